@@ -7,6 +7,8 @@ import pytest
 
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
+from deepstack_harness.play.written_programs import run_script, why_not_shown
+from deepstack_harness.workers.child import Channel
 
 MINE = """
 import torch
@@ -34,11 +36,53 @@ def in_stages():
     x = torch.randn(4, 8)
     return stage, [(x, x), (x, x + 1)], {"split": lambda x, level: [(x, level, 2)]}
 
+class Scales(torch.nn.Module):
+    factor = 1.0
+
+    def forward(self, x):
+        return x * self.factor
+
+def double(region):
+    region.factor = 2.0
+
+def by_function():
+    x = torch.randn(4, 8)
+    return Scales(), [Call(x), double, Call(x)]
+
+def replayed():
+    return score, [Call(torch.randn(4, 8)), Call(torch.randn(4, 8))]
+
+def cross(x, memory):
+    return x @ memory.T @ memory
+
+def alias():
+    x = torch.randn(4, 8)
+    return cross, [(x, x), (x, torch.randn(4, 8))]
+
+def mean(x, count):
+    return x.mean(0) * 2
+
+def padded():
+    return mean, [(torch.randn(6, 8), 3)] * 2, {"neutral": lambda x, count: [x[count:]]}
+
+def misspelt():
+    return score, [{"x": torch.randn(4, 8)}, {"x": torch.randn(4, 8), "msak": torch.randn(4, 8)}]
+
 def asks_too_much():
     return stage, [(1, 2), (1, 2)], {"neutrals": None}
 
 NUMBER = 3
 """
+
+
+class _NoChannel(Channel):
+    """The phases of a worker, which nobody reads."""
+
+    def __init__(self) -> None:
+        pass
+
+    def phase(self, text: str) -> None:
+        """Drop it."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +108,42 @@ def test_a_late_argument_is_named_with_the_guard(mine: Path, capsys: pytest.Capt
     ]  # fmt: skip
     assert {row["rule"] for row in rows} == {None}
     assert "from my_steps import late_mask" in (mine / "show.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "line"),
+    [
+        ("by_function", "eager/drop_all", "step 2: compiled is "),
+        ("replayed", "eager/full", "step 2: replayed is "),
+        ("alias", "eager/drop_all", "step 2: compiled is "),
+        ("padded", "eager/drop_all", "step 2: other neutral rows change the answer by "),
+        ("in_stages", "eager/drop_all", "step 2: the answers of its parts are "),
+    ],
+)
+def test_a_written_program_was_seen_to_show_the_finding(
+    name: str, arm: str, line: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["steps", f"my_steps:{name}", "--arm", arm, "--script", "show.py"]
+    assert main(words) == ExitCode.BROKEN
+    assert "written: show.py, a program that shows it" in capsys.readouterr().out
+    ran = run_script(_NoChannel(), (mine / "show.py").read_text())
+    assert ran.code == 1
+    assert ran.last_line.startswith(line)
+    assert float(ran.last_line.removeprefix(line).split()[0]) > 0.01
+
+
+def test_a_program_that_does_not_show_it_is_not_written(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert why_not_shown("print('step 1: nothing')") == "it ends with step 1: nothing"
+    assert why_not_shown("raise ValueError('no')") == "it ends with ValueError: no"
+    monkeypatch.setattr("deepstack_harness.play.written_programs.why_not_shown", lambda _: "it ends with 0")
+    words = ["steps", "my_steps:late_mask", "--arm", "eager/drop_all", "--script", "show.py"]
+    assert main(words) == ExitCode.BROKEN
+    assert "not written: show.py: no program with torch alone shows it: it ends with 0" in (
+        capsys.readouterr().out
+    )
+    assert not (mine / "show.py").exists()
 
 
 def test_the_right_twin_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +179,7 @@ def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> No
         (["yours.py:nothing"], "there is no file 'yours.py'"),
         (["json.py:loads"], "'json.py' has the name of another module, 'json': rename the file"),
         (["my_steps:asks_too_much"], "'neutrals' is no question: give neutral, live, split"),
+        (["my_steps:misspelt"], "step 2: unknown argument 'msak'; did you mean 'mask'?"),
         (["my_steps:zeros", "--arm", "eager/nothing"], "unknown arm 'eager/nothing'"),
         (["my_steps:zeros", "--warm-up", "0"], "--warm-up 0 --examples 0: at least 1, and at least 0"),
         (["my_steps:zeros", "--warm-up", "2"], "2 calls with warm_up=2 leave none to judge"),

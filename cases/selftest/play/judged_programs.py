@@ -290,6 +290,17 @@ def one_tensor_then_two() -> tuple[Any, ...]:
     return cross, [(x, x), (x, rows(4, 1))]
 
 
+def cross_levels(x: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
+    """Return (n, H)."""
+    return x + levels[0] * levels[1]
+
+
+def levels_of_one_tensor() -> tuple[Any, ...]:
+    """Both members of a tuple were one tensor in the warm-up."""
+    x = rows(4)
+    return cross_levels, [(x, (rows(4, 1),) * 2), (x, (rows(4, 2), rows(4, 3)))]
+
+
 class Tied(nn.Module):
     """Two attributes."""
 
@@ -460,6 +471,8 @@ class Judged:
     arms: tuple[str, ...] = ("eager/drop_all",)
     never: str = ""
     """Words that the report must not have."""
+    slow: bool = False
+    """True where Inductor compiles what another program shows daily."""
 
 
 _INDUCTOR = ("inductor/stock",)
@@ -482,15 +495,16 @@ PROGRAMS = (
     Judged(neutral_rows_of_the_region, "broken", ("`self.carried`",), "I3"),
     Judged(neutral_views, "kept"),
     Judged(half_precision_inside, "kept", arms=_INDUCTOR),
-    Judged(float16_inside, "kept", arms=_INDUCTOR),
+    Judged(float16_inside, "kept", arms=_INDUCTOR, slow=True),
     Judged(casts_inside, "kept", arms=_INDUCTOR),
-    Judged(autocast_inside, "kept", arms=_INDUCTOR),
-    Judged(equal_roundings, "kept", arms=_INDUCTOR),
+    Judged(autocast_inside, "kept", arms=_INDUCTOR, slow=True),
+    Judged(equal_roundings, "kept", arms=_INDUCTOR, slow=True),
     Judged(bias_lost_in_half_precision, "broken", ("`bias`",), "I1", ("inductor/drop_all",)),
     Judged(small_fault_beside_a_narrow_table, "broken", ("`step`",), "I1"),
     Judged(small_fault_of_a_wide_part, "broken", ("`step`", "answer[1]"), "I1"),
     Judged(position_as_a_number, "broken", ("`at` was int 0",), "I1", _REPLAYED, never="requires_grad"),
     Judged(one_tensor_then_two, "broken", ("`x` and `memory` were one tensor",), "I1"),
+    Judged(levels_of_one_tensor, "broken", ("`levels[0]` and `levels[1]` were one tensor",), "I1"),
     Judged(tied_then_untied, "broken", ("`self.first` and `self.second` were one tensor",), "I1"),
     Judged(own_buffer_then_another, "broken", ("`self.table` and `table` were one tensor",), "I1"),
     Judged(two_changes, "broken", ("`times` was int 2",), "I1", never="`flag` was"),
@@ -502,6 +516,6 @@ PROGRAMS = (
     Judged(two_causes, "broken", ("`first` was int 2", "`second` was int 5"), "I1", _REPLAYED),
     Judged(two_tensors_then_one, "broken", ("`x` and `memory` were two tensors",), "I1", _AOT),
     Judged(child_by_number, "kept", arms=_INDUCTOR),
-    Judged(child_by_key, "kept", arms=_INDUCTOR),
+    Judged(child_by_key, "kept", arms=_INDUCTOR, slow=True),
     Judged(counters_by_any_name, "broken", ("self.a-b.calls is int 1, not", "3 calls"), "I4", _REPLAYED),
 )  # fmt: skip

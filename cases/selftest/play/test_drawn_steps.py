@@ -166,10 +166,10 @@ def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pyte
     (script,) = [each.script for each in told if each.words == "mask: None, then as it was"]
     (tmp_path / "show.py").write_text(script)
     ran = subprocess.run(
-        [sys.executable, "show.py"], capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path,
+        [sys.executable, "show.py"], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
         env={"PATH": "/usr/bin"},
     )  # fmt: skip
-    assert ran.stderr == ""
+    assert (ran.returncode, ran.stderr) == (1, "")
     first, second = ran.stdout.splitlines()
     assert "deepstack_harness" not in script
     assert first == "step 1: compiled is 0 from uncompiled"

@@ -29,6 +29,12 @@ def _check(wanted: Judged) -> None:
     assert not wanted.never or wanted.never not in shown, shown
 
 
-@pytest.mark.parametrize("wanted", PROGRAMS, ids=_name)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(wanted, id=_name(wanted), marks=[pytest.mark.slow] if wanted.slow else [])
+        for wanted in PROGRAMS
+    ],
+)
 def test_a_program_has_its_verdict_and_its_cause(wanted: Judged) -> None:
     _check(wanted)

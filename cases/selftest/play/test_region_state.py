@@ -30,7 +30,7 @@ class Odd(nn.Module):
         self.add_module("0", nn.BatchNorm1d(2))
         self.register_buffer("10", torch.zeros(2))
         setattr(self, "dotted.name", 3)
-        self.options: dict[Any, Any] = {"k]['": [1, 2.0], 3: {"x": 4}, ("t", 1): 5}
+        self.options: dict[Any, Any] = {"k]['": [1, 2.0], 3: {"x": 4}, ("t", 1): 5, "pair": (1, (2, 3))}
         self.slotted = Slotted()
         self.weights = nn.ParameterList([nn.Parameter(torch.ones(2))])
 

@@ -12,7 +12,7 @@ from deepstack_harness import Call, UsageError, compile_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import Difference
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.play import steps as steps_module
+from deepstack_harness.play.call_differences import differences_of
 
 DROPPED = ("eager/stock", "eager/drop_all")
 
@@ -199,14 +199,14 @@ def test_options_of_inductor_in_the_name_of_an_arm_are_applied(monkeypatch: pyte
     assert [finding.arm for finding in judged.broken] == [none]
 
     apart: list[float] = []
-    compare = steps_module.differences_of
+    compare = differences_of
 
     def noting(place: str, wanted: object, actual: object, limits: Mapping[str, float]) -> list[Difference]:
         if isinstance(wanted, Tensor) and isinstance(actual, Tensor):
             apart.append(float((wanted - actual).abs().max()))
         return compare(place, wanted, actual, limits)
 
-    monkeypatch.setattr(steps_module, "differences_of", noting)
+    monkeypatch.setattr("deepstack_harness.play.steps.differences_of", noting)
     for arm in ("inductor/drop_all", "inductor/drop_all/emulate_casts"):
         compile_steps(half, by_size, arms=arm)
     assert [value > 0 for value in apart] == [True, True, False, False]

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import jinja2
 
@@ -482,12 +483,15 @@ def render_finding(
         raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
+    module, _, name = buffer.target.partition(":")
+    is_file = module.endswith(".py")
     text = environment().get_template("finding.py.jinja").render(
         trace=trace, buffer=buffer, levels=levels, hidden=hidden,
         header=_finding_header(trace, rule, detail, buffer),
         steps=_wrapped(f"STEPS = {[*_finding_steps(trace, levels, hidden)]}", "    ").replace("'", '"'),
         code=_inlined_buffer(buffer.name) if buffer.is_ours else "",
-        imported=buffer.target.partition(":")[::2],
+        imported=(Path(module).stem if is_file else module, name),
+        folder=repr(str(Path(module).resolve().parent)) if is_file else "",
     )  # fmt: skip
     return text.strip() + "\n"
 

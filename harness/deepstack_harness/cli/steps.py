@@ -17,6 +17,8 @@ from deepstack_harness.text import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MOST_SCRIPTS = 3
+"""Programs that are tried until one shows its finding; each compiles anew."""
 _EXAMPLES_ARMS = ("eager/drop_all",)
 
 
@@ -63,13 +65,25 @@ def run(args: Namespace, output: Output) -> ExitCode:
     shown = judged if len(judged) == 1 else wrong
     for history, result in shown:
         _show(output, history, result, alone=len(judged) == 1)
-    shows = [(history, result) for history, result in wrong if result.broken and history.script]
-    shows.sort(key=lambda each: all(finding.value is None for finding in each[1].broken))
-    script = shows[0][0].script if shows else ""
-    if args.script and script:
-        write_text(args.script, script)
-        output.line(f"written: {args.script}, a program that shows it with torch alone")
+    if args.script:
+        shows = [(history, result) for history, result in wrong if result.broken]
+        shows.sort(key=lambda each: all(finding.value is None for finding in each[1].broken))
+        _write_script(args.script, [history for history, _ in shows], output)
     return _end(args.target, judged, output)
+
+
+def _write_script(path: str, histories: Sequence[SteppedHistory], output: Output) -> None:
+    """Write the first program that was seen to show its finding; else say why there is none."""
+    from deepstack_harness.play.written_programs import why_not_shown
+
+    why = "nothing is broken"
+    for history in histories[:_MOST_SCRIPTS]:
+        why = history.unscripted or why_not_shown(history.script)
+        if not why:
+            write_text(path, history.script)
+            output.line(f"written: {path}, a program that shows it with torch alone")
+            return
+    output.line(f"not written: {path}: no program with torch alone shows it: {why}")
 
 
 def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], output: Output) -> ExitCode:

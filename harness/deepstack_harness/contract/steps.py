@@ -153,7 +153,8 @@ class SteppedRegion:
 class SteppedHistory:
     """A history of calls in words, what was measured over it, and a program that shows it with torch alone.
 
-    `script` is empty where a step cannot be written as text.  `undrawn` are the parameters, with their
+    `script` is empty where nothing is broken, and where a step cannot be written as text, which `unscripted`
+    says.  `undrawn` are the parameters, with their
     annotations, for which no history has another value.
     """
 
@@ -161,6 +162,7 @@ class SteppedHistory:
     region: SteppedRegion
     script: str = ""
     undrawn: tuple[str, ...] = ()
+    unscripted: str = ""
 
 
 @dataclass(frozen=True)

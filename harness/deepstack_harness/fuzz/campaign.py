@@ -47,6 +47,7 @@ from deepstack_harness.fuzz.lifecycles import lifecycles
 from deepstack_harness.fuzz.player import MEMORY_BYTES, FindingKind, InProcessPlayer, Player, WorkerPlayer
 from deepstack_harness.fuzz.strategies import growing_counts, pairs
 from deepstack_harness.models.variants import check_family
+from deepstack_harness.play.written_programs import why_not_shown
 from deepstack_harness.text import plural
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
@@ -454,7 +455,11 @@ def write_findings(folder: Path, findings: Sequence[Finding], request: FuzzReque
         name = finding.name
         counts[name] = counts.get(name, 0) + 1
         text = program_of(finding, request)
-        if text is not None:
+        is_own = request.source is None and request.name not in BUFFERS
+        if text is not None and is_own and (why := why_not_shown(text)):
+            with lines.open("a", encoding="utf-8") as file:
+                file.write(f"{name}: no program with torch alone shows it: {why}\n")
+        elif text is not None:
             written.append(folder / f"{name}-{counts[name]}.py")
             written[-1].write_text(text, encoding="utf-8")
     return written

@@ -404,11 +404,15 @@ def _walked_arguments(arguments: dict[str, object]) -> _Seen:
 
 
 class _Place(NamedTuple):
-    """Where a value is: a member of a dict or list, the content of a cell, or an attribute of an object."""
+    """Where a value is: a member of a container, the content of a cell, or an attribute of an object.
+
+    `outer` is the place of the container, where another tuple has to take its place.
+    """
 
     holder: Any
     key: Any
     is_member: bool = False
+    outer: "_Place | None" = None
 
     def read(self) -> object:
         if isinstance(self.holder, types.CellType):
@@ -418,6 +422,8 @@ class _Place(NamedTuple):
     def write(self, value: object) -> None:
         if isinstance(self.holder, types.CellType):
             self.holder.cell_contents = value
+        elif self.is_member and isinstance(self.holder, tuple) and self.outer is not None:
+            self.outer.write((*self.holder[: self.key], value, *self.holder[self.key + 1 :]))
         elif self.is_member:
             self.holder[self.key] = value
         elif isinstance(self.holder, enum.Enum):
@@ -454,10 +460,12 @@ def _place_of(seen: _Seen, path: str) -> _Place:
         raise LookupError(path)
     name = max(names, key=len)
     holder, rest = seen.objects[name], path[len(name) :]
+    place = _place_of(seen, name) if type(holder) is tuple else None
     while rest.startswith("["):
         key, rest = _key_at(holder, rest)
+        place = _Place(holder, key, is_member=True, outer=place)
         if not rest:
-            return _Place(holder, key, is_member=True)
+            return place
         holder = holder[key]
     return _Place(holder, rest.removeprefix("."))
 
@@ -503,6 +511,12 @@ def make_equal(
             set_value(region, path, value)
         else:
             there.write(value.clone() if isinstance(value, Tensor) else value)
+    for place in sizes:  # what came back is last
+        seen, path = (of_call if place.startswith(_ARGUMENT) else of_region), place.removeprefix(_ARGUMENT)
+        container, keys = _place_of(seen, path.rpartition(" (")[0]).read(), wanted.get(place)
+        if isinstance(container, dict) and isinstance(keys, list):
+            members = [(key, container.pop(key)) for key in keys if key in container]
+            container.update(members)
 
 
 _ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")

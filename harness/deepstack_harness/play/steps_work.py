@@ -4,8 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from typing_extensions import TypeIs
 
 from deepstack_harness.catalogue.registry import HISTORIES
-from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
@@ -34,6 +32,7 @@ from deepstack_harness.play.region_calls import (
 )
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
+from deepstack_harness.play.written_steps import write_steps
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.remote import Remote
 
@@ -66,7 +65,7 @@ def run_steps(
     if found.steps and not examples:
         channel.phase("its steps")
         measured = measure_steps(found.program or copying(found.region, found.steps), options, name)
-        return [SteppedHistory("its steps", measured, _script(target, found, found.steps))]
+        return [_history("its steps", measured, target, found, found.steps, warm_up)]
     channel.phase("drawn steps")
     call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
     drawn = list(_draw(found.region, call, options, name, examples))
@@ -78,10 +77,10 @@ def run_steps(
         raise UsageError(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )
-    return [
-        SteppedHistory(each.words, each.judged.region, _script(target, found, each.steps), unvaried)
-        for each in drawn
+    histories = [
+        _history(each.words, each.judged.region, target, found, each.steps, warm_up) for each in drawn
     ]
+    return [replace(history, undrawn=unvaried) for history in histories]
 
 
 @dataclass(frozen=True)
@@ -211,118 +210,19 @@ def _is_program(loaded: object) -> TypeIs[Callable[[], object]]:
     return callable(loaded)
 
 
-def _script(target: str, found: _Target, steps: Sequence[Step]) -> str:
-    """Return a program that shows a history with torch alone; "" where a step cannot be written as text."""
-    module, _, name = target.partition(":")
-    module = Path(module).stem if module.endswith(".py") else module
+def _history(
+    words: str, measured: SteppedRegion, target: str, found: _Target, steps: Sequence[Step], warm_up: int
+) -> SteppedHistory:
+    """Return a history with a program that shows its first finding, or why there is none."""
+    broken = sorted(judge_steps(measured).broken, key=lambda finding: finding.value is None)
+    if not broken:
+        return SteppedHistory(words, measured)
+    name = target.partition(":")[2]
+    own = found.program is not None and steps is found.steps
+    make = f"{name}()" if own or isinstance(load_named(target), type) else name
+    make = f"{name}()[0]" if found.program is not None and not own else make
     try:
-        lines = [_written(step) for step in steps]
-    except UsageError:
-        return ""
-    make = f"{name}()[0]" if found.program else name
-    make = f"{name}()" if isinstance(load_named(target), type) else make
-    calls = "\n".join(f"    {line}," for line in lines)
-    sizes = {
-        tuple(
-            leaf.shape for _, leaf in structures.leaves((step.args, step.kwargs)) if isinstance(leaf, Tensor)
-        )
-        for step in steps
-        if isinstance(step, Call)
-    }
-    return _PROGRAM.format(module=module, name=name, make=make, calls=calls, dynamic=len(sizes) > 1)
-
-
-_PROGRAM = '''"""A region over a few calls, uncompiled and compiled with its guards dropped, as engines
-compile."""
-
-import copy
-
-import torch
-from torch.utils._pytree import tree_leaves
-
-from {module} import {name}
-
-
-class call:
-    def __init__(self, *args, **kwargs):
-        self.args, self.kwargs = args, kwargs
-
-    def __call__(self, run, region):
-        try:
-            return run(*self.args, **self.kwargs)
-        except Exception as error:
-            return error
-
-
-class assign:
-    def __init__(self, statement, value):
-        self.statement, self.value = statement, value
-
-    def __call__(self, run, region):
-        exec(self.statement, {{"self": region, "value": self.value}})
-
-
-torch.manual_seed(0)
-STEPS = [
-{calls}
-]
-
-
-def answers(compile_it):
-    torch.manual_seed(0)
-    region, steps = copy.deepcopy({make}), copy.deepcopy(STEPS)
-    run = region
-    if compile_it:
-        options = {{"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}}
-        run = torch.compile(region, fullgraph=True, dynamic={dynamic}, backend="eager", options=options)
-    torch.manual_seed(1)
-    return [step(run, region) for step in steps]
-
-
-for number, (wanted, answer) in enumerate(zip(answers(False), answers(True)), 1):
-    if isinstance(answer, Exception):
-        print(f"step {{number}}: compiled ends with {{type(answer).__name__}}: {{answer}}")
-        continue
-    pairs = zip(tree_leaves(wanted), tree_leaves(answer))
-    tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and a.shape == b.shape]
-    apart = [float((a - b).detach().abs().max()) for a, b in tensors if a.numel()]
-    print(f"step {{number}}: compiled is {{max(apart, default=0.0):.6g}} from uncompiled")
-'''
-
-
-def _written(step: Step) -> str:
-    if not isinstance(step, Call):
-        name, value = getattr(step, "name", ""), getattr(step, "value", None)
-        if not name:
-            raise UsageError("a step that is a function of the user")
-        return f"assign({f'{name} = value'!r}, {value!r})"
-    parts = [_value(value) for value in step.args]
-    parts += [f"{name}={_value(value)}" for name, value in step.kwargs.items()]
-    return f"call({', '.join(parts)})"
-
-
-def _value(value: object) -> str:
-    """Return a value as an expression.
-
-    Floating-point tensors are drawn anew, with their sizes and strides.
-    """
-    match value:
-        case Tensor() if value.layout is not torch.strided or value.is_quantized:
-            pass
-        case Tensor() if value.is_floating_point():
-            shape, dtype = tuple(value.shape), str(value.dtype)
-            if value.dim() > 1 and not value.is_contiguous():
-                swapped = (shape[1], shape[0], *shape[2:])
-                return f"torch.randn({swapped}, dtype={dtype}).transpose(0, 1)"
-            return f"torch.randn({shape}, dtype={dtype})"
-        case Tensor() if value.numel() <= 256:
-            return f"torch.tensor({value.tolist()}, dtype={value.dtype})"
-        case None | bool() | int() | float() | str():
-            return repr(value)
-        case list():
-            return f"[{', '.join(map(_value, value))}]"
-        case tuple():
-            return f"({''.join(f'{_value(each)}, ' for each in value)})"
-        case dict():
-            return f"{{{', '.join(f'{key!r}: {_value(each)}' for key, each in value.items())}}}"
-    raise UsageError(f"{type(value).__name__} cannot be written as text")
+        script = write_steps(target, make, broken[0], () if own else steps, warm_up)
+    except UsageError as error:
+        return SteppedHistory(words, measured, unscripted=str(error))
+    return SteppedHistory(words, measured, script)

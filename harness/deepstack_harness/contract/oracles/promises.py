@@ -135,7 +135,9 @@ def _is_explained(call: SteppedCall) -> bool:
 
 def _matters(changed: ChangedInput) -> bool:
     """Say whether an input could show a fault: what was measured to change nothing could not."""
-    return changed.influence is None or changed.influence > 0
+    if changed.influence is None:
+        return changed.aspect != "identity"
+    return changed.influence > 0
 
 
 def _ends_otherwise(call: SteppedCall) -> bool:
