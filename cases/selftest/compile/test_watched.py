@@ -175,9 +175,9 @@ def test_a_report_says_what_a_stranger_understands() -> None:
         run = compile_without_guards(Layer())
         run(rows())
         run(rows(), rows())
-    first, counts, *_ = watched.report().splitlines()
+    first, _, counts, *_ = watched.report().splitlines()
     assert first.startswith(
-        "Layer.forward: payload was None when compiled, and float32 tensor [3, 4] on cpu in 1 of 2"
+        "Layer.forward: `payload` was None when compiled, and float32 tensor [3, 4] on cpu in 1 of 2"
     )
     assert counts.endswith("decides the answer: 1")
 
@@ -293,7 +293,7 @@ def test_an_artifact_that_was_loaded_without_guards_is_told(tmp_path: Path) -> N
         assert loaded(layer, torch.zeros(3), torch.full((3,), 5.0)).tolist() == [1, 1, 1]
     (region,) = watched.regions
     assert (region.calls, dict(region.kept), dict(region.dropped)) == (2, {}, {})
-    assert "the guards could not be asked in a graph that was loaded from a file" in watched.report()
+    assert "the guards could not be evaluated in a graph that was loaded from a file" in watched.report()
 
 
 def test_a_watch_that_fails_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,4 +306,4 @@ def test_a_watch_that_fails_does_not_end_the_program(monkeypatch: pytest.MonkeyP
         run(rows())
         run(rows())
     assert [region.problem for region in watched.regions] == ["call 2: ValueError: no tree"]
-    assert "the guards could not be asked in call 2: ValueError: no tree" in watched.report()
+    assert "the guards could not be evaluated in call 2: ValueError: no tree" in watched.report()
