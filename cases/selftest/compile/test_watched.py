@@ -175,7 +175,7 @@ def test_a_report_says_what_a_stranger_understands() -> None:
         run = compile_without_guards(Layer())
         run(rows())
         run(rows(), rows())
-    first, counts, *_ = watched.report().splitlines()
+    first, _, counts, *_ = watched.report().splitlines()
     assert first.startswith(
         "Layer.forward: `payload` was None when compiled, and float32 tensor [3, 4] on cpu in 1 of 2"
     )

@@ -272,7 +272,7 @@ class WatchedRegion:
     calls: int = 1
     unlisted: int = 0
     problem: str = ""
-    """Where the guards could not be asked: a call with its exception, a loaded graph; empty for nowhere."""
+    """Where no guard could be evaluated: a call with its exception, a loaded graph; empty for nowhere."""
     failed: dict[tuple[str, str], FailedGuard] = field(default_factory=dict)
     inputs: dict[str, WatchedInput] = field(default_factory=dict)
     looked_at: int = 0

@@ -200,7 +200,6 @@ class _Watch:
             self._look_at_inputs(values)
         if region.calls > _FIRST_CALLS and region.calls.bit_count() == 1:
             self._notify(region, None)  # a process may be killed before its end
-        # Where a guard has failed before, the tree as a whole gives no answer that the others need.
         if not tree.is_unguarded or (not region.failed and tree.holds(values)):
             return
         known = len(region.failed)

@@ -270,7 +270,7 @@ def guard_watch(request: pytest.FixtureRequest) -> Iterator[WatchedRegions]:
     """Fail a test in which a guard that was dropped fails in a later call, and decides the answer.
 
     Drops what was compiled before, watches every region that is compiled in the test, by whoever calls
-    `torch.compile`, and fails too where none was, or one has no guards that could be asked.
+    `torch.compile`, and fails too where none was, or one has no guards that could be evaluated.
     Gives the facts: `regions`, `decisive` and `report()`.
 
         def test_serving_computes_what_was_traced(guard_watch):
@@ -281,7 +281,7 @@ def guard_watch(request: pytest.FixtureRequest) -> Iterator[WatchedRegions]:
     from deepstack_harness.compile.watched import watch_guards
 
     restore_logging = quiet_torch(request.config)
-    torch.compiler.reset()  # a graph of another test has no guards that could be asked
+    torch.compiler.reset()  # a graph of another test has no guards that could be evaluated
     with watch_guards() as watched:
         yield watched
     restore_logging()

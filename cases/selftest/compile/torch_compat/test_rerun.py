@@ -100,7 +100,7 @@ def write_triple(out: Tensor, x: Tensor) -> None:
     out.copy_(x * 3)
 
 
-ENGINE = torch.library.Library("_C", "FRAGMENT")  # the namespace of vLLM's extension
+ENGINE: Any = torch.library.Library("_C", "FRAGMENT")  # type: ignore[no-untyped-call]  # vLLM's namespace
 for name in ("silu_and_mul", "unread"):
     ENGINE.define(f"{name}(Tensor! out, Tensor input) -> ()")
     ENGINE.impl(name, write_triple, "CPU")

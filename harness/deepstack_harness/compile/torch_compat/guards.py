@@ -116,6 +116,7 @@ class GuardTree:
         self._failed_nodes: dict[str, Any] = {}
         self._rests: dict[frozenset[str], Any] = {}
         self._failed_relations: set[SizeRelation] = set()
+        self._other_relations: dict[frozenset[str], str] = {}
         texts = [part for leaf in _relational_leaves(whole.root) for part in leaf.verbose_code_parts()]
         pairs = [match.groups() for text in texts if (match := _SAME_OBJECT.match(text))]
         self._duplicates = tuple(dict.fromkeys((str(one), str(other)) for other, one in pairs))
@@ -224,9 +225,15 @@ class GuardTree:
 
     def _failing_relations(self, values: Locals) -> Iterator[FailedLeaf]:
         """Yield each relation of sizes that does not hold, such as `6 <= L['x'].size()[0]`."""
+        predicates = self._whole.root.get_epilogue_lambda_guards()  # none where torch compiles them to C++
+        if predicates and all(leaf(values) for leaf in predicates):
+            return
         failed = {each for each in self._failed_relations if not self._relation_holds(each.text, values)}
-        rest = " and ".join(f"({each.text})" for each in self.relations if each not in failed)
-        if rest and not self._relation_holds(rest, values, unreadable=False):
+        key = frozenset(each.text for each in failed)
+        if key not in self._other_relations:
+            others = (f"({each.text})" for each in self.relations if each not in failed)
+            self._other_relations[key] = " and ".join(others) or "True"
+        if not self._relation_holds(self._other_relations[key], values, unreadable=False):
             failed |= {each for each in self.relations if not self._relation_holds(each.text, values)}
             self._failed_relations |= failed
         for relation in self.relations:
