@@ -501,6 +501,8 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"no part{wanted}; there are {', '.join(known) or 'none'}")
     if args.command == "make":
         return make(args.out, names, Tree(args.tree.resolve(), args.python), again=args.again)
+    if unmade := [name for name in selected(parts(), args.part) if name not in names]:
+        print(f"not compared, since neither snapshot has them: {', '.join(unmade)}")
     try:
         return compare(args.old, args.new, names, args.accepted)
     except (OSError, ValueError, re.error) as error:
