@@ -242,7 +242,7 @@ class ReproTable:
 
 
 def _and(rules: Iterable[Rule]) -> str:
-    return " and ".join(sorted(rules, key=list(Rule).index))
+    return " and ".join(rule for rule in Rule if rule in set(rules))
 
 
 def _silently_wrong(result: JudgedCase) -> bool:
