@@ -24,7 +24,7 @@ NEW_TENSORS = "cap 16: capture 16; set 16; replay 16"
 def played(trace: str, buffer: str, arm: str = "eager/full") -> JudgedCase:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
     case = Case("qwen3_vl", registered(buffer), parsed, spec, graph_budget=graph_budget(parsed, spec))
-    return judge_case(PlannedCase(case, None), observed(case))
+    return judge_case(PlannedCase(case, None), observed(case, few_layers=spec.compiled))
 
 
 def test_a_text_only_replay_reads_all_rows_of_the_image_before_it() -> None:

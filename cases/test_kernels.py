@@ -23,7 +23,7 @@ from cases.baselines import (
     path_of,
     update,
 )
-from deepstack_harness.audit import systems as kernel_incidents
+from deepstack_harness.audit import systems
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.compile.kernels import CPU, CUDA, Measurement, Subject, measure
 from deepstack_harness.compile.torch_compat.targets import why_not
@@ -177,12 +177,12 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
     """What `repro granite-rows` judges, measured above already: of one layer, for the target."""
     known = {subject(target, **SUBJECTS[name]): found for name, found in measured.items()}
     monkeypatch.setattr(
-        kernel_incidents,
+        systems,
         "measure",
         lambda asked: [known[replace(one, target=target, layers=1)] for one in asked],
     )
     incident = find("granite-rows")
-    judged = {one.subject: one for one in kernel_incidents.Kernels().ours(incident)}
+    judged = {one.subject: one for one in systems.Kernels().ours(incident)}
     assert all(one.as_expected for one in judged.values()), judged
     for name in (name for name in incident.faulty if judged[name].must_break):
         (row,) = judged[name].rows

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cases import real_streams
 from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
 from cases.selftest.workers.misbehaving import ALWAYS
-from deepstack_harness.audit.streams import device as projection
+from deepstack_harness.audit.streams import device
 from deepstack_harness.audit.streams.device import Lanes, Project
 from deepstack_harness.audit.streams.projections import dual_stream_named
 from deepstack_harness.audit.streams.subgraphs import one_stream
@@ -111,11 +111,11 @@ def test_a_result_of_an_earlier_repetition_is_seen() -> None:
     old: list[tuple[Tensor, ...]] = []
 
     def late(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-        results = projection.sequential(x, weights, lanes)
+        results = device.sequential(x, weights, lanes)
         old.append(results)
         return old[-3] if len(old) == 60 else results  # two layers ago, in the last layer of repetition 29
 
-    assert repeat(projection.sequential) == (0, "")
+    assert repeat(device.sequential) == (0, "")
     different, first = repeat(late)
     assert different == 1
     assert first.startswith("repetition 29, cycles before each operation: [")
@@ -124,12 +124,12 @@ def test_a_result_of_an_earlier_repetition_is_seen() -> None:
 def test_inputs_that_give_one_result_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_streams, "run_layers", lambda *_: torch.zeros(1))
     with pytest.raises(NotMeasured, match="two inputs give one result: an old result would go unseen"):
-        repeat(projection.sequential)
+        repeat(device.sequential)
 
 
 def test_delays_come_before_every_operation_and_differ() -> None:
     cycles: list[int] = []
-    repeat(projection.sequential, cycles.append)
+    repeat(device.sequential, cycles.append)
     assert len(cycles) == 40 * 2 * 4  # two layers: input, two projections, sum
     assert set(cycles) == {0, 20_000, 200_000}
 

@@ -2,7 +2,9 @@
 
 A name counts as used if code, or a string that is no docstring, of the package, its templates, the examples,
 the fixtures or pyproject.toml names it. Strings count, because the registry, workers and templates name code
-in strings. A name that only tests use is dead too: nobody who installs the package reaches it.
+in strings. A name that only tests use is dead too: nobody who installs the package reaches it; and so is a
+name that only `__all__` has. Constants of a module are definitions. A private name of a module has to be
+used in its own file, outside of its definition, or imported elsewhere: other files may have the same name.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NAMED_IN_TEXT = re.compile(r"(\w+)[.:](_\w+)")
 _DATA = {".toml", ".html", ".css", ".js", ".jinja"}
 # pytest, ast, logging and hypothesis call these by their names; the catalogue finds mutants and right buffers
 # by their modules, other buffers of models/ by their names, and callers by an attribute.
@@ -37,14 +40,19 @@ def unused() -> list[str]:
         if path.suffix in _DATA:
             used |= set(_WORD.findall(path.read_text()))
     found = []
+    reached = {path: set(_reached(tree)) for path, tree in trees.items()}
     for path, tree in trees.items():
         where = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else _FOUND_BY_MODULE[0]
         if where.startswith(_FOUND_BY_MODULE):
             continue
+        catalogued = where.startswith("models/")
+        names = [node.name for node in _definitions(tree) if not (catalogued and _is_catalogued(node))]
+        elsewhere = {name for other, seen in reached.items() if other != path for name in seen}
+        found += [f"{where} {name}" for name in (*names, *_constants(tree.body)) if name not in used]
         found += [
-            f"{where} {node.name}"
-            for node in _definitions(tree)
-            if node.name not in used and not (where.startswith("models/") and _is_catalogued(node))
+            f"{where} {name}"
+            for name in _unused_here(tree)
+            if name in used and not {name, f"{path.stem}.{name}"} & elsewhere
         ]
         if path.stem not in used | {"__init__", "__main__"} and "__main__" not in _strings(tree):
             found.append(where)
@@ -59,7 +67,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
     """Yield the texts in which a file can name a definition: names, attributes, imports, strings."""
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
                 yield name
             case ast.ImportFrom(module=str(module), names=names):
                 yield module
@@ -70,14 +78,50 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 
 
 def _strings(tree: ast.AST) -> set[str]:
-    """Return the strings of a file but its docstrings, and notes that stand alone under a name."""
+    """Return the strings of a file but its docstrings, notes that stand alone under a name, and `__all__`."""
     nodes = list(ast.walk(tree))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and "__all__" in _stored(node):
+            alone |= {id(part) for part in ast.walk(node)}
     return {
         node.value
         for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
     }
+
+
+def _reached(tree: ast.AST) -> Iterator[str]:
+    """Yield how a file names what another one has: `name` where it is imported, else `module.name`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(names=names):
+                yield from (alias.name for alias in names)
+            case ast.Attribute(attr=name, value=ast.Name(id=module)):
+                yield f"{module}.{name}"
+    for text in _strings(tree):
+        yield from (f"{module}.{name}" for module, name in _NAMED_IN_TEXT.findall(text))
+
+
+def _constants(lines: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that lines of a module assign, but those that Python itself reads."""
+    for line in lines:
+        if isinstance(line, ast.Assign | ast.AnnAssign):
+            yield from (name for name in _stored(line) if name != "_" and not name.startswith("__"))
+
+
+def _stored(line: ast.stmt) -> list[str]:
+    nodes = ast.walk(line)
+    return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def _unused_here(tree: ast.Module) -> Iterator[str]:
+    """Yield the private names of a module that nothing in it uses but their own definitions."""
+    uses = [{word for text in _uses(line) for word in _WORD.findall(text)} for line in tree.body]
+    for number, line in enumerate(tree.body):
+        others = set().union(*uses[:number], *uses[number + 1 :])
+        names = [*(node.name for node in _definitions(line) if node is line), *_constants([line])]
+        yield from (name for name in names if re.match("_[^_]", name) and name not in others)
 
 
 def _is_catalogued(node: Definition) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.spinner import Spinner
 
-from deepstack_harness.catalogue import scripts as findings
+from deepstack_harness.catalogue import scripts
 from deepstack_harness.cli import main as cli
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.rules import Rule
@@ -118,11 +118,11 @@ def test_rows_can_be_written_whatever_their_text(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_written_program_has_clean_text_in_comments_alone(kind: str) -> None:
-    lines = findings._finding_header(
+    lines = scripts._finding_header(
         Trace.parse("cap 4: set 2; get 4"),
         Rule.R2,
         f"a\nimport os{HOSTILE[kind]}\n'''",
-        findings.ProgramBuffer(HOSTILE[kind]),
+        scripts.ProgramBuffer(HOSTILE[kind]),
     )
     assert all(line.startswith("#") for line in lines.split("\n"))
     assert clean(lines) == lines

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -10,10 +11,12 @@ from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
 from cases.selftest.engines.synthetic_sglang_runners import BREAKABLE, BREAKABLE_FILE, with_runner
 from cases.selftest.engines.synthetic_vllm import GRANITE, HANDS_ON, ModelFile, Vllm, write, write_driven
+from deepstack_harness.audit import classes
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.classes import judge_class, known_rules_of
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.catalogue import orders
+from deepstack_harness.catalogue.known import KnownFailure, KnownRules
 from deepstack_harness.catalogue.orders import EngineRecording, RecordedOrder
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -22,6 +25,24 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.syntax import function_hashes
 
 R = Rule
+
+
+@pytest.mark.parametrize(
+    ("worst_reach", "reach", "verdict"),
+    [
+        ("flag", "flag: --enable-dbo", Verdict.XFAIL),
+        ("flag", "latent", Verdict.XFAIL),
+        ("flag", "default", Verdict.FAIL),
+        ("default", "default", Verdict.XFAIL),
+    ],
+)
+def test_a_known_failure_that_default_settings_lead_to_is_new(
+    worst_reach: Literal["flag", "default"], reach: str, verdict: Verdict
+) -> None:
+    entry = KnownFailure("vllm", "", ("*",), (R.R5,), "unreported", worst_reach=worst_reach)
+    known = classes._beside_known_reach(row(R.R5, Verdict.XFAIL, reach), KnownRules([entry]))
+    assert known.verdict is verdict
+    assert ("worse than the known failure" in known.detail) is (verdict is Verdict.FAIL)
 
 
 def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path: Path) -> None:

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
+from cases.selftest.audit.written_verdicts import MEMBER, audited, base_with, class_verdicts, row
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
-from deepstack_harness.audit.audited_source import (
-    AuditedSource,
-    FindingKey,
-    Gate,
-    base_of,
-    judge_gate,
-    keys_of,
-)
-from deepstack_harness.cli.audit_table import answer_of, show_answer, show_summary
+from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.base import base_of
+from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts
+from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen
+from deepstack_harness.cli.audit_findings import annotations_of, audit_findings
+from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_answer, show_change, show_summary
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
@@ -37,7 +35,7 @@ MENDED = row(Rule.R2, Verdict.IMPROVED)
 KEPT = row(Rule.R7, Verdict.PASS)
 NONE_WRONG = "no class that was judged is wrong with default settings"
 CARRIER = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
-ALL = class_verdicts(BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
+EVERY = (BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
 
 
 @pytest.mark.parametrize(
@@ -50,36 +48,46 @@ ALL = class_verdicts(BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACH
     ],
 )
 def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None:
-    result = judge_gate([ALL], gate)
+    result = judge_gate([audited(*EVERY)], gate)
     assert {one.rule for one in result.failing} == rules
     assert not result.holds
 
 
 @pytest.mark.parametrize("gate", list(Gate))
-def test_what_was_not_judged_fails_every_gate(gate: Gate) -> None:
-    assert judge_gate([class_verdicts(KEPT)], gate).holds
-    assert not judge_gate([class_verdicts(KEPT, row(Rule.R6, Verdict.ERROR))], gate).holds
-    assert not judge_gate([class_verdicts(row(Rule.R6, Verdict.ERROR))], gate, keys_of([ALL])).holds
+def test_what_was_not_judged_fails_every_gate_unless_the_base_has_it_too(gate: Gate) -> None:
+    error = row(Rule.R6, Verdict.ERROR)
+    assert judge_gate([audited(KEPT)], gate).holds
+    assert not judge_gate([audited(KEPT, error)], gate).holds
+    assert not judge_gate([audited(error)], gate, base_with(row(Rule.R6, Verdict.PASS))).holds
+    assert not judge_gate([audited(error)], gate, Base("main", {})).holds
+    assert judge_gate([audited(error)], gate, base_with(error)).holds
 
 
 @pytest.mark.parametrize("gate", list(Gate))
-@pytest.mark.parametrize("base", [None, keys_of([ALL])])
-def test_a_carrier_that_was_not_judged_fails_every_gate(
-    gate: Gate, base: frozenset[FindingKey] | None
-) -> None:
-    accounts = [Account(unjudged=(CARRIER,)), Account(outdated=("Old",))]
-    assert judge_gate([class_verdicts(KEPT)], gate, base, accounts[:1]).carriers == (CARRIER,)
-    assert not judge_gate([class_verdicts(KEPT)], gate, base, accounts[:1]).holds
-    assert not judge_gate([class_verdicts(KEPT)], gate, base, accounts[1:]).holds
-    known = Account(unjudged=(replace(CARRIER, reason="no encoder writes it"),))
-    assert judge_gate([class_verdicts(KEPT)], gate, base, [known]).holds
+@pytest.mark.parametrize("base", [None, base_with(*EVERY)])
+def test_a_carrier_that_was_not_judged_fails_every_gate(gate: Gate, base: Base | None) -> None:
+    def judged(account: Account) -> bool:
+        return judge_gate([replace(audited(KEPT), account=account)], gate, base).holds
+
+    assert not judged(Account(unjudged=(CARRIER,)))
+    assert not judged(Account(outdated=("Old",)))
+    known = replace(CARRIER, reason="no encoder writes it")
+    assert judged(Account(unjudged=(known,)))
+    if base is not None:
+        base = replace(base, carriers={CARRIER.name})
+        assert judged(Account(unjudged=(CARRIER,)))
+        base = replace(base, carriers=(), classes=seen([replace(class_verdicts(KEPT), model_class="Fresh")]))
+        assert not judged(Account(unjudged=(known,)))  # the base was judged
 
 
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        ((KEPT,), "reached by default: unknown for 1 class. New: none. Effect: none."),
-        ((BY_DEFAULT,), "reached by default: R1 (43602), unknown for 1 class. New: none. Effect: output."),
+        ((KEPT,), "reached by default: unknown for 1 class. Not known before: none. Effect: none. "),
+        (
+            (BY_DEFAULT,),
+            "reached by default: R1 (43602), unknown for 1 class. Not known before: none. Effect: output. ",
+        ),
     ],
 )
 @pytest.mark.parametrize("reason", ["", "no encoder writes it"])
@@ -87,8 +95,8 @@ def test_none_is_said_only_where_everything_was_judged(
     capsys: Capture, rows: tuple[Row, ...], line: str, reason: str
 ) -> None:
     found = replace(audited(*rows), account=Account(unjudged=(replace(CARRIER, reason=reason),)))
-    show_summary(Output(None, quiet=False), [found], judge_gate(found.subjects, Gate.ANY))
-    assert capsys.readouterr().out == f"{line}\n"
+    show_summary(Output(None, quiet=False), [found], judge_gate([found], Gate.ANY))
+    assert capsys.readouterr().out.startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -119,30 +127,171 @@ def test_one_sentence_answers_for_a_source(found: AuditedSource, answer: str) ->
 
 def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
-    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
-    show_answer(Output(None, quiet=False), [found], result, None)
+    show_answer(Output(None, quiet=False), [found], judge_gate([found], Gate.FLAG))
     assert capsys.readouterr().out.splitlines()[1] == (
         "exit code 1: faults that default settings or a flag lead to count: 1 finding; 1 class not judged"
     )
-    holds = judge_gate([class_verdicts(KEPT)], Gate.FLAG)
-    show_answer(Output(None, quiet=False), [found], holds, "main")
+    show_answer(Output(None, quiet=False), [audited(KEPT)], judge_gate([audited(KEPT)], Gate.FLAG))
     assert "exit code 0: " in capsys.readouterr().out
 
 
 def test_beside_a_base_only_what_it_lacks_counts() -> None:
-    base = keys_of([class_verdicts(BY_DEFAULT, NEW)])
-    assert judge_gate([class_verdicts(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base).holds
-    (added,) = judge_gate([ALL], Gate.DEFAULT, base).failing
-    assert added.rule is Rule.R4
-    other_shape = row(Rule.R3, Verdict.FAIL, "latent", shape=Shape.LIVE)
-    assert judge_gate([class_verdicts(other_shape)], Gate.ANY, base).failing == (other_shape,)
+    base = base_with(BY_DEFAULT, NEW, NOT_READ)
+    same = judge_gate([audited(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base)
+    assert (same.holds, same.stay, same.new) == (True, 2, ())
+    (added,) = judge_gate([audited(*EVERY)], Gate.FLAG, base).failing
+    assert added.rule is Rule.R5
+    mended = judge_gate([audited(replace(NOT_READ, verdict=Verdict.PASS))], Gate.ANY, base)
+    assert (mended.holds, [each.rule for each in mended.mended]) == (True, [Rule.R4])
+
+
+@pytest.mark.parametrize("base", [None, base_with(KEPT)])
+def test_latent_findings_fail_no_default_gate(base: Base | None) -> None:
+    assert judge_gate([audited(KEPT, NOT_REACHED)], Gate.FLAG, base).holds
+    assert not judge_gate([audited(KEPT, NOT_REACHED)], Gate.ANY, base).holds
+
+
+OLD = row(Rule.R5, Verdict.XFAIL, "flag: --enable-dbo", effect=Effect.PADDING)
+TRACES = ("cap 16: get 4", "cap 16: set 9; clear 5; get 9")
+ROWS = frozenset({(3, 0, 5), (3, 0, 6)})
+
+
+def broken(
+    reach: str = "flag: --enable-dbo", traces: tuple[str, ...] = TRACES[1:],
+    rows: frozenset[tuple[int, int, int]] = ROWS, effect: Effect = Effect.PADDING,
+) -> ClassVerdicts:  # fmt: skip
+    """A class with one broken rule: the base, or a change of it."""
+    seen_rows = [
+        BrokenTrace(Regime.LIVE, Rule.R5, each, 2, Shape.CLEARED, effect, (3,), rows) for each in traces
+    ]
+    verdicts = class_verdicts(replace(OLD, reach=reach), row(Rule.R7, Verdict.PASS))
+    return replace(verdicts, broken_traces=tuple(seen_rows))
+
+
+@pytest.mark.parametrize("gate", [Gate.ANY, Gate.NEW, Gate.FLAG])
+@pytest.mark.parametrize(
+    ("worse", "why"),
+    [
+        (broken("default"), "reach default, in the base flag: --enable-dbo"),
+        (broken("unknown"), "reach unknown, in the base flag: --enable-dbo"),
+        (broken("flag: --enable-dbo or --eager"), "another setting leads there: --eager"),
+        (broken(traces=TRACES), "also broken on 'cap 16: get 4'"),
+        (broken(rows=ROWS | {(3, 1, 5)}), f"on '{TRACES[1]}' 3 rows are wrong, in the base 2"),
+        (broken(rows=frozenset({(3, 2, 8)})), f"on '{TRACES[1]}' 1 rows are wrong, in the base 2"),
+        (broken(effect=Effect.OUTPUT), f"on '{TRACES[1]}' users notice output, in the base padding"),
+    ],
+)
+def test_a_finding_that_is_worse_is_new(gate: Gate, worse: ClassVerdicts, why: str) -> None:
+    base = Base("main", seen([broken()]), {"Qwen3VL": MEMBER})
+    source = replace(audited(), classes=(worse,))
+    result = judge_gate([source], gate, base)
+    assert [each.why for each in result.new] == [why]
+    assert not result.holds
+    assert judge_gate([source], Gate.DEFAULT, base).holds is ("reach" not in why)
+
+
+@pytest.mark.parametrize(
+    "better", [broken("latent"), broken(rows=frozenset({(3, 0, 5)})), broken(effect=Effect.COST)]
+)
+def test_a_finding_that_is_better_is_not_new(better: ClassVerdicts) -> None:
+    assert differences(better, broken()) == {}
+    assert differences(broken(), better) != {}
+
+
+def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> None:
+    tested = [replace(row(rule, Verdict.PASS), chances=9) for rule in (Rule.R2, Rule.R4, Rule.R5)]
+    base = base_with(*tested)
+    fewer = [replace(each, chances=4) if each.rule is Rule.R5 else each for each in tested]
+    result = judge_gate([audited(*fewer)], Gate.DEFAULT, base)
+    assert ([each.why for each in result.new], result.holds) == (
+        ["tested 4 times, in the base 9 times"],
+        False,
+    )
+    roomy = [replace(each, chances={Rule.R2: 14, Rule.R4: 4}.get(each.rule, 9)) for each in tested]
+    assert judge_gate([audited(*roomy)], Gate.ANY, base).holds
+    assert not judge_gate([audited(*tested[:2])], Gate.ANY, base).holds  # R5 is not judged any more
+
+
+def test_zeros_in_place_of_none_are_no_new_fault() -> None:
+    none = row(Rule.R1, Verdict.XFAIL, "flag: --full", shape=Shape.NONE)
+    zeros = row(Rule.R2, Verdict.FAIL, "flag: --full", shape=Shape.ZEROS)
+    base = base_with(none, row(Rule.R2, Verdict.PASS))
+    kept = replace(none, verdict=Verdict.PASS)
+    assert judge_gate([audited(kept, zeros)], Gate.ANY, base).holds
+    for worse in (
+        audited(none, zeros),
+        audited(kept, replace(zeros, reach="default")),
+        audited(kept, replace(zeros, shape=Shape.CLEARED)),
+        audited(kept, replace(zeros, trace="cap 16: set 9; get 16")),
+    ):
+        assert not judge_gate([worse], Gate.ANY, base).holds
+
+
+def test_a_class_with_another_name_is_compared_with_the_one_that_is_gone() -> None:
+    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Old")]), {"Old": MEMBER})
+    source = replace(audited(BY_FLAG), members={"Qwen3VL": MEMBER})
+    assert judge_gate([source], Gate.ANY, base).holds
+    assert not judge_gate([replace(source, members={"Qwen3VL": "vllm/a.py"})], Gate.ANY, base).holds
+
+
+def test_a_new_class_has_no_new_fault_where_it_inherits_the_lines() -> None:
+    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Above")]), {"Above": MEMBER})
+    source = replace(
+        audited(BY_FLAG),
+        members={"Qwen3VL": "vllm/a.py", "Above": MEMBER},
+        derived_from={"Qwen3VL": ["Above"]},
+    )
+    assert judge_gate([source], Gate.ANY, base).holds
+    own = replace(source, classes=(class_verdicts(replace(BY_FLAG, where="vllm/a.py:3-9")),))
+    (new,) = judge_gate([own], Gate.ANY, base).new
+    assert new.why == "not in the base: the class is new"
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+@pytest.mark.parametrize("base", [None, base_with(KEPT), base_with(BY_DEFAULT, NEW), base_with(*EVERY)])
+@pytest.mark.parametrize("carriers", [(), (CARRIER,), (replace(CARRIER, reason="known"),)])
+@pytest.mark.parametrize(
+    "rows", [(KEPT,), (BY_DEFAULT,), (BY_FLAG,), (NOT_REACHED,), (NEW,), (NOT_READ,), (MENDED,), EVERY,
+             (row(Rule.R6, Verdict.ERROR),)],
+)  # fmt: skip
+def test_headline_last_line_annotations_and_exit_code_agree(
+    rows: tuple[Row, ...],
+    carriers: tuple[UnjudgedCarrier, ...],
+    base: Base | None,
+    gate: Gate,
+    capsys: Capture,
+) -> None:
+    source = replace(audited(*rows), account=Account(unjudged=carriers))
+    result = judge_gate([source], gate, base)
+    findings = audit_findings([source], result)
+    output = Output(None, quiet=False)
+    if base is None:
+        show_answer(output, [source], result)
+        show_summary(output, [source], result)
+    else:
+        show_change(output, [source], result, findings)
+    lines = capsys.readouterr().out.splitlines()
+    first = lines[0 if base else 1]
+    code = int(not result.holds)
+    assert first.startswith(f"exit code {code}: ")
+    assert f"xit code {code}: " in lines[-1]
+    assert outcome_of(result).partition(": ")[2] in " ".join(lines[-4:])
+    assert any(each.fails for each in findings) is not result.holds
+    annotated = [
+        line for line in annotations_of(findings, "x", good=result.holds) if line.startswith("::error")
+    ]
+    assert bool(annotated) is not result.holds
+    if base is not None:
+        assert ("nothing new" in first) is not bool(result.failing)
 
 
 def test_the_last_line_says_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
-    show_summary(Output(None, quiet=False), [found], judge_gate(found.subjects, Gate.ANY))
-    line = capsys.readouterr().out
-    assert line == "reached by default: R1 (43602). New: R3. Effect: output.\n"
+    show_summary(Output(None, quiet=False), [found], judge_gate([found], Gate.ANY))
+    assert capsys.readouterr().out == (
+        "reached by default: R1 (43602). Not known before: R3. Effect: output. "
+        "Exit code 1: all faults count: 3 findings.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,8 +376,11 @@ def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path,
     root = repository(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
-    assert "all faults count, where 'main' does not have them: 2 findings\n" in out
-    assert "  R1 Qwen3VLForConditionalGeneration vllm/model_executor/models/qwen3_vl.py:" in out
+    assert out.startswith(
+        "exit code 1: 1 new fault in 1 class beside 'main' with default settings or a flag\n"
+    )
+    assert "R1 structure, " in out
+    assert "vllm/model_executor/models/qwen3_vl.py:" in out
     assert not (tmp_path / "executed").exists()
 
 
@@ -238,7 +390,7 @@ def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, cap
     Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--progress"]) == ExitCode.HOLDS
     out, err = capsys.readouterr()
-    assert "0 findings" in out
+    assert out.startswith("exit code 0: nothing new beside 'HEAD'")
     assert f"looking for classes in HEAD of {root}\n" in err
     assert re.search(r"deepstack-\w+/tree", err) is None
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--bisect"]) == ExitCode.HOLDS

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from deepstack_harness.audit.inputs import InputStanding, Standing, count, input_standings
+from deepstack_harness.audit.inputs import InputStanding, Standing, audit_inputs, count
 from deepstack_harness.sources.source import Source
 
 REGION = """
@@ -27,7 +27,7 @@ def standings(outer: str, **files: str) -> list[InputStanding]:
     source = SimpleNamespace(
         python_files=lambda: cast(Mapping[str, bytes], {k: v.encode() for k, v in texts.items()})
     )
-    return input_standings(cast(Source, source))
+    return list(audit_inputs(cast(Source, source)).standings)
 
 
 def standing_of(outer: str, model_class: str = "Region", **files: str) -> InputStanding:

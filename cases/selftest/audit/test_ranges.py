@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.engines.synthetic_vllm import RANGE_FILE, write_systems
-from deepstack_harness.audit import ranges as inputs
+from deepstack_harness.audit import ranges
 from deepstack_harness.audit.ranges import (
     Feature,
     ListRange,
@@ -116,9 +116,9 @@ def test_every_short_mask_is_asked_about_every_range() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 20, 21, 501])
 def test_ranges_are_inside_and_those_outside_are_not(length: int) -> None:
-    assert all(0 <= start <= end <= length for start, end in inputs.ranges(length))
-    assert {(0, 0), (0, length), (length, length)} <= set(inputs.ranges(length))
-    outside = inputs.outside(length) if length else []
+    assert all(0 <= start <= end <= length for start, end in ranges.ranges(length))
+    assert {(0, 0), (0, length), (length, length)} <= set(ranges.ranges(length))
+    outside = ranges.outside(length) if length else []
     assert not any(0 <= start <= end <= length for start, end in outside)
 
 

@@ -17,7 +17,7 @@ from cases.selftest.engines.synthetic_vllm import (
     line_of,
     write_systems,
 )
-from deepstack_harness.audit import ranges as by_name
+from deepstack_harness.audit import ranges
 from deepstack_harness.catalogue.incidents import catalogue, find
 from deepstack_harness.catalogue.registry import (
     ORACLES_BESIDE,
@@ -90,7 +90,7 @@ def test_a_variant_that_is_not_as_the_catalogue_has_it_exits_with_1(
 ) -> None:
     broken, mended = PLACEHOLDER_RANGES["list_wraps"], PLACEHOLDER_RANGES["list"]
     swapped = {**PLACEHOLDER_RANGES, "list": broken, "list_empty": mended}
-    monkeypatch.setattr(by_name, "PLACEHOLDER_RANGES", Names("placeholder range", swapped))
+    monkeypatch.setattr(ranges, "PLACEHOLDER_RANGES", Names("placeholder range", swapped))
     assert main(["repro", "40143"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert "not as expected: list broke R12, expected none\n" in out

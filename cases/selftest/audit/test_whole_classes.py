@@ -90,3 +90,53 @@ def test_rows_that_are_looked_up_by_token_and_lost_are_told(tmp_path: Path, name
     text, rule = by_token.WRONG[name]
     rows = broken_rows(judged_by_token(tmp_path, text))
     assert {row.rule: row.reach for row in rows if row.regime is Regime.LIVE}[rule] == DEFAULT
+
+
+MIXIN = "vllm/model_executor/models/deepstack_mixin.py"
+BELOW = "vllm/model_executor/models/below.py"
+IMPORTS = """\
+import torch
+from vllm.sequence import IntermediateTensors
+"""
+
+
+def with_mixin(root: Path, bases: str = "DeepstackMixin, NoSuchBase") -> Path:
+    """Write a right class whose get, set and clear are in a mixin of another module, and one below it."""
+    head, _, rest = str(WholeClass()).partition("    def _get_deepstack_input_embeds")
+    methods, _, tail = rest.partition("    def embed_input_ids")
+    init = head.partition("    def __init__")[2]
+    imported = "from .deepstack_mixin import DeepstackMixin\n\n\nclass Qwen3VL"
+    text = f"{head}    def embed_input_ids{tail}".replace("\n\nclass Qwen3VL", imported)
+    files = {
+        QWEN: text.replace("(NoSuchBase)", f"({bases})"),
+        MIXIN: f"{IMPORTS}\n\nclass DeepstackMixin:\n    def _get_deepstack_input_embeds{methods}",
+        BELOW: (
+            "import torch\nfrom .qwen3_vl import Qwen3VLForConditionalGeneration\n\n\n"
+            "class BelowForConditionalGeneration(Qwen3VLForConditionalGeneration):\n    def __init__"
+            + init.replace("super()", "super(Qwen3VLForConditionalGeneration, self)")
+        ),
+    }
+    for member, content in files.items():
+        (root / member).parent.mkdir(parents=True, exist_ok=True)
+        (root / member).write_text(content, "utf-8")
+    return root
+
+
+def test_a_mixin_in_another_module_is_no_fault(tmp_path: Path) -> None:
+    with InProcessWorker(str(with_mixin(tmp_path))) as worker:
+        classes = worker.classes()
+        for audited in classes:
+            assert (audited.ways.methods, audited.ways.forward) == (True, True), audited.ways.refusals
+            assert broken_rows(judge_class(audited, worker)) == []
+        assert account_of(worker.source, classes).unjudged == ()
+    assert [each.model_class for each in classes] == [
+        "BelowForConditionalGeneration", "Qwen3VLForConditionalGeneration",
+    ]  # fmt: skip
+
+
+def test_a_class_that_lost_its_mixin_is_not_judged(tmp_path: Path) -> None:
+    with InProcessWorker(str(with_mixin(tmp_path, "NoSuchBase"))) as worker:
+        classes = worker.classes()
+        assert not any(audited.can_be_judged for audited in classes)
+        names = {each.name for each in account_of(worker.source, classes).unjudged}
+    assert "Qwen3VLForConditionalGeneration" in names

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from deepstack_harness.catalogue.buffers import INPUT_MUTANTS, MUTANTS, buffer_named
+from deepstack_harness.catalogue.buffers import ALL_MUTANTS, buffer_named
 from deepstack_harness.catalogue.incidents import Incident, catalogue, find
 from deepstack_harness.catalogue.plans import (
     Where,
@@ -177,9 +177,9 @@ def broken(name: str, traces: tuple[str, ...]) -> set[Rule]:
 
 
 @pytest.mark.slow  # 1 s each
-@pytest.mark.parametrize("name", [*MUTANTS, *INPUT_MUTANTS])
+@pytest.mark.parametrize("name", ALL_MUTANTS)
 def test_the_sample_has_the_power_of_all_traces(name: str) -> None:
-    assert {**MUTANTS, **INPUT_MUTANTS}[name].rule in broken(name, check_traces())
+    assert ALL_MUTANTS[name].rule in broken(name, check_traces())
 
 
 LIVE = tuple(str(trace) for trace in THOROUGH if not trace.replays)

@@ -16,7 +16,7 @@ from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.names import Names, imported
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.contract.oracles import judge as extensions
+from deepstack_harness.contract.oracles import judge
 from deepstack_harness.contract.oracles.judge import refined
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
@@ -313,7 +313,7 @@ def judged(place: Path, monkeypatch: pytest.MonkeyPatch, function: str, ours: Ve
     """R2, of which ours says `ours`, with a function of another package as an oracle of R2."""
     (place / "acme.py").write_text(ORACLE)
     declare(place, "acme-one", {"oracles": {"R2.acme": f"acme:{function}"}})
-    monkeypatch.setattr(extensions, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
+    monkeypatch.setattr(judge, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
     return refined(Judgement(Rule.R2, ours, detail="ours"), ObservedCase(CASE, SEEN))
 
 
@@ -356,7 +356,7 @@ def test_an_oracle_is_named_after_a_rule_of_the_buffer(
     place: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     declare(place, "acme-one", {"oracles": {name: "acme:fails"}})
-    monkeypatch.setattr(extensions, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
+    monkeypatch.setattr(judge, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
     with pytest.raises(UsageError, match=rf"oracle '{name}' of acme-one 1\.0 is not called RULE\.NAME"):
         refined(Judgement(Rule.R2, Verdict.PASS), ObservedCase(CASE, SEEN))
 

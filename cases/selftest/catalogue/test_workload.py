@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deepstack_harness.catalogue import geometry3k as generate
+from deepstack_harness.catalogue import geometry3k
 from deepstack_harness.catalogue.geometry3k import estimated_tokens, load_workload
 from deepstack_harness.catalogue.workload import (
     CAPTURE_SIZES,
@@ -333,15 +333,15 @@ def test_the_workload_is_the_one_that_the_figures_were_measured_on() -> None:
 
 
 def test_the_generator_draws_the_same_rows_again() -> None:
-    assert generate.generate(20) == generate.generate(20)
-    assert generate.generate(20, seed=1) != generate.generate(20, seed=2)
+    assert geometry3k.generate(20) == geometry3k.generate(20)
+    assert geometry3k.generate(20, seed=1) != geometry3k.generate(20, seed=2)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workload as a Parquet file."""
     file = tmp_path_factory.mktemp("workload") / "made.parquet"
-    generate.main([str(file)])
+    geometry3k.main([str(file)])
     return file
 
 
@@ -352,7 +352,7 @@ def test_the_generator_writes_what_it_made(made: Path) -> None:
 
 def test_the_generator_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        generate.main([str(tmp_path / "missing" / "made.parquet")])
+        geometry3k.main([str(tmp_path / "missing" / "made.parquet")])
     assert ended.value.code == 2
     assert "cannot write" in capsys.readouterr().err
 
@@ -583,7 +583,7 @@ def run(folder: Path, program: str, **environment: str) -> str:
     """Its own process: the hub's settings are read at import, and caches lie in `folder`."""
     child = (
         os.environ
-        | {"HF_HOME": str(folder / "hub"), "PYTHONPATH": str(Path(generate.__file__).parents[2])}
+        | {"HF_HOME": str(folder / "hub"), "PYTHONPATH": str(Path(geometry3k.__file__).parents[2])}
         | environment
     )
     done = subprocess.run(

@@ -2,27 +2,25 @@
 
 import json
 from argparse import Namespace
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from cases.selftest.audit.written_verdicts import MEMBER, audited, audited_class, class_verdicts, row
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
-from deepstack_harness.audit import audited_source
-from deepstack_harness.audit.account import Account, UnjudgedCarrier
-from deepstack_harness.audit.audited_source import (
-    AuditedSource,
-    FindingKey,
-    Gate,
-    judge_gate,
-    keys_of,
-    located,
+from cases.selftest.audit.written_verdicts import (
+    MEMBER,
+    audited,
+    audited_class,
+    base_with,
+    class_verdicts,
+    row,
 )
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.audit.account import Account, UnjudgedCarrier
+from deepstack_harness.audit.audited_source import AuditedSource, located
+from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.cli import audit, audit_table
-from deepstack_harness.cli import audit as audit_base
 from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -38,12 +36,13 @@ FOUND = audited(BROKEN)
 REFUSED = UnjudgedCarrier("Qwen3Omni", MEMBER, 7, "its forward needs a tower")
 KNOWN = replace(REFUSED, name="Known", reason="no encoder writes it")
 ACCOUNT = Account(unjudged=(REFUSED, KNOWN))
+ARGUMENTS = Namespace(**NO_FORM, source=["vllm==0.22.1"], all=False, bisect=False, fail_on=None, base=None)
 
 
 def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
     source = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
-    result = judge_gate(source.subjects, Gate.FLAG, None, [source.account])
-    audit._show(Namespace(base=None, all=False), [source], Output(None, quiet=False), result, ["a note"])
+    result = judge_gate([source], Gate.FLAG)
+    audit._show(ARGUMENTS, [source], Output(None, quiet=False), result, None, ["a note"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == audit_table.answer_of(source)
     assert lines[3] == "a note"
@@ -55,8 +54,8 @@ def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_tabl
 
 def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
     source = replace(FOUND, account=ACCOUNT)
-    result = judge_gate(source.subjects, Gate.FLAG, None, [source.account])
-    audit._show(Namespace(base=None, all=True), [source], Output(None, quiet=False), result)
+    result = judge_gate([source], Gate.FLAG)
+    audit._show(Namespace(**{**vars(ARGUMENTS), "all": True}), [source], Output(None, quiet=False), result)
     lines = capsys.readouterr().out.splitlines()
     assert f"  no encoder writes it: Known, {MEMBER}:7 (vllm 0.22.1)" in lines
     assert "wrong under calls no engine makes today" in lines
@@ -64,46 +63,34 @@ def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "base", "first"),
+    ("options", "base", "told"),
     [
-        ({}, None, "reached by default: none. New: R3. Effect: none."),
+        ({}, None, "all faults count: 1 finding"),
         ({"fail_on": "new"}, None, "faults that no catalogue knows count: 1 finding"),
-        (
-            {"fail_on": "new", "bisect": True},
-            None,
-            "under --bisect every fault counts: --fail-on new is not used",
-        ),
-        (
-            {"base": "HEAD"},
-            keys_of([class_verdicts(BROKEN)]),
-            "all faults count, where 'HEAD' does not have them: 0 findings",
-        ),
+        ({"fail_on": "new", "bisect": True}, None, "--bisect every fault counts: --fail-on new is not used"),
+        ({"base": "main"}, base_with(BROKEN), "1 finding that 'main' has too: audit without --base shows"),
     ],
 )
-def test_the_last_lines_tell_what_counted(
-    options: dict[str, object], base: frozenset[FindingKey] | None, first: str, capsys: Capture
+def test_the_output_tells_what_counted(
+    options: dict[str, object], base: Base | None, told: str, capsys: Capture
 ) -> None:
-    args = Namespace(
-        **{**NO_FORM, "source": ["vllm==0.22.1"], "bisect": False, "fail_on": "any", "base": None, **options}
-    )
+    args = Namespace(**{**vars(ARGUMENTS), "fail_on": "any", **options})
     gate = Gate.ANY if args.bisect else Gate(args.fail_on)
-    audit._close(
-        args, Output(None, quiet=False), [FOUND], judge_gate([class_verdicts(BROKEN)], gate, base), base
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[-1]) == (first, "reached by default: none. New: R3. Effect: none.")
+    result = judge_gate([FOUND], gate, base)
+    audit._show(args, [FOUND], Output(None, quiet=False), result, base)
+    out = capsys.readouterr().out
+    assert told in out
+    assert f"xit code {int(not result.holds)}: " in out.splitlines()[-1]
 
 
 def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "found.sarif"
-    options = {**NO_FORM, "sarif": str(path), "source": ["vllm==0.22.1"]}
-    args = Namespace(**options, bisect=False, fail_on="any", base=None)
+    args = Namespace(**{**vars(ARGUMENTS), "sarif": str(path)})
     source = replace(FOUND, account=ACCOUNT)
-    audit._close(
-        args, Output(None, quiet=False), [source], judge_gate([class_verdicts(BROKEN)], Gate.ANY), None
-    )
-    assert capsys.readouterr().out.splitlines()[0] == f"wrote {path}"
-    assert path.read_text() == sarif_text(audit_findings([source], None))
+    result = judge_gate([source], Gate.ANY)
+    audit._show(args, [source], Output(None, quiet=False), result)
+    assert f"wrote {path}\n" in capsys.readouterr().out
+    assert path.read_text() == sarif_text(audit_findings([source], result))
     (run,) = json.loads(path.read_text())["runs"]
     results = [
         (
@@ -115,8 +102,8 @@ def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Captu
         if each["ruleId"] == "not-judged"
     ]
     assert results == [
-        ("error", "Qwen3Omni was not judged: its forward needs a tower", 7),
-        ("note", "Known was not judged: its forward needs a tower", 7),
+        ("error", "Qwen3Omni: it was not judged: its forward needs a tower", 7),
+        ("note", "Known: it was not judged: its forward needs a tower; known: no encoder writes it", 7),
     ]
     assert run["tool"]["driver"]["rules"][run["results"][-1]["ruleIndex"]]["id"] == "not-judged"
 
@@ -125,7 +112,7 @@ def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Captu
     ("options", "gate"),
     [
         ({}, Gate.FLAG),
-        ({"base": "main"}, Gate.ANY),
+        ({"base": "main"}, Gate.FLAG),
         ({"bisect": True}, Gate.ANY),
         ({"fail_on": "default", "base": "main"}, Gate.DEFAULT),
         ({"fail_on": "new", "bisect": True}, Gate.ANY),
@@ -136,38 +123,27 @@ def test_the_gate_of_an_audit_is_the_one_that_was_named(options: dict[str, objec
     assert audit._gate(Namespace(**{"bisect": False, "fail_on": None, "base": None, **options})) is gate
 
 
-def test_a_base_is_judged_like_a_source_and_may_lack_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, bool, str]] = []
-
-    def judged(
-        text: str, _say: object, *, may_lack_classes: bool = False, known_as: str = ""
-    ) -> AuditedSource:
-        asked.append((text, may_lack_classes, known_as))
-        return FOUND
-
-    monkeypatch.setattr(audited_source, "audit_source", judged)
-    monkeypatch.setattr(audited_source, "base_of", lambda text, _sources: nullcontext(f"{text} opened"))
-    assert audit._base("HEAD", ["TREE"], print) == keys_of([class_verdicts(BROKEN)])
-    assert asked == [("HEAD opened", True, "HEAD of TREE")]
-
-
 def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_base, "open_source", lambda _: None)
-    monkeypatch.setattr(audit_base, "_package", lambda text: text.partition("==")[0])
-    monkeypatch.setattr(audit_base, "_changed_by", lambda text: "vllm" if text.startswith("tpu") else None)
+    monkeypatch.setattr(audit, "open_source", lambda _: None)
+    monkeypatch.setattr(audit, "_package", lambda text: text.partition("==")[0])
+    monkeypatch.setattr(audit, "_changed_by", lambda text: "vllm" if text.startswith("tpu") else None)
     sources = ["tpu-inference==0.22", "sglang==0.5.4"]
-    assert audit_base.with_base(sources, "vllm==0.22.1") == (
+    assert audit.with_base(sources, "vllm==0.22.1") == (
         ["tpu-inference==0.22 over vllm==0.22.1", "sglang==0.5.4"], None,
     )  # fmt: skip
-    assert audit_base.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
+    assert audit.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
 
 
 KNOWN_ROW = row(Rule.R1, Verdict.XFAIL, "default")
 NEW = row(Rule.R3, Verdict.FAIL, "latent")
 
 
+def sarif_of(source: AuditedSource, gate: Gate = Gate.FLAG, base: Base | None = None) -> str:
+    return sarif_text(audit_findings([source], judge_gate([source], gate, base)))
+
+
 def test_findings_have_rule_file_lines_and_link() -> None:
-    text = sarif_text(audit_findings([audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW)], None))
+    text = sarif_of(audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW))
     (run,) = Sarif.model_validate_json(text).runs
     first, second = run.results or []
     assert [rule.id for rule in run.tool.driver.rules or []] == ["R1", "R3"]
@@ -185,27 +161,24 @@ def test_findings_have_rule_file_lines_and_link() -> None:
 
 
 def test_a_base_tells_new_from_unchanged() -> None:
-    text = sarif_text(audit_findings([audited(KNOWN_ROW, NEW)], keys_of([class_verdicts(KNOWN_ROW)])))
+    text = sarif_of(audited(KNOWN_ROW, NEW), Gate.ANY, base_with(KNOWN_ROW))
     (run,) = Sarif.model_validate_json(text).runs
-    assert [result.baselineState.value for result in run.results or []] == ["unchanged", "new"]
+    assert [(each.baselineState.value, each.level.value) for each in run.results or []] == [
+        ("new", "error"), ("unchanged", "note"),
+    ]  # fmt: skip
 
 
 def test_what_was_not_judged_is_a_notification() -> None:
-    text = sarif_text(audit_findings([audited(row(Rule.R6, Verdict.ERROR))], None))
+    text = sarif_of(audited(row(Rule.R6, Verdict.ERROR)))
     (run,) = Sarif.model_validate_json(text).runs
     (invocation,) = run.invocations or []
     assert not invocation.executionSuccessful
-    assert "R6 of Qwen3VL was not judged" in text
+    assert "Qwen3VL: R6 was not judged" in text
     assert run.results == []
 
 
 def test_a_fingerprint_outlives_moved_lines() -> None:
-    from dataclasses import replace
-
-    texts = [
-        sarif_text(audit_findings([audited(replace(NEW, where=where))], None))
-        for where in (f"{MEMBER}:1-2", MEMBER)
-    ]
+    texts = [sarif_of(audited(replace(NEW, where=where))) for where in (f"{MEMBER}:1-2", MEMBER)]
     prints = [Sarif.model_validate_json(text).runs[0].results[0].partialFingerprints for text in texts]
     assert prints[0] == prints[1]
     assert "region" not in texts[1]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.audit.test_gates import SLICED, repository
-from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
+from cases.selftest.audit.written_verdicts import MEMBER, audited, base_with, class_verdicts, row
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
-from deepstack_harness.audit.audited_source import AuditedSource, Gate, judge_gate, keys_of
+from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult
+from deepstack_harness.audit.gate import Gate, judge_gate
 from deepstack_harness.audit.inputs import InputStanding, Standing
 from deepstack_harness.cli.audit_findings import (
     MOST_MARKDOWN_BYTES,
@@ -52,9 +53,8 @@ def found(
     carriers: tuple[UnjudgedCarrier, ...] = (),
 ) -> list[AuditFinding]:  # fmt: skip
     source = source_of(*rows, carriers=carriers)
-    keys = None if base is None else keys_of([class_verdicts(*base)])
-    result = judge_gate(source.subjects, gate, keys, [source.account])
-    return audit_findings([source], keys, result)
+    result = judge_gate([source], gate, None if base is None else base_with(*base))
+    return audit_findings([source], result)
 
 
 # A workflow command as GitHub reads it: `::name key=value,key=value::data`.
@@ -82,7 +82,11 @@ def test_an_annotation_has_file_lines_rule_and_class() -> None:
     assert properties == {
         "file": MEMBER, "line": "12", "endLine": "40", "title": "R1 structure: Qwen3VL",
     }  # fmt: skip
-    assert text == "Qwen3VL on 'cap 16: get 4': step 1 'get 4' was wrong\nregime live; reach default"
+    assert text == (
+        "Qwen3VL: what the model is given has another structure in some steps, so that a graph that was "
+        "compiled without image features ignores them in later steps, with default settings; "
+        "'cap 16: get 4': step 1 'get 4' was wrong; known: vllm 43602"
+    )
 
 
 @pytest.mark.parametrize("gate", list(Gate))
@@ -94,9 +98,11 @@ def test_an_error_is_shown_exactly_where_the_audit_fails(
     rows: tuple[Row, ...], base: tuple[Row, ...] | None, gate: Gate
 ) -> None:
     source = source_of(*rows)
-    keys = None if base is None else keys_of([class_verdicts(*base)])
-    result = judge_gate(source.subjects, gate, keys, [source.account])
-    *shown, last = annotations_of(audit_findings([source], keys, result), "the answer", good=result.holds)
+    result = judge_gate([source], gate, None if base is None else base_with(*base))
+    findings = audit_findings([source], result)
+    *shown, last = annotations_of(findings, "the answer", good=result.holds)
+    levels = {result["level"] for result in json.loads(sarif_text(findings))["runs"][0]["results"]}
+    assert ("error" in levels) is any(each.fails and each.measured for each in findings)
     assert any(read(line)[0] == "error" for line in shown) is not result.holds
     assert read(last)[0] == ("notice" if result.holds else "error")
 
@@ -106,13 +112,47 @@ def test_what_was_not_judged_is_an_error_and_what_is_known_a_notice() -> None:
     assert [(kind, properties.get("file"), properties.get("line")) for kind, properties, _ in lines] == [
         ("error", "vllm/fresh.py", "7"), ("notice", "vllm/old.py", None), ("error", None, None),
     ]  # fmt: skip
-    assert lines[0][2] == "Fresh was not judged: nothing drives it"
+    assert lines[0][2] == "Fresh: it was not judged: nothing drives it"
 
 
 def test_findings_of_the_base_are_counted_and_not_shown() -> None:
-    lines = [read(line) for line in annotations_of(found(KNOWN, NEW, base=(KNOWN,)), "x", good=False)]
+    findings = found(KNOWN, NEW, gate=Gate.ANY, base=(KNOWN,))
+    lines = [read(line) for line in annotations_of(findings, "x", good=False)]
     assert [properties["title"] for _, properties, _ in lines] == ["R3 freshness: Qwen3VL", "deepstack audit"]
     assert lines[-1][2] == "x; 1 finding of the base left out"
+
+
+def test_classes_that_inherit_the_lines_are_one_entry() -> None:
+    names = ("Below", "Qwen3VL", "Other")
+    classes = [
+        replace(class_verdicts(replace(NEW, model_class=name, reach="default")), model_class=name)
+        for name in names
+    ]
+    source = replace(
+        audited(),
+        classes=tuple(classes),
+        members={"Below": "vllm/b.py", "Qwen3VL": MEMBER, "Other": "vllm/c.py"},
+    )
+    (one,) = audit_findings([source], judge_gate([source], Gate.FLAG, base_with()))
+    assert (one.subject, one.others, one.file_lines) == ("Qwen3VL", ("Below", "Other"), (MEMBER, (12, 40)))
+    assert "also in Below, Other" in next(annotations_of([one], "x", good=False))
+    (result,) = json.loads(sarif_text([one]))["runs"][0]["results"]
+    assert [each["name"] for each in result["locations"][0]["logicalLocations"]] == [
+        "Qwen3VL",
+        "Below",
+        "Other",
+    ]
+
+
+def test_changed_files_come_first() -> None:
+    elsewhere = replace(row(Rule.R1, Verdict.FAIL, "default"), where="vllm/a.py:1-2")
+    source = source_of(elsewhere, replace(NEW, reach="default"))
+    result = judge_gate([source], Gate.FLAG, base_with())
+    orders = [
+        [each.file_lines[0] for each in audit_findings([source], result, {"vllm 0.22.1": "x/"}, changed)]
+        for changed in ([MEMBER], ["vllm/a.py"])
+    ]
+    assert orders == [[f"x/{MEMBER}", "x/vllm/a.py"], ["x/vllm/a.py", f"x/{MEMBER}"]]
 
 
 def test_no_finding_is_said_and_not_left_out() -> None:
@@ -144,14 +184,14 @@ def test_more_than_github_shows_are_counted() -> None:
 
 
 def test_markdown_is_a_table_of_the_same_findings() -> None:
-    findings = found(LATENT, KNOWN, NEW, KEPT, base=(LATENT,), carriers=CARRIERS)
+    findings = found(LATENT, KNOWN, NEW, KEPT, gate=Gate.ANY, base=(LATENT,), carriers=CARRIERS)
     text = markdown_of(findings, "1 class is wrong", good=False)
     head, _, answer, _, *table = text.splitlines()
     assert (head, answer) == ("## ❌ deepstack audit", "1 class is wrong")
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
     assert {len(line) for line in cells} == {7}
     assert [line[1] for line in cells[2:]] == [
-        "R1 structure", "not judged", "R3 freshness", "not judged", "R8 rejection",
+        "R1 structure", "R3 freshness", "not judged", "R8 rejection", "not judged",
     ]  # fmt: skip
     first = cells[2]
     assert first[3] == f"`{MEMBER}:12-40`"
@@ -193,12 +233,12 @@ def test_inputs_at_risk_are_findings_too() -> None:
     assert lines[0][1] == {
         "file": "engine/vllm/a.py", "line": "9", "endLine": "9", "title": "I1 specialisation: Sound",
     }  # fmt: skip
-    assert lines[0][2] == "Sound.embeds: 4.2 from eager"
+    assert lines[0][2] == "Sound: its input embeds: 4.2 from eager"
     assert (lines[1][1]["line"], lines[1][1]["title"]) == ("3", "not driven: Sound")
     run = json.loads(sarif_text(findings))["runs"][0]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["I1", "not-driven"]
-    assert [result["level"] for result in run["results"]] == ["error", "warning"]
-    assert "Sound.embeds" in markdown_of(findings, "x", good=False)
+    assert [result["level"] for result in run["results"]] == ["error", "error"]
+    assert "its input embeds" in markdown_of(findings, "x", good=False)
 
 
 @pytest.mark.parametrize(("inside", "folder"), [("", ""), ("python", "python/"), ("vllm", "")])
@@ -211,7 +251,8 @@ def test_the_files_of_a_tree_are_named_from_the_root_of_the_repository(
     assert folder_of(str(tmp_path / inside)) == folder
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "elsewhere"))
     assert folder_of(str(tmp_path / inside)) == ""
-    findings = audit_findings([source_of(NEW)], folders={"vllm 0.22.1": "python/"})
+    source = source_of(NEW)
+    findings = audit_findings([source], judge_gate([source], Gate.ANY), {"vllm 0.22.1": "python/"})
     assert findings[0].file_lines == (f"python/{MEMBER}", (12, 40))
 
 

@@ -12,14 +12,13 @@ import torch
 
 from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.catalogue import versions
-from deepstack_harness.catalogue.versions import Suite, SuiteRun, TorchVersion
-from deepstack_harness.cli import doctor as checks
+from deepstack_harness.catalogue.versions import Suite, SuiteRun, TorchVersion, installed_version
+from deepstack_harness.cli import doctor
 from deepstack_harness.cli.doctor import WITHOUT_SANDBOX, MachineCheck, leave, sandbox_found
 from deepstack_harness.cli.main import main
 from deepstack_harness.compile.torch_compat import guards
 from deepstack_harness.errors import ExitCode, MachineError
-from deepstack_harness.runs import machine as environment
-from deepstack_harness.runs import machine as gpus
+from deepstack_harness.runs import machine
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.profiles import NO_SANDBOX
 from deepstack_harness.workers.warm import WarmWorker
@@ -62,7 +61,7 @@ def test_what_was_seen_of_a_torch_on_this_python_is_said(
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(platform, "python_version", lambda: python)
     monkeypatch.setitem(vars(versions.VERSIONS), "entries", RAN)
-    check = checks.torch_version()
+    check = doctor.torch_version()
     assert (check.here, check.needed) == (here, True)
     assert check.found == f"{version}, {found}"
 
@@ -80,13 +79,13 @@ def test_a_python_that_was_never_run_is_said(
 ) -> None:
     monkeypatch.setattr(platform, "python_version", lambda: python)
     monkeypatch.setitem(vars(versions.VERSIONS), "entries", RAN)
-    assert checks.python_version() == MachineCheck("python", here, found, needed)
+    assert doctor.python_version() == MachineCheck("python", here, found, needed)
 
 
 def test_a_torch_without_a_private_name_is_told_with_the_command_that_it_stops(monkeypatch: Patch) -> None:
-    assert checks.dropped_guards().here == (not guards.missing_names())
+    assert doctor.dropped_guards().here == (not guards.missing_names())
     monkeypatch.setattr(guards, "missing_names", lambda: ("torch._dynamo.x",))
-    check = checks.dropped_guards()
+    check = doctor.dropped_guards()
     assert (check.here, check.needed) == (False, False)
     assert check.found == "torch has no torch._dynamo.x: 'watch' is refused, no dropped guard is named"
 
@@ -94,7 +93,7 @@ def test_a_torch_without_a_private_name_is_told_with_the_command_that_it_stops(m
 def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("builtins.__import__", fail)
     try:
-        check = [checks.torch_version(), checks.gpu(), checks.inductor(60), checks.dropped_guards()]
+        check = [doctor.torch_version(), doctor.gpu(), doctor.inductor(60), doctor.dropped_guards()]
     finally:
         monkeypatch.undo()
     assert [each.here for each in check] == [False] * 4
@@ -108,7 +107,7 @@ def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> 
 def test_gpus_are_named(names: list[str], monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
     monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
-    check = checks.gpu()
+    check = doctor.gpu()
     assert check.here == bool(names)
     assert check.found == (", ".join(names) or "none: --device cuda is refused, GPU cases are skipped")
 
@@ -137,14 +136,14 @@ def test_the_pair_of_torch_and_triton_is_asked_as_commands_ask(
         return version
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
-    check = checks.triton()
+    check = doctor.triton()
     assert check.here is here
     assert check.found.startswith(sentence)
 
 
 def test_a_library_is_found_by_its_metadata() -> None:
-    assert checks.library("pytest", "").found == importlib.metadata.version("pytest")
-    absent = checks.library("no-such-library", "'report --html' is refused")
+    assert doctor.library("pytest", "").found == importlib.metadata.version("pytest")
+    absent = doctor.library("no-such-library", "'report --html' is refused")
     assert (absent.here, absent.found) == (False, "not installed: 'report --html' is refused")
 
 
@@ -160,23 +159,23 @@ def test_a_browser_needs_its_driver(
     programs: tuple[str, ...], here: bool, text: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in programs else None)
-    assert checks.chromium() == MachineCheck("chromium", here, text)
+    assert doctor.chromium() == MachineCheck("chromium", here, text)
 
 
 def test_a_cache_that_cannot_be_made_costs_time_and_no_more(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "file" / "cache"))
-    check = checks.cache_folder()
+    check = doctor.cache_folder()
     assert (check.here, check.needed) == (False, False)
     assert check.found.endswith("Not a directory; releases are fetched by every command")
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
-    assert checks.cache_folder().here
+    assert doctor.cache_folder().here
 
 
 def test_an_index_that_does_not_answer_is_said(monkeypatch: Patch) -> None:
     for name, value in (("PIP_CONFIG_FILE", "/dev/null"), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")):
         monkeypatch.setenv(name, value)
-    check = checks.package_index()
+    check = doctor.package_index()
     assert (check.here, check.needed) == (False, False)
     assert "127.0.0.1:9" in check.found
 
@@ -200,9 +199,9 @@ def test_doctor_ends_with_3_where_something_needed_is_missing_or_not_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        checks, "CHECKS", (("a part", lambda: MachineCheck("a part", here, "found", needed)),)
+        doctor, "CHECKS", (("a part", lambda: MachineCheck("a part", here, "found", needed)),)
     )
-    monkeypatch.setattr(checks, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
+    monkeypatch.setattr(doctor, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
     assert main(["doctor"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == sentence
 
@@ -213,8 +212,8 @@ def test_a_machine_without_proc_has_the_name_that_python_knows(monkeypatch: Patc
 
     monkeypatch.setattr(Path, "read_text", unreadable)
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    assert environment._cpu() == "arm"
-    assert environment._version("no-such-library") is None
+    assert machine._cpu() == "arm"
+    assert installed_version("no-such-library") is None
 
 
 def test_without_a_sandbox_code_under_test_reaches_everything(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -226,9 +225,9 @@ def test_without_a_sandbox_code_under_test_reaches_everything(tmp_path: Path, mo
 
 def test_an_error_of_torch_that_nobody_knows_is_not_hidden(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(checks, "torch_problem", lambda _: None)
+    monkeypatch.setattr(doctor, "torch_problem", lambda _: None)
     with pytest.raises(ImportError, match="torch"):
-        checks._torch_problem()
+        doctor._torch_problem()
 
 
 MISBEHAVING = "cases.selftest.workers.misbehaving"
@@ -238,25 +237,25 @@ MISBEHAVING = "cases.selftest.workers.misbehaving"
 def test_a_compiler_that_misbehaves_is_a_check_that_failed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_COMPILE", f"{MISBEHAVING}:{name}")
-    check = checks.inductor(0.5 if name == "hang_always" else 60)
+    monkeypatch.setattr(doctor, "_COMPILE", f"{MISBEHAVING}:{name}")
+    check = doctor.inductor(0.5 if name == "hang_always" else 60)
     assert not check.here
     assert ALWAYS[name] in check.found
 
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    monkeypatch.setattr(gpus, "_COUNT", f"{MISBEHAVING}:{name}")
-    monkeypatch.setattr(gpus, "_COUNTING_S", 0.5 if name == "hang_always" else 60.0)
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    monkeypatch.setattr(machine, "_COUNT", f"{MISBEHAVING}:{name}")
+    monkeypatch.setattr(machine, "_COUNTING_S", 0.5 if name == "hang_always" else 60.0)
     with pytest.raises(MachineError, match=f"torch cannot count the GPUs: {ALWAYS[name]}"):
-        gpus.visible_gpus()
+        machine.visible_gpus()
 
 
 def test_gpus_are_counted_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    monkeypatch.setattr(gpus, "_COUNT", "cases.selftest.workers.processes:count_three_gpus")
-    assert gpus.visible_gpus() == ["0", "1", "2"]
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    monkeypatch.setattr(machine, "_COUNT", "cases.selftest.workers.processes:count_three_gpus")
+    assert machine.visible_gpus() == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -266,9 +265,9 @@ def test_a_tool_that_misbehaves_is_as_if_it_were_not_there(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(call_s=0.5 if "sleep" in script else 60, output=2**20)
-    monkeypatch.setattr(environment, "_COMMAND_LIMITS", limits)
+    monkeypatch.setattr(machine, "_COMMAND_LIMITS", limits)
     write_tool(tmp_path, script, monkeypatch)
-    environment_now = environment.environment()
+    environment_now = machine.environment()
     assert (environment_now.device, environment_now.driver) == ((), None)
 
 
@@ -278,7 +277,7 @@ def test_names_of_devices_and_the_driver_come_from_the_tool(
     write_tool(
         tmp_path, "echo 'NVIDIA H200, 575.1'; echo 'NVIDIA H100, 575.1'; echo warning >&2", monkeypatch
     )
-    environment_now = environment.environment()
+    environment_now = machine.environment()
     assert (environment_now.device, environment_now.driver) == (("NVIDIA H200", "NVIDIA H100"), "575.1")
 
 
@@ -290,7 +289,7 @@ def write_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_compiler_that_is_slow_is_not_called_broken() -> None:
-    check = checks.inductor(1e-9)
+    check = doctor.inductor(1e-9)
     assert (check.here, check.needed) == (None, True)
     assert check.found.startswith("not known, the machine may be busy: ")
     assert "doctor --seconds 60" in check.found
@@ -300,7 +299,7 @@ def test_a_check_that_had_no_time_is_not_called_missing(
     monkeypatch: Patch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The real worker, a real compiler, and no time for either: nothing is known to be missing."""
-    monkeypatch.setattr(checks, "CHECKS", ())
+    monkeypatch.setattr(doctor, "CHECKS", ())
     assert main(["doctor", "--seconds", "1e-9", "--json", str(tmp_path / "rows")]) is ExitCode.MACHINE
     said = capsys.readouterr().out
     assert "missing" not in said
@@ -312,12 +311,12 @@ def test_a_check_that_had_no_time_is_not_called_missing(
 
 
 def test_who_waited_long_is_told_to_wait_longer() -> None:
-    assert [checks._longer(seconds) for seconds in (8, 15, 40)] == [60, 60, 160]
+    assert [doctor._longer(seconds) for seconds in (8, 15, 40)] == [60, 60, 160]
 
 
 def test_a_sandbox_that_gives_no_answer_is_not_called_broken(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(checks, "_ATTEMPTS", f"{MISBEHAVING}:hang_always")
-    monkeypatch.setattr(checks, "WarmWorker", partial(WarmWorker, Limits(call_s=0.5)))
+    monkeypatch.setattr(doctor, "_ATTEMPTS", f"{MISBEHAVING}:hang_always")
+    monkeypatch.setattr(doctor, "WarmWorker", partial(WarmWorker, Limits(call_s=0.5)))
     whole, parts = sandbox_found()
     assert whole is None
     assert ALWAYS["hang_always"] in parts
@@ -332,7 +331,7 @@ def test_a_limit_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -
 def test_engines_are_looked_for_only_where_they_are_asked_for(
     asked: bool, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checks, "CHECKS", ())
-    monkeypatch.setattr(checks, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    monkeypatch.setattr(doctor, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
     main(["doctor", *(["--engines"] if asked else [])])
     assert ("installed:vllm" in capsys.readouterr().out) is asked

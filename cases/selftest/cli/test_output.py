@@ -15,8 +15,7 @@ import pytest
 
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_incident
-from deepstack_harness.cli import output
-from deepstack_harness.cli import repro_table as case_clock
+from deepstack_harness.cli import output, repro_table
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.cli.repro_table import CaseClock
 
@@ -67,11 +66,16 @@ LONG = (
 )
 
 
-@pytest.mark.parametrize(("columns", "command"), QUICK)
-def test_no_line_is_wider_than_the_terminal(columns: int, command: str) -> None:
+def too_wide(columns: int, command: str) -> list[str]:
+    """Return the lines of a command that are wider than the terminal; a command in them may be."""
     lines = on_a_terminal(columns, *command.split())
     assert lines
-    assert [line for line in lines if len(line) > columns and "deepstack-harness " not in line] == []
+    return [line for line in lines if len(line) > columns and "deepstack-harness " not in line]
+
+
+@pytest.mark.parametrize(("columns", "command"), QUICK)
+def test_no_line_is_wider_than_the_terminal(columns: int, command: str) -> None:
+    assert too_wide(columns, command) == []
 
 
 @pytest.mark.slow  # seconds to a minute each; one of them asks the index
@@ -79,7 +83,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int, command: str) -> None:
 @pytest.mark.parametrize("columns", [80, 100, 200])
 @pytest.mark.parametrize("command", LONG)
 def test_no_line_of_a_long_command_is_wider(columns: int, command: str) -> None:
-    test_no_line_is_wider_than_the_terminal(columns, command)
+    assert too_wide(columns, command) == []
 
 
 def test_on_a_terminal_the_last_cell_goes_on_below_itself() -> None:
@@ -154,9 +158,6 @@ def test_a_long_word_moves_the_last_cell_below_the_others(printed: Printed) -> N
     ]
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 class Clock(SimpleNamespace):
     now = 0.0
 
@@ -168,11 +169,11 @@ class Clock(SimpleNamespace):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(output, "time", clock)
-    monkeypatch.setattr(case_clock, "time", clock)
+    monkeypatch.setattr(repro_table, "time", clock)
     return clock
 
 
-def test_a_pipe_gets_a_line_now_and_then_on_stderr(clock: Clock, capsys: Capture) -> None:
+def test_a_pipe_gets_a_line_now_and_then_on_stderr(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Output(None, quiet=False).progress("starting") as say:
         for second in (1, 9, 11, 12, 20, 22):
             clock.now = second
@@ -181,14 +182,18 @@ def test_a_pipe_gets_a_line_now_and_then_on_stderr(clock: Clock, capsys: Capture
 
 
 @pytest.mark.parametrize("silent", [Output(None, quiet=True), Output("-", quiet=False)])
-def test_a_silent_output_has_no_progress(silent: Output, clock: Clock, capsys: Capture) -> None:
+def test_a_silent_output_has_no_progress(
+    silent: Output, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     with silent.progress("starting") as say:
         clock.now = 100
         say("1 of 3")
     assert capsys.readouterr() == ("", "")
 
 
-def test_rows_under_a_spinner_go_to_stdout_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_under_a_spinner_go_to_stdout_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """rich would send them to the console of the spinner, so that `> rows.txt` stays empty."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

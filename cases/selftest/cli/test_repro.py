@@ -22,10 +22,13 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro import _is_as_expected
 from deepstack_harness.cli.repro_releases import (
     SourceFaults,
+    SourceVerdict,
     choose_releases,
     find_faults,
     is_compiled_fault,
+    one_verdict,
     ranges_of_classes,
+    show_verdict,
 )
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.contract.arm import EAGER, ArmSpec
@@ -285,6 +288,45 @@ class First:
     def forward(self, ids):
         return self.language_model(ids, deepstack_input_embeds=self.rows)
 """
+
+
+HAS = SourceVerdict("vllm 1, Sound", frozenset({Rule.R0}), "eager", classes=("Sound",))
+FREE = SourceVerdict("vllm 1, Vision", classes=("Vision",))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "last"),
+    [
+        ([HAS, FREE], "vllm 1: HAS incident 43602 in Sound"),
+        ([FREE, HAS], "vllm 1: HAS incident 43602 in Sound"),
+        ([FREE, FREE], "vllm 1: free of incident 43602"),
+        (
+            [FREE, replace(FREE, unjudged="R1: a hang")],
+            "vllm 1: incident 43602 could not be judged: R1: a hang",
+        ),
+    ],
+)
+def test_the_last_line_is_the_verdict_on_everything(
+    verdicts: list[SourceVerdict], last: str, capsys: Capture
+) -> None:
+    show_verdict(find("43602"), "vllm 1", verdicts, Output(None, quiet=False))
+    assert capsys.readouterr().out == f"{last}\n"
+    assert one_verdict(verdicts).free is ("free of" in last)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--arm", "eager/drop_all"], ["--full"], ["--trace", "cap 16: get 4"]]
+)
+def test_every_class_is_looked_at_whatever_cases_are_chosen(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    """The classes of the source and of the family are stubs here: only who is asked is looked at."""
+    monkeypatch.setattr(repro, "judge_classes", lambda *_: HAS)
+    monkeypatch.setattr(repro, "_play_source", lambda *_: FREE)
+    root = str(Vllm(omni="").tree(tmp_path))
+    assert main(["repro", "43602", "--source", root, *options]) == ExitCode.BROKEN
+    assert capsys.readouterr().out.endswith(": HAS incident 43602 in Sound\n")
+    assert main(["repro", "43602", "--source", root, "--family", "qwen3_vl", *options]) == ExitCode.HOLDS
 
 
 def test_a_class_that_cannot_be_driven_is_listed_with_the_reason(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from cases.selftest.engines.synthetic_sglang import RUNNER, RUNNER_FILE, sglang_files, with_slot
 from cases.selftest.engines.synthetic_vllm import write
-from deepstack_harness.audit import classes as argument_classes
-from deepstack_harness.audit import source_worker
+from deepstack_harness.audit import classes, source_worker
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.incidents import EngineRun, find
 from deepstack_harness.cli import repro_engine
@@ -108,7 +107,7 @@ def test_a_family_without_a_text_model_is_refused_with_those_that_have_one() -> 
 def test_a_source_that_changed_what_measures_it_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = SimpleNamespace(classes=lambda: [FOUND], failed_control=lambda: "a right buffer broke R2")
     monkeypatch.setattr(source_worker, "SourceWorker", lambda _: nullcontext(worker))
-    monkeypatch.setattr(argument_classes, "judge_replayed", lambda *_: [judged(Verdict.PASS)])
+    monkeypatch.setattr(classes, "judge_replayed", lambda *_: [judged(Verdict.PASS)])
     asked = Namespace(**repro_engine._OPTIONS_OF_OURS, source="TREE")
     with pytest.raises(UsageError, match=r"sglang 0\.5\.4 cannot be judged: a right buffer broke R2"):
         repro_engine.reproduce_in_engine(INCIDENT, ["qwen3_vl"], SOURCE, asked, Output(None, quiet=True))

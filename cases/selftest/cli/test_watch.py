@@ -57,14 +57,15 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     """And the guard that changes its answers is named, where it is run again with the guard put back."""
     words = ["watch", "--restore", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
-    first, counts, restored = capfd.readouterr().out.splitlines()
+    first, _, counts, region, restored = capfd.readouterr().out.splitlines()
     assert "answers differ by 4 (largest value 6)" in first
     assert first.startswith(
         "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
-        "the guard 'L['extra'] is None' ("
+        "the guard 'extra is None' (program.py:6) was dropped"
     )
-    assert "program.py:6) was dropped" in first
-    assert counts.startswith("1 process, 1 region, 5 calls; dropped guards: ")
+    assert counts.startswith("1 process, 1 region, 5 calls, ")
+    assert counts.endswith("; failed and decide: 1")
+    assert region.startswith("  Net.forward (program.py:5): 5 calls, ")
     right = "torch compiles again where it fails, and the answers are right in all calls"
     assert restored == f"L['extra'] put back: {right}"
     row, again = [json.loads(line) for line in Path("facts.jsonl").read_text().splitlines()]
@@ -79,6 +80,14 @@ def test_a_child_is_watched(folder: Path, method: str, capfd: pytest.CaptureFixt
     words = ["watch", "--", sys.executable, "child.py", method, "wrong"]
     assert main(words) == ExitCode.BROKEN
     assert "Net.forward: `extra` was None when compiled" in capfd.readouterr().out
+
+
+def test_rows_have_stdout_for_themselves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "prints.py").write_text("print('ready', flush=True)\n" + PROGRAM)
+    assert main(["watch", "--json", "-", "--", sys.executable, "prints.py", "wrong"]) == ExitCode.BROKEN
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["Net.forward"]
+    assert "ready" in err
 
 
 def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +135,19 @@ def test_a_process_that_is_killed_has_told_what_it_saw(
     assert main(["watch", "--", sys.executable, "dies.py", "wrong"]) == 128 + signal.SIGKILL
     out = capfd.readouterr().out
     assert "Net.forward: `extra` was None when compiled" in out
-    assert "did not come to its end: its last counts are missing, its findings are here" in out
+    assert "did not come to its end: its counts and findings are here, the last inputs are missing" in out
+
+
+def test_the_counts_of_a_process_that_is_killed_are_whole(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dies.py").write_text(
+        PROGRAM + "import os\nfor step in range(20):\n"
+        "    run(torch.ones(3), torch.full((3,), 5.0) if step % 2 else None)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert main(["watch", "--", sys.executable, "dies.py"]) == 128 + signal.SIGKILL
+    assert "float32 tensor [3] on cpu in 10 of 25 calls" in capfd.readouterr().out
 
 
 def test_a_child_that_is_killed_takes_nothing_along(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +181,10 @@ def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
     # Python ends by KeyboardInterrupt with the signal itself.
     assert running.returncode == 128 + number
     assert "Net.forward: `extra` was None when compiled" in printed
+    assert printed.splitlines()[-1] == (
+        f"the program was ended by {number.name} (exit code {128 + number}); without it the exit code would "
+        "be 1: 1 guard that decides failed"
+    )
 
 
 def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
@@ -275,7 +300,7 @@ def test_which_failures_fail(
     status: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "_watched_run", lambda *_: runs[program])
+    monkeypatch.setattr(watch, "_watched_run", lambda *_, **__: runs[program])
     assert main(["watch", "--fail-on", fail_on, "--", "program.py"]) == status
 
 
@@ -291,7 +316,7 @@ def test_which_failures_fail(
                 "a replay reads what was captured"
             ),
         ),
-        ("right replay", ExitCode.HOLDS, "2 calls; dropped guards: none; failed and decide: none"),
+        ("right replay", ExitCode.HOLDS, "2 calls, 0 dropped guards; failed and decide: none"),
         (
             "bare replay",
             ExitCode.MACHINE,
@@ -351,20 +376,56 @@ def test_the_rank_is_that_of_the_process_group(tmp_path: Path, monkeypatch: pyte
         assert watch_process.rank() == "3"
 
 
-def test_a_copy_of_a_watched_process_before_its_exec_is_no_program(tmp_path: Path) -> None:
-    code = "import os, sys; child = os.fork(); print(child or '', flush=True); sys.stdin.read()"
+FORKED = "import os, sys; child = os.fork(); print(child or '', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have executed a program")
+def test_only_a_process_that_has_executed_nothing_yet_is_a_copy(tmp_path: Path) -> None:
+    """Also where both have one command line, as a program has that starts itself again."""
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         child = next(int(line) for line in running.stdout if line.strip())
         unreached = Unreached(tmp_path)
-        assert not unreached._is_before_exec(child)  # nobody is watched
+        assert not unreached._is_copy(child)  # its parent has no torch: it would have loaded its own
         (tmp_path / f"process-{running.pid}.jsonl").touch()
-        assert unreached._is_before_exec(child)
+        assert unreached._is_copy(child)
         (tmp_path / f"process-{os.getpid()}.jsonl").touch()
-        assert not unreached._is_before_exec(running.pid)  # another program than this one
+        assert not unreached._is_copy(running.pid)  # a program of its own
         running.communicate("")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have loaded torch")
+def test_a_child_that_executes_a_program_while_its_memory_is_read_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then its maps are its parent's; a loop of `subprocess.run(["echo"])` meets that by chance."""
+    program = FORKED.replace("sys.stdin.read()", "child or (sys.stdin.readline(), os.execlp('cat', 'cat'))")
+    with subprocess.Popen(
+        [sys.executable, "-c", program + "; os.wait()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        standard_input = running.stdin
+        assert running.stdout is not None
+        assert standard_input is not None
+        child = next(int(line) for line in running.stdout if line.strip())
+
+        def read_memory(pid: int) -> bool:
+            if pid == child:
+                standard_input.write("\n")
+                standard_input.flush()
+                while watch_process._command_line(child) != "cat":
+                    pass
+            return True
+
+        monkeypatch.setattr(watch_process, "_has_torch", read_memory)
+        unreached = Unreached(tmp_path)
+        unreached._look_at(child)
+        assert unreached.found == {}
+        unreached._look_at(running.pid)
+        assert [*unreached.found] == [running.pid]
+        running.communicate("\n")
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

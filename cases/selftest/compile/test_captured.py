@@ -13,7 +13,7 @@ from torch import Tensor
 from cases.selftest.play.playing import case_of, judge, observe
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES
-from deepstack_harness.compile import captured as capture_module
+from deepstack_harness.compile import captured
 from deepstack_harness.compile.captured import CapturedSession, CpuGraph, CpuGraphs, capturing, open_arm
 from deepstack_harness.compile.compiled import EagerSession
 from deepstack_harness.compile.watch_captured import watch_captured
@@ -435,7 +435,7 @@ def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
         made.append((device, broken_at_attention))
         return CpuGraphs()
 
-    monkeypatch.setattr(capture_module, "CudaGraphs", graphs)
+    monkeypatch.setattr(captured, "CudaGraphs", graphs)
     cuda, cpu = (Profile(16, 8, 2, torch.float32, torch.device(name)) for name in ("cuda:1", "cpu"))
     spec, inner = ArmSpec.parse(f"eager/{capture}"), cast(EagerSession, None)
     capturing(spec, inner, cuda)

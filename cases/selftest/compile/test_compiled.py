@@ -20,6 +20,12 @@ from deepstack_harness.play.model import Model
 DROP_ALL = ArmSpec.parse("eager/drop_all")
 
 
+@pytest.fixture(scope="module")
+def qwen() -> Model:
+    """A decoder of two layers: what is counted here does not depend on depth."""
+    return shallow("qwen3_vl")
+
+
 def session(model: Model, arm: ArmSpec = DROP_ALL) -> CompiledSession:
     return CompiledSession(arm, model.decoder, model.profile(16))
 

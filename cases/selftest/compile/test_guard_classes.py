@@ -121,7 +121,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 SETTINGS: dict[str, Callable[[], Any]] = {
     "grad-mode": torch.no_grad,
     "threads": lambda: threads(torch.get_num_threads() + 1),
-    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "default-dtype": lambda: default_dtype(torch.float64),
 }
 
@@ -135,6 +134,16 @@ def test_a_setting_of_the_process_is_shown(setting: Callable[[], Any]) -> None:
     guards = failed(times, (rows(),), later)
     assert {guard.guard_class for guard in guards} == {SHOWN}
     assert not any(guard.counts for guard in guards)
+
+
+def test_autocast_decides() -> None:
+    def later(run: Any) -> None:  # noqa: ANN401
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            run(rows())
+
+    guards = failed(times, (rows(),), later)
+    deciding = [(guard.name, str(guard.now)) for guard in guards if guard.guard_class is DECIDES]
+    assert deciding == [("autocast", "cpu bfloat16")]
 
 
 def test_dispatch_keys_of_inference_tensors_are_shown() -> None:

@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from deepstack_harness.audit import systems as kernel_incidents
+from deepstack_harness.audit import systems
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.systems import VARIANTS, Kernels, system_of
 from deepstack_harness.catalogue.incidents import find
@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
     def cached(_: object) -> list[Measurement]:
         raise NotMeasured("1 graphs came out of a warm compile cache")
 
-    monkeypatch.setattr(kernel_incidents, "measure", cached)
+    monkeypatch.setattr(systems, "measure", cached)
     found = list(Kernels().ours(INCIDENT))
     assert [judged.unjudged for judged in found] == [{Rule.R10}] * len(VARIANTS)
     assert not any(judged.as_expected for judged in found)
@@ -87,7 +87,7 @@ def test_a_revision_that_is_as_it_should_not_be_is_told(monkeypatch: pytest.Monk
     call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(ADD,))
     sizes = ((call,), 1, "2.13.0", None, "cpu", 1.0, 1.0, 1)
     monkeypatch.setattr(
-        kernel_incidents,
+        systems,
         "measure",
         lambda subjects: [Measurement(subject, "granite4_vision", *sizes) for subject in subjects],
     )

@@ -11,7 +11,7 @@ import torch
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.compile import interpreted
 from deepstack_harness.compile.interpreted import InterpretedSession
-from deepstack_harness.compile.torch_compat import targets as target_support
+from deepstack_harness.compile.torch_compat import targets
 from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, why_not
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, registered
@@ -164,7 +164,7 @@ def test_the_configurations_of_generated_kernels_agree(faults: dict[str, dict[st
 def test_a_torch_or_triton_that_does_not_fit_is_refused_with_one_sentence(
     monkeypatch: pytest.MonkeyPatch, torch_version: str | None, triton_version: str | None, words: str
 ) -> None:
-    monkeypatch.setattr(target_support, "_version", {"torch": torch_version, "triton": triton_version}.get)
+    monkeypatch.setattr(targets, "installed_version", {"torch": torch_version, "triton": triton_version}.get)
     case = Case(
         "qwen3_vl", registered("reference"), Trace.parse("cap 4: profile 4"), ArmSpec.parse("h200/drop_all")
     )
@@ -182,20 +182,20 @@ def test_a_torch_or_triton_that_does_not_fit_is_refused_with_one_sentence(
 def test_a_pair_that_was_never_checked_is_tried_and_said(
     monkeypatch: pytest.MonkeyPatch, torch_version: str, triton_version: str, doubtful: bool
 ) -> None:
-    monkeypatch.setattr(target_support, "_version", {"torch": torch_version, "triton": triton_version}.get)
+    monkeypatch.setattr(targets, "installed_version", {"torch": torch_version, "triton": triton_version}.get)
     assert why_not() == ""
     doubt = f"torch {torch_version} with triton {triton_version} was never checked: do not rely on a figure"
-    assert target_support.unchecked().startswith(doubt) is doubtful
-    assert bool(target_support.unchecked("2.13.0", "3.8.0")) is True
-    assert target_support.unchecked("2.14.1", "3.8.0") == ""
+    assert targets.unchecked().startswith(doubt) is doubtful
+    assert bool(targets.unchecked("2.13.0", "3.8.0")) is True
+    assert targets.unchecked("2.14.1", "3.8.0") == ""
 
 
 def test_a_name_that_an_unknown_torch_lacks_is_refused_with_the_pairs_that_have_it() -> None:
     absent = r"lacks a name .*cannot import name 'gone' .*torch 2.15 with triton 3.9"
-    with pytest.raises(MachineError, match=absent), target_support.naming_what_moved():
+    with pytest.raises(MachineError, match=absent), targets.naming_what_moved():
         from torch.fx import gone  # type: ignore[attr-defined]  # noqa: F401
     moved = r"lacks a name .*has no attribute 'of_old'"
-    with pytest.raises(MachineError, match=moved), target_support.naming_what_moved():
+    with pytest.raises(MachineError, match=moved), targets.naming_what_moved():
         torch.of_old  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -217,7 +217,7 @@ def test_a_process_that_was_not_started_for_it_is_refused() -> None:
 
 def test_no_other_device_is_interpreted_on_and_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreted, "interprets_here", lambda: True)
-    monkeypatch.setattr(target_support, "check_support", lambda: None)
+    monkeypatch.setattr(targets, "check_support", lambda: None)
     profile = Profile(4, 4, 1, torch.float32, torch.device("meta"))
     with pytest.raises(MachineError, match="interprets on the CPU, whatever GPU is here, not on 'meta'"):
         InterpretedSession(DROP_ALL, None, profile)  # type: ignore[arg-type]

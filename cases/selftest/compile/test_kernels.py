@@ -17,7 +17,6 @@ from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement,
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.compile import kernels
-from deepstack_harness.compile import kernels as in_worker
 from deepstack_harness.compile.kernel_steps import Decode, sized_family
 from deepstack_harness.compile.kernels import Costs, Measurement, StepCost, Subject, measure_costs
 from deepstack_harness.compile.torch_compat.inductor import kernels_in
@@ -149,13 +148,13 @@ def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(
     assert {tuple(sorted(row)) for row in rows} == {tuple(sorted(FIELDS.split()))}
     for revision in ("granite_full", "granite_sliced"):
         of_revision = [row for row in rows if row["revision"] == revision]
-        *kernels, graph = of_revision
-        generated = [row for row in kernels if row["kind"] == "generated"]
+        *of_kernels, graph = of_revision
+        generated = [row for row in of_kernels if row["kind"] == "generated"]
         assert (graph["kind"], graph["kernel"], graph["kernels"]) == ("graph", None, len(generated))
         assert graph["points"] == sum(row["points"] for row in generated)
         assert graph["bytes"] == sum(row["bytes"] for row in generated)
         assert graph["largest"] == max(row["points"] for row in generated) == 77 * 256
-        assert {row["rows"] for row in kernels} == {77}
+        assert {row["rows"] for row in of_kernels} == {77}
         assert {row["graph"] for row in of_revision} == {0}
         assert graph["seconds"] > 0
         assert graph["peak_bytes"] > 2**20
@@ -229,7 +228,7 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
 ) -> None:
     call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
     seen = Measurement(QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30)
-    monkeypatch.setattr(in_worker, "measure", lambda subjects: [seen for _ in subjects])
+    monkeypatch.setattr(kernels, "measure", lambda subjects: [seen for _ in subjects])
 
     def executed(output: Output, measured: object) -> ExitCode:
         assert measured == [seen]
@@ -257,7 +256,7 @@ def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(in_worker, "measure", lambda _: pytest.fail("it was compiled"))
+    monkeypatch.setattr(kernels, "measure", lambda _: pytest.fail("it was compiled"))
     (tmp_path / "file").touch()
     assert main(["kernels", *words]) == ExitCode.USAGE
     assert sentence in capsys.readouterr().err
@@ -369,33 +368,31 @@ def kind_of(name: str) -> type[HarnessError]:
 
 def misbehave(monkeypatch: pytest.MonkeyPatch, remote: str, name: str) -> None:
     """Put a function that misbehaves in place of the one that `remote` names."""
-    misbehaving = replace(getattr(in_worker, remote), target=f"{MISBEHAVING}:{name}")
-    monkeypatch.setattr(in_worker, remote, misbehaving)
+    misbehaving = replace(getattr(kernels, remote), target=f"{MISBEHAVING}:{name}")
+    monkeypatch.setattr(kernels, remote, misbehaving)
 
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_kernels_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     misbehave(monkeypatch, "_MEASURE", name)
-    monkeypatch.setattr(in_worker, "_SUBJECT_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
+    monkeypatch.setattr(kernels, "_SUBJECT_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
     with pytest.raises(HarnessError, match=f"measuring kernels for target 'cpu': {ALWAYS[name]}") as caught:
-        in_worker.measure([SUBJECT])
+        kernels.measure([SUBJECT])
     assert type(caught.value) is kind_of(name)
 
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_costs_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        in_worker, "_TIME_STEPS", replace(in_worker._TIME_STEPS, target=f"{MISBEHAVING}:{name}")
-    )
-    monkeypatch.setattr(in_worker, "_TIME_STEPS_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
+    monkeypatch.setattr(kernels, "_TIME_STEPS", replace(kernels._TIME_STEPS, target=f"{MISBEHAVING}:{name}"))
+    monkeypatch.setattr(kernels, "_TIME_STEPS_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
     with pytest.raises(HarnessError, match=f"timing decode steps: {ALWAYS[name]}") as caught:
-        in_worker.measure_costs()
+        kernels.measure_costs()
     assert type(caught.value) is kind_of(name)
 
 
 def test_an_error_of_ours_goes_on_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        in_worker, "_MEASURE", replace(in_worker._MEASURE, target=f"{MISBEHAVING}:refuse_as_a_user")
+        kernels, "_MEASURE", replace(kernels._MEASURE, target=f"{MISBEHAVING}:refuse_as_a_user")
     )
     with pytest.raises(UsageError, match="^unknown name 'x'$"):
-        in_worker.measure([SUBJECT])
+        kernels.measure([SUBJECT])

@@ -448,7 +448,8 @@ def play(program: Callable[[Compile], Iterator[None]], start: Compile = compile_
             run = way(code)
 
             def call(*args: Any, **kwargs: Any) -> None:
-                outputs.append(run(*args, **kwargs).detach().clone())
+                output = run(*args, **kwargs)
+                outputs.append(output.detach().clone().requires_grad_(output.requires_grad))
 
             return call
 

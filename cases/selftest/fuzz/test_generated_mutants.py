@@ -10,7 +10,7 @@ from deepstack_harness.fuzz.faults import Target, Watch
 from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
 from deepstack_harness.models.reference import ReferenceBuffer
-from deepstack_harness.play import work as shared_work
+from deepstack_harness.play import work
 from tools.generated_mutants import generated_mutants
 
 _REFUSES = "every growth raises, which the contract allows, and changes nothing that can be seen"
@@ -78,7 +78,7 @@ def caught_by(make: BufferFactory) -> str | None:
             return f"check {regime}"
     for arm, examples in EXAMPLES.items():
         buffer = live_buffer(f"generated {arm}")
-        shared_work.bind_live(buffer, make)
+        work.bind_live(buffer, make)
         target = Target(buffer, ArmSpec.parse(arm))
         if hunt(target, InProcessPlayer(), examples=examples, watch=First()).findings:
             return f"fuzz {arm}"

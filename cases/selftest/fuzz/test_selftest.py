@@ -13,8 +13,7 @@ from deepstack_harness.catalogue.buffers import ALL_MUTANTS, CORRECT
 from deepstack_harness.catalogue.pairs import AXES_OF_TRACES
 from deepstack_harness.cli import selftest as command
 from deepstack_harness.cli.main import main
-from deepstack_harness.contract.oracles import judge as all_rules
-from deepstack_harness.contract.oracles import judge as judged_case
+from deepstack_harness.contract.oracles import judge
 from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
@@ -88,7 +87,7 @@ def test_a_right_buffer_that_is_refused_is_named(
         said, name = judge_all(observed, rules), observed.case.buffer.name
         return [replace(one, verdict=Verdict.FAIL) if name == "lazy" else one for one in said]
 
-    monkeypatch.setattr(judged_case, "judge_all", refuses_copies)
+    monkeypatch.setattr(judge, "judge_all", refuses_copies)
     proof = next(prove([Trial("lazy", None, "eager", 3, 0, 0, "right buffer")], workers=0))
     assert proof.broken_by_check
     assert not proof.holds
@@ -105,8 +104,8 @@ def test_check_stops_at_the_first_trace_that_breaks_the_stated_rule() -> None:
 def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeing = tuple(oracle for oracle in all_rules.ORACLES if oracle.rule is not Rule.R4)
-    monkeypatch.setattr(all_rules, "ORACLES", seeing)
+    seeing = tuple(oracle for oracle in judge.ORACLES if oracle.rule is not Rule.R4)
+    monkeypatch.setattr(judge, "ORACLES", seeing)
     assert run("none_when_empty", "growth_loses_payload") == 1
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said
@@ -122,7 +121,7 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
         said = judge_all(observed, rules)
         return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
 
-    monkeypatch.setattr(judged_case, "judge_all", nervous)
+    monkeypatch.setattr(judge, "judge_all", nervous)
     assert run("none_when_empty") == 1
     said = capsys.readouterr().out
     assert "FALSE ALARM R7" in said

@@ -180,7 +180,7 @@ def _gemma_config(config: Gemma4Config) -> PretrainedConfig:
         "full_attention": {
             "rope_type": "proportional",
             "rope_theta": config.full_theta,
-            "partial_rotary_factor": config.turned,
+            "partial_rotary_factor": config.partial_rotary_factor,
         },
     }
     layers = range(config.layers)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,15 @@ from torch import Tensor
 
 from cases.selftest.play import step_programs as programs
 from cases.selftest.play.step_programs import rows
-from deepstack_harness import Call, UsageError
-from deepstack_harness.play.drawn_steps import example_call, history, judge_pairs, search, settings_of
+from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.play.drawn_steps import (
+    example_call,
+    history,
+    judge_pairs,
+    search,
+    settings_of,
+    undrawn,
+)
 from deepstack_harness.play.region_calls import StepOptions
 from deepstack_harness.play.steps_work import run_steps
 from deepstack_harness.workers.child import Channel
@@ -76,8 +84,63 @@ def test_a_call_follows_from_annotations() -> None:
     def unknown(x: dict[str, Tensor]) -> Tensor:
         return x["a"]
 
-    with pytest.raises(UsageError, match="nothing says what 'x' takes"):
+    with pytest.raises(UsageError, match="nothing says what 'x: dict"):
         example_call(unknown)
+
+
+@dataclass
+class Meta:
+    """What a caller passes along."""
+
+    slots: Tensor
+    decode: bool = False
+
+
+class Opaque:
+    """A class that nothing says how to make."""
+
+
+def by_meta(x: Tensor, meta: Meta | None = None) -> Tensor:
+    """Scale by a field of a dataclass."""
+    return x * 2 if meta is None or not meta.decode else x * 3
+
+
+def of_four_dimensions(x: Tensor, *_rest: Tensor, meta: Meta | None = None) -> Tensor:
+    """Take what an annotation does not say."""
+    _, _, _, width = x.shape
+    return x * width if meta is None else x
+
+
+def with_opaque(x: Tensor, cache: Opaque | None = None, mask=None) -> Tensor:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """Ignore what no call is drawn for."""
+    return x * 2 if cache is None and mask is None else x
+
+
+def test_a_field_of_a_dataclass_is_an_input() -> None:
+    call = example_call(by_meta)
+    assert "meta" in call.kwargs
+    assert undrawn(by_meta, call) == []
+    wrong = {
+        history.words for history in judge_pairs(by_meta, call, OPTIONS, "by_meta") if history.judged.broken
+    }
+    assert "meta: as it was, then decode: True" in wrong
+
+
+def test_a_call_that_the_code_does_not_take_is_refused_before_anything_is_compiled() -> None:
+    with pytest.raises(UsageError, match=r"ends with ValueError: not enough values .*name a function that"):
+        example_call(of_four_dimensions)
+
+
+def test_what_no_annotation_describes_is_named() -> None:
+    named = undrawn(with_opaque, example_call(with_opaque))
+    assert named == ["cache: cases.selftest.play.test_drawn_steps.Opaque | None", "mask"]
+
+
+def test_arms_may_be_written_as_one_text() -> None:
+    judged = compile_steps(by_meta, [(rows(2),), (rows(3),)], arms="eager/drop_all, eager/stock")
+    assert [arm.arm for arm in judged.region.arms] == ["eager/drop_all", "eager/stock"]
+    with pytest.raises(UsageError, match="unknown arm 'eager/dropall'"):
+        compile_steps(by_meta, [(rows(2),), (rows(3),)], arms="eager/dropall")
 
 
 class _NoChannel(Channel):

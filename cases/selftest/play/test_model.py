@@ -13,7 +13,7 @@ from deepstack_harness.contract.observation import NOT_FINITE, Answer, RowRange
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.models.reference import ReferenceBuffer
-from deepstack_harness.play import model as output_cache
+from deepstack_harness.play import model
 from deepstack_harness.play.model import Model, NumericsProbe, OutputCache, distance
 from deepstack_harness.play.observe import play
 from deepstack_harness.play.rows import RowOwners, join_answers
@@ -158,7 +158,7 @@ def test_a_caller_that_reuses_its_memory_is_seen() -> None:
 
 
 def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_cache, "_ENTRIES", 2)
+    monkeypatch.setattr(model, "_ENTRIES", 2)
     cache, run = OutputCache(), Counting()
     for value in (1, 2, 1, 3, 1):
         cache.get(inputs(value), run)
@@ -168,7 +168,7 @@ def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_long_outputs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_cache, "_ELEMENTS", 5)
+    monkeypatch.setattr(model, "_ELEMENTS", 5)
     cache, run = OutputCache(), Counting()
     for _ in range(2):
         cache.get(inputs(1), run)

@@ -18,7 +18,6 @@ from deepstack_harness.engines.bind import PayloadSplitter
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play import observe
-from deepstack_harness.play import observe as shared_session
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import SharedSession
 from deepstack_harness.play.player import CasePlayer
@@ -95,8 +94,8 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
         def close(self) -> None:
             limited.append(self)
 
-    monkeypatch.setattr(shared_session, "_session_class", lambda _: AtItsLimit)
-    monkeypatch.setattr(shared_session, "graph_facts", not_measured)
+    monkeypatch.setattr(observe, "_session_class", lambda _: AtItsLimit)
+    monkeypatch.setattr(observe, "graph_facts", not_measured)
     shared = SharedSession()
     case = replace(case_of(TRACE, "reference"), arm=COMPILED, compare=Compare.NOTHING)
     seen = shared.play(case, ReferenceBuffer)
@@ -110,7 +109,7 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
     [("eager", EagerSession), ("eager/drop_all", CompiledSession), ("h200/drop_all", InterpretedSession)],
 )
 def test_an_arm_is_played_on_a_session_of_its_kind(arm: str, kind: type[EagerSession]) -> None:
-    assert shared_session._session_class(ArmSpec.parse(arm)) is kind
+    assert observe._session_class(ArmSpec.parse(arm)) is kind
 
 
 def test_ctrl_c_in_a_splitter_is_not_a_fact_of_its_ranks() -> None:

@@ -20,7 +20,7 @@ from deepstack_harness.contract.oracles.judge import ORACLES, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.play import ranks as pool
+from deepstack_harness.play import ranks
 from deepstack_harness.play.play_case import play_among_ranks
 from deepstack_harness.play.ranks import RankPool, RanksLost, _call_all, _observation_of, rank_pool
 from deepstack_harness.workers.outcomes import (
@@ -195,14 +195,14 @@ def test_the_ranks_that_wait_for_a_dead_one_are_stopped() -> None:
 
 
 def test_ranks_that_do_not_start_are_named_with_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = [Rank(Exited(3, output="no gloo\n")), Rank()]
-    left = iter(ranks)
-    monkeypatch.setattr(pool, "Worker", lambda *_, **__: next(left))
+    made = [Rank(Exited(3, output="no gloo\n")), Rank()]
+    left = iter(made)
+    monkeypatch.setattr(ranks, "Worker", lambda *_, **__: next(left))
     seen = RankPool().play(case())
     assert seen.error == "rank 0 of 2: exited with 3\nrank 0 printed: no gloo"
     assert (seen.steps, seen.levels, seen.routed) == ((), 3, False)
-    assert [(rank.called, rank.closed) for rank in ranks] == [(False, True)] * 2
-    several = pool._error_of(case(arm="eager/tp4"), RanksLost([1, 3], "hung", ["", "x"]))
+    assert [(rank.called, rank.closed) for rank in made] == [(False, True)] * 2
+    several = ranks._error_of(case(arm="eager/tp4"), RanksLost([1, 3], "hung", ["", "x"]))
     assert several == "ranks 1, 3 of 4: hung\nrank 1 printed: nothing\nrank 3 printed: x"
 
 

@@ -1,5 +1,7 @@
 """Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,9 @@ from cases.selftest.play import step_programs as programs
 from cases.selftest.play.step_programs import CAPTURED, RIGHT, WRONG, Captured, Program, Wrong, rows
 from deepstack_harness import Call, UsageError, compile_steps
 from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.steps import Difference
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.play import steps as steps_module
 
 DROPPED = ("eager/stock", "eager/drop_all")
 
@@ -106,7 +110,7 @@ def test_state_that_no_copy_holds_is_not_judged() -> None:
             return x + next(draws)
 
     judged = compile_steps(Restless(), [Call(rows(2)), Call(rows(3))])
-    assert judged.region.restless == "answer of step 1 differs by 4 between two uncompiled runs"
+    assert judged.region.restless == "answer of step 1 differs by 6 between two uncompiled runs"
     assert not judged.good
     assert not judged.findings
     assert "not judged: answer of step 1 differs" in str(judged)
@@ -176,6 +180,36 @@ def test_steps_that_are_none_are_refused(steps: list[object], message: str) -> N
 def test_arms_that_need_a_decoder_are_refused(arm: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         compile_steps(torch.sin, [(rows(2),), (rows(3),)], arms=[arm])
+
+
+def sized(x: Tensor) -> Tensor:
+    return x * 2 + 1
+
+
+def half(x: Tensor) -> Tensor:
+    y = x.bfloat16()
+    return (y * 1.37 + y) * y.sigmoid() - y * 0.11
+
+
+def test_options_of_inductor_in_the_name_of_an_arm_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_size: list[object] = [(rows(4),), (rows(6),)]
+    asserts, none = "inductor/drop_all/static", "inductor/drop_all/static/no_size_asserts"
+    judged = compile_steps(sized, by_size, arms=[asserts, none])
+    assert f"{asserts}: step 2 refuses with AssertionError: expected size 6==4" in str(judged)
+    assert [finding.arm for finding in judged.broken] == [none]
+
+    apart: list[float] = []
+    compare = steps_module.differences_of
+
+    def noting(place: str, wanted: object, actual: object, limits: Mapping[str, float]) -> list[Difference]:
+        if isinstance(wanted, Tensor) and isinstance(actual, Tensor):
+            apart.append(float((wanted - actual).abs().max()))
+        return compare(place, wanted, actual, limits)
+
+    monkeypatch.setattr(steps_module, "differences_of", noting)
+    for arm in ("inductor/drop_all", "inductor/drop_all/emulate_casts"):
+        compile_steps(half, by_size, arms=arm)
+    assert [value > 0 for value in apart] == [True, True, False, False]
 
 
 def test_what_cannot_be_copied_is_one_sentence() -> None:

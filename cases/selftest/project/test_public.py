@@ -35,7 +35,7 @@ OPTIONS = {
         "incident --source --vllm --package --since --until --keep --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"
     ),
-    "audit": "--source --vllm --fail-on --all --base --inputs --sarif --annotations --markdown",
+    "audit": "--source --vllm --fail-on --all --base --class --as --inputs --sarif --annotations --markdown",
     "check": "target --device --dtype --adapter --shape --rows --capacity --regime --thorough",
     "fuzz": (
         "--source --vllm --buffer --revision --family --arm --dtype --adapter --shape --rows --capacity "
@@ -43,7 +43,7 @@ OPTIONS = {
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
-        "--profile-tokens --target --cubin --execute --configurations --cost --payload-cost"
+        "--profile-tokens --target --cubin --execute --configurations --code --cost --payload-cost"
     ),
     "engine": (
         "--source --vllm --family --schedule --mode --methods --regime --search --seed --record --dry-run"
@@ -56,7 +56,8 @@ OPTIONS = {
     "compare": "old new --history --all",
     "report": "run --html --markdown --junit --annotations --against --history",
     "nightly": (
-        "--tier --rehearse --history --out --device --minutes --fuzz-minutes -n --source --vllm --stage"
+        "--tier --rehearse --history --out --device --minutes --fuzz-minutes -n --source --vllm "
+        "--stage --list --resume"
     ),
     "steps": "target --arm --warm-up --examples --script",
     "watch": "--fail-on --html --restore program",

@@ -1,12 +1,15 @@
 """tox.ini, the workflows, pyproject.toml and docs/reference/versions.md follow fixtures/versions.toml."""
 
+import os
 import re
+import subprocess
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deepstack_harness.catalogue.versions import VERSIONS, Suite, TorchVersion, minor, pythons
 
@@ -14,6 +17,8 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
 PAGE = "docs/reference/versions.md"
 TORCHES = [entry.torch for entry in VERSIONS.entries]
+ROOMS_OF_PYTHON = ("cli", "engines", "pytest_plugin", "sources", "workers")
+"""What `Suite.PYTHON` has: its docstring lists them."""
 CLASSIFIER = "Programming Language :: Python :: 3."
 
 
@@ -37,7 +42,7 @@ def pinned() -> str:
 def pairs_of(workflow: str) -> list[tuple[str, str]]:
     """(torch, Python) of each environment `tests` of a workflow's matrix."""
     text = (ROOT / ".github" / "workflows" / workflow).read_text()
-    lines = re.findall(r'- \{python: "([\d.]+)", environments?: "(?:lint,)?tests(?:-torch([\d.]+))?"\}', text)
+    lines = re.findall(r'- \{python: "([\d.]+)", environments?: "(?:lint,)?tests(?:-torch([\d.]+))?"', text)
     return [(torch or pinned(), python) for python, torch in lines]
 
 
@@ -59,6 +64,38 @@ def test_each_push_runs_the_oldest_the_pinned_and_the_newest_torch_and_a_night_t
     assert {torch for torch, _ in pushed + nightly} == set(TORCHES)
     assert {python for _, python in pushed + nightly} == set(stated())
     assert not set(pushed) & set(nightly)
+
+
+def test_a_push_runs_all_tests_once_and_elsewhere_what_torch_and_python_decide() -> None:
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tox"]
+    (step,) = (each for each in job["steps"] if each.get("name") == "Lint, types, tests")
+    suites = {
+        entry["environments"]: entry["suites"].split() for entry in job["strategy"]["matrix"]["include"]
+    }
+    whole = [name for name, words in suites.items() if not words]
+    assert whole == ["lint,tests"]
+    assert all(words[0] == Suite.PRODUCT for name, words in suites.items() if name not in whole)
+    assert suites["tests"] == [Suite.PRODUCT, Suite.PYTHON]
+    command, _, arguments = step["run"].partition(" -- ")
+    assert command == '.ci/run -e "$ENVIRONMENTS"'
+    for words in suites.values():
+        variables = {**step["env"], "SUITES": " ".join(words), "PATH": os.environ["PATH"]}
+        asked = ["bash", "-euo", "pipefail", "-c", f"printf '%s\n' {arguments}"]
+        paths = subprocess.run(asked, cwd=ROOT, env=variables, check=True, capture_output=True, text=True)
+        files = {each for path in paths.stdout.split() for each in files_of_tests(ROOT / path)}
+        assert files == {each for suite in words for each in files_of_suite(Suite(suite))}
+
+
+def files_of_tests(path: Path) -> set[Path]:
+    return {path} if path.is_file() else set(path.rglob("test_*.py"))
+
+
+def files_of_suite(suite: Suite) -> set[Path]:
+    own = ROOT / "cases" / "selftest"
+    if suite is Suite.PRODUCT:
+        return files_of_tests(ROOT / "cases") - files_of_tests(own)
+    assert suite is Suite.PYTHON
+    return {file for room in ROOMS_OF_PYTHON for file in files_of_tests(own / room)}
 
 
 def test_the_package_asks_for_the_versions_that_were_run() -> None:

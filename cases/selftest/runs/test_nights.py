@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness, has_ended
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.cli import nightly as nightly_command
 from deepstack_harness.cli.main import COMMANDS, build_parser, main
@@ -29,8 +29,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.live.environment import STAMP, folder_for, python_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.runs import night_stages as stages_module
-from deepstack_harness.runs import nights as night_module
+from deepstack_harness.runs import night_stages, nights
 from deepstack_harness.runs.night_stages import NightRequest, NightTier, has_unexpected, stages
 from deepstack_harness.runs.nights import (
     EndedStage,
@@ -43,7 +42,7 @@ from deepstack_harness.runs.nights import (
 )
 from deepstack_harness.workers.outcomes import Stopped
 
-ROOT = data_files.data("pyproject.toml").parent
+ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
     StageOutcome.HELD,
     StageOutcome.BROKEN,
@@ -248,7 +247,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str, present: str | None = 
             raise PackageNotFoundError(name)
         return present
 
-    monkeypatch.setattr(stages_module, "version", installed)
+    monkeypatch.setattr(night_stages, "version", installed)
 
 
 @pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
@@ -267,14 +266,14 @@ def test_a_night_that_lacks_its_extra_is_refused_with_the_name(
 def test_a_stage_that_needs_more_than_a_night_is_left_out_and_the_others_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = stages_module.stages
+    real = night_stages.stages
     without(monkeypatch, "selenium")
 
     def short(request: NightRequest, only: tuple[str, ...] = ()) -> list[Stage]:
         planned = [each for each in real(request) if each.name in {"kernels", "tests", "report"}]
         return [replace(each, command=python("print('ran')"), where=None) for each in planned]
 
-    monkeypatch.setattr(stages_module, "stages", short)
+    monkeypatch.setattr(night_stages, "stages", short)
     assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
     printed = capsys.readouterr().out
     why = "not installed: selenium>=4.30 (extra 'test'): python -m pip install 'deepstack-harness[test]'"
@@ -300,8 +299,8 @@ def test_a_stage_that_lacks_what_a_night_needs_was_not_run(tmp_path: Path) -> No
 def test_the_documented_extra_is_enough_for_what_is_not_optional(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: NightTier, *, checkout: bool
 ) -> None:
-    monkeypatch.setattr(stages_module, "has_selftests", lambda: checkout)
-    monkeypatch.setattr(stages_module, "version", lambda _: "0")
+    monkeypatch.setattr(night_stages, "has_selftests", lambda: checkout)
+    monkeypatch.setattr(night_stages, "version", lambda _: "0")
     planned = stages(replace(wanted(tmp_path, "cpu"), tier=tier, rehearse=tier is NightTier.GPU))
     lacking = {each.name: set(each.missing) for each in planned if each.missing}
     beyond = {name for name, extras in lacking.items() if extras != {"reports"}}
@@ -390,7 +389,7 @@ def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightR
 @pytest.fixture
 def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole environments of an engine, and one that is half made."""
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     for release, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
         folder = folder_for(Version(release))
         python_of(folder).parent.mkdir(parents=True)
@@ -416,14 +415,14 @@ def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
 
 
 def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     assert {"engine", "search"}.isdisjoint(each.name for each in stages(wanted(tmp_path, "cpu")))
 
 
 def test_every_command_of_a_night_is_one_that_the_parser_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     for name, finished in (("1", '"t"'), ("2", '"t"'), ("3", "null")):
         about = (tmp_path / name).joinpath
         about().mkdir()
@@ -525,7 +524,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         planned[-1] = replace(planned[-1], last=True)
         return [each for each in planned if not only or each.name in only]
 
-    monkeypatch.setattr(stages_module, "stages", counted)
+    monkeypatch.setattr(night_stages, "stages", counted)
     yield folder
     monkeypatch.undo()
 
@@ -641,7 +640,7 @@ def test_a_stage_leaves_nothing_in_the_folder_for_temporary_files(
 
 
 def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    monkeypatch.setattr(nights, "_LONGEST_FILE", 2**20)
     done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
     assert outcomes(done) == {"a": FAILED, "b": HELD}
     assert done[0].code == -signal.SIGXFSZ
@@ -650,8 +649,8 @@ def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
-    monkeypatch.setattr(night_module, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    monkeypatch.setattr(nights, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
+    monkeypatch.setattr(nights, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
     assert (gpu_fault() or "").startswith(ALWAYS[name])
 
 
@@ -668,8 +667,8 @@ def test_the_gpu_is_there() -> None:
 def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages_module, "has_selftests", lambda: False)
-    monkeypatch.setattr(stages_module, "stages", lambda *_: [])
+    monkeypatch.setattr(night_stages, "has_selftests", lambda: False)
+    monkeypatch.setattr(night_stages, "stages", lambda *_: [])
     monkeypatch.setattr(
         nightly_command, "_write_summary", lambda *_: "the summary is lost: No space left on device"
     )
@@ -685,10 +684,10 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(night_module, "WarmWorker", no_process)
+    monkeypatch.setattr(nights, "WarmWorker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"
 
 
 def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
     with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
-        night_module._exit_status(Stopped())
+        nights._exit_status(Stopped())

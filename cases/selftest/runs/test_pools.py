@@ -16,8 +16,7 @@ from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError
 from deepstack_harness.play.case_worker import CaseWorker
-from deepstack_harness.runs import pools as local_pool
-from deepstack_harness.runs import pools as play_group
+from deepstack_harness.runs import pools
 from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.execution import Execution, RunRequest, Tier, matrix, select
 from deepstack_harness.runs.frames import RunFrames, read_run
@@ -35,7 +34,7 @@ def test_an_error_of_ours_in_a_thread_ends_the_run_with_that_error(monkeypatch: 
     def broken(*_: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(local_pool, "play_group", broken)
+    monkeypatch.setattr(pools, "play_group", broken)
     with pytest.raises(MachineError, match="no process can be started"):
         list(LocalPool(1, RUN_LIMITS).play([Group((planned(),))]))
 
@@ -45,7 +44,7 @@ def test_a_pool_that_was_stopped_plays_no_group_and_stops_what_starts(
 ) -> None:
     pool = LocalPool(1, RUN_LIMITS)
     stopped: list[str] = []
-    monkeypatch.setattr(local_pool, "play_group", lambda *_: pytest.fail("it played"))
+    monkeypatch.setattr(pools, "play_group", lambda *_: pytest.fail("it played"))
     pool._started(cast(CaseWorker, SimpleNamespace(stop=lambda: stopped.append("running"))))
     assert stopped == []
     with pool._stopping_all():
@@ -69,7 +68,7 @@ def test_an_end_without_a_fact_is_no_verdict(
 ) -> None:
     done: list[bool] = []
     worker = SimpleNamespace(play=lambda _: end, close=lambda: done.append(True))
-    result = play_group._play(cast(CaseWorker, worker), planned())
+    result = pools._play(cast(CaseWorker, worker), planned())
     assert (result.case.ending, result.case.output, bool(done)) == (ending, "x", closed)
     assert {row.verdict for row in result.rows} == {"ERROR"}
     assert all(row.detail.startswith(detail) for row in result.rows)
@@ -78,7 +77,7 @@ def test_an_end_without_a_fact_is_no_verdict(
 @pytest.mark.parametrize(("own", "kept"), [("its own", "its own"), ("", "of the worker")])
 def test_the_output_of_a_worker_is_that_of_a_case_without_one(own: str, kept: str) -> None:
     result = lost_result(planned(), CaseEnding.CRASHED, "ended", own, 0.0)
-    assert play_group._with_output(result, "of the worker").case.output == kept
+    assert pools._with_output(result, "of the worker").case.output == kept
 
 
 pytestmark = pytest.mark.xdist_group("runaway")

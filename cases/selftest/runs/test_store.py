@@ -24,7 +24,7 @@ from deepstack_harness.contract.names import Names
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Row, Shape, Verdict
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.runs import frames as parquet
+from deepstack_harness.runs import frames
 from deepstack_harness.runs.execution import Execution
 from deepstack_harness.runs.frames import read_dataset, read_history, read_run, write_parquet
 from deepstack_harness.runs.newest import AuditedPackage, changes
@@ -508,7 +508,7 @@ def test_groups_without_a_gpu_are_named_before_the_cases(
 def test_a_run_without_the_library_datasets_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "has_datasets", lambda: False)
+    monkeypatch.setattr(frames, "has_datasets", lambda: False)
     written = SimpleNamespace(rows=[], cases=[])
     assert command._close(cast(RunPart, written), tmp_path, Output(None, quiet=False)) == ExitCode.HOLDS
     assert "the library `datasets` is not installed" in capsys.readouterr().out.splitlines()[0]

@@ -15,7 +15,7 @@ from packaging.version import Version
 import deepstack_harness
 from cases.selftest.engines.synthetic_vllm import QWEN, Vllm
 from cases.selftest.sources.served_index import serving
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import ENGINES, open_source
 from deepstack_harness.errors import MachineError, UsageError
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_take_its_place_leaves_none_behind(tmp_path: Path) ->
 
 def test_a_missing_data_file_names_both_places() -> None:
     with pytest.raises(UsageError, match=r"'fixtures/no.toml' is in neither .*_data/fixtures/no.toml nor "):
-        data_files.data("fixtures/no.toml")
+        files.data("fixtures/no.toml")
 
 
 def test_a_commit_needs_a_repository_and_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

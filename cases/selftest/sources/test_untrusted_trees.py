@@ -16,7 +16,7 @@ from cases.selftest.workers.processes import reachable_folder
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.sources import folder as git_revision
+from deepstack_harness.sources import folder
 from deepstack_harness.sources.folder import GitFiles, revision_of
 
 MODELS = str(Path(QWEN).parent)
@@ -397,7 +397,7 @@ def test_a_link_in_the_place_of_a_repository_is_not_followed(repository: Path) -
 def test_a_git_that_does_not_end_is_a_fault_of_the_machine(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(git_revision, "_TIMEOUT_S", -1)
+    monkeypatch.setattr(folder, "_TIMEOUT_S", -1)
     with pytest.raises(MachineError, match="^git init took more than -1 s$"), revision_of(repository, "HEAD"):
         pass
 

@@ -154,10 +154,18 @@ def test_nothing_is_dead() -> None:
     assert not set(tool.unused()) - OF_FOREIGN_CODE - PUBLIC - OF_CASES
 
 
-def test_a_dead_function_and_a_dead_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty package that `unused` reads instead of ours."""
     package = tmp_path / "harness" / "deepstack_harness"
     package.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text("")
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "PACKAGE", package)
+    return package
+
+
+def test_a_dead_function_and_a_dead_file_are_found(package: Path) -> None:
     (package / "cli.py").write_text(
         '"""Runs, as never_called does not."""\n'
         "from deepstack_harness import kept\n"
@@ -173,6 +181,56 @@ def test_a_dead_function_and_a_dead_file_are_found(tmp_path: Path, monkeypatch: 
         "class OldBuffer:\n    pass\nclass Caller:\n    faulty = True\nclass Nobody:\n    fault = 1\n"
     )
     (package / "__main__.py").write_text("from deepstack_harness.cli.main import main as cli\n")
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    monkeypatch.setattr(tool, "PACKAGE", package)
-    assert tool.unused() == ["alone.py", "kept.py never_called", "models/kept.py Nobody"]
+    assert tool.unused() == [
+        "alone.py VALUE", "alone.py", "cli.py TABLE", "kept.py never_called", "models/kept.py Nobody",
+    ]  # fmt: skip
+
+
+def of_module(package: Path, text: str, other: str = "") -> list[str]:
+    """Return what nothing uses where `other` is the code of a module that imports the module `rows`."""
+    (package / "rows.py").write_text(text)
+    (package / "calls.py").write_text(f"from deepstack_harness import calls, rows\n{other}")
+    return tool.unused()
+
+
+@pytest.mark.parametrize(
+    ("text", "dead"),
+    [
+        ("def _plain(): ...", ["_plain"]),
+        ("def _plain(n): return _plain(n - 1)", ["_plain"]),  # its own call is no use
+        ("class _Plain:\n    other: '_Plain'", ["_Plain"]),
+        ("_VIEWS = {'view'}", ["_VIEWS"]),
+        ("_VIEWS: set[str] = set()", ["_VIEWS"]),
+        ("_FIRST, (_SECOND, *_) = 1, (2, 3)\nprint(_FIRST)", ["_SECOND"]),
+        ("VIEWS = {'view'}", ["VIEWS"]),
+        ("def views(): ...\n__all__ = ['views']", ["views"]),
+        ("def views(): ...\n__all__: list[str] = []\n__all__ += ['views']", ["views"]),
+        ("class Views:\n    def _view(self): ...\nprint(Views)", ["_view"]),
+        ("def _plain(): ...\nprint(_plain())", []),
+        ("_VIEWS = {'view'}\ndef views(): return _VIEWS\nprint(views)", []),
+        ("def _plain(): ...\nWORK = 'deepstack_harness.rows:_plain'\nprint(WORK)", []),
+        ("__version__ = '1'\ndef __getattr__(name): ...", []),
+        ("import op\n@op.register_fake\ndef _fake(): ...\n@op.impl\ndef _(): ...\n_, _ = 0, 1", []),
+    ],
+)
+def test_names_that_only_their_definition_or_all_has_are_dead(
+    text: str, dead: list[str], package: Path
+) -> None:
+    assert of_module(package, text) == [f"rows.py {name}" for name in dead]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_dead"),
+    [
+        ("def _plain(): ...\nprint(_plain())", True),  # a name of its own
+        ("print(calls._plain)", True),
+        ("'It does what rows:_plain does.'", True),
+        ("from deepstack_harness.rows import _plain", False),
+        ("print(rows._plain())", False),
+        ("print('deepstack_harness.rows:_plain')", False),
+    ],
+)
+def test_a_private_name_is_used_where_another_file_names_it_with_its_module(
+    *, other: str, is_dead: bool, package: Path
+) -> None:
+    assert of_module(package, "def _plain(): ...", other) == ["rows.py _plain"] * is_dead

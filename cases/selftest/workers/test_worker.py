@@ -17,7 +17,6 @@ import pytest
 from cases.selftest.workers.processes import has_ended, interrupt_after, open_streams
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 from deepstack_harness.workers import forked, supervised, worker
-from deepstack_harness.workers import worker as messages
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -385,7 +384,7 @@ def test_what_is_no_message_ends_the_worker(text: str, actual: str) -> None:
 
 
 def test_a_closed_answer_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "GRACE_S", 0.1)
+    monkeypatch.setattr(worker, "GRACE_S", 0.1)
     end = once("close_every_stream", then="hang")
     assert isinstance(end, SentGarbage)
     assert end.sentence == "sent no message, but closed its answer pipe"

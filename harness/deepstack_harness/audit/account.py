@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from deepstack_harness.engines.carriers import (
     reached,
     stored_by_embedding,
 )
+from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.discover import collector_paused, depth_limited
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of
@@ -116,17 +117,22 @@ class Account:
 
 
 def account_of(
-    source: Source, classes: Sequence[AuditedClass], entries: Iterable[KnownCarrier] | None = None
+    source: Source,
+    classes: Sequence[AuditedClass],
+    entries: Iterable[KnownCarrier] | None = None,
+    unchanged: Collection[tuple[str, str]] = (),
+    among: Collection[str] | None = None,
 ) -> Account:
-    """Look at every Python file of a source; `classes` are its deepstack classes, driven or refused.
+    """Look at the Python files of a source; `classes` are its deepstack classes, driven or refused.
 
-    `entries` are the known carriers, by default those that come with the harness.  Raises what
+    `entries` are the known carriers, by default those that come with the harness.  `unchanged` are classes by
+    file and name that are judged elsewhere, and `among` the files to look at, by default all.  Raises what
     `Source.python_files` raises, and `UsageError` for classes that are nested too deeply.
     """
     chosen = KNOWN_CARRIERS.entries if entries is None else entries
     known = [entry for entry in chosen if entry.is_about(source.package, source.version)]
     with collector_paused(), depth_limited(source):
-        return _Accountant(source, classes, known).account()
+        return _Accountant(source, classes, known, unchanged, among).account()
 
 
 @dataclass(frozen=True)
@@ -159,10 +165,16 @@ class _Accountant:
     """The class statements of the files that had to be parsed, and which of them are judged."""
 
     def __init__(
-        self, source: Source, classes: Sequence[AuditedClass], known: Sequence[KnownCarrier]
+        self,
+        source: Source,
+        classes: Sequence[AuditedClass],
+        known: Sequence[KnownCarrier],
+        unchanged: Collection[tuple[str, str]] = (),
+        among: Collection[str] | None = None,
     ) -> None:
         engine = engine_of(source)
         self._files = source.python_files()
+        self._among = self._files.keys() if among is None else among
         self._module = engine.package.module
         self._known = known
         self._version_known = source.version is not None
@@ -175,9 +187,10 @@ class _Accountant:
             and audited.ways.refusals
             and not (audited.ways.forward or audited.argument)
         ]
-        self._driven = {
+        judged = {
             (audited.cut.member, audited.cut.class_name) for audited in classes if audited.can_be_judged
         }
+        self._judged, self._driven = judged, judged | set(unchanged)
         self._driven_files = {member for member, _ in self._driven}
         if self._driven:
             self._driven_files |= set(_driven_along(engine, classes))
@@ -187,9 +200,11 @@ class _Accountant:
 
     def account(self) -> Account:
         """Find carriers by their shape in all classes, then by the word in the files that are left."""
-        worded = self._having("|".join(map(re.escape, self._words)))
+        worded = [name for name in self._having("|".join(map(re.escape, self._words))) if name in self._among]
         self._parse(worded)
-        self._parse(name for name, data in self._files.items() if _DEFINES_EMBED in data)
+        self._parse(
+            name for name, data in self._files.items() if name in self._among and _DEFINES_EMBED in data
+        )
         self._parse_relatives()
         shapes = list(self._shapes())
         carriers = [*self._refusals(), *self._unjudged(shapes)]
@@ -211,7 +226,7 @@ class _Accountant:
             tuple(
                 sorted(
                     name
-                    for member, name in self._driven
+                    for member, name in self._judged
                     # An entry of other releases is not outdated by a tree whose release nobody knows.
                     if self._version_known and self._reason(name, member) and member not in unjudged_files
                 )
@@ -363,8 +378,10 @@ class _Accountant:
 
 
 def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
-    """Yield the files of an engine that are driven together with its classes."""
+    """Yield the files of an engine that are driven together with its classes, as those of a mixin are."""
     for audited in classes:
+        cuts = (audited.cut.methods, audited.cut.forward) if audited.can_be_judged else ()
+        yield from (link.model.member for cut in cuts if isinstance(cut, ModelCut) for link in cut.chain)
         yield from (place.partition(":")[0] for place in (audited.patched_at, audited.replayed_at) if place)
     if engine.argument is not None:
         yield from (part.member for part in (engine.argument.wrapper, engine.argument.writer) if part)

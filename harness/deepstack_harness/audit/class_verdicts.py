@@ -9,9 +9,10 @@ in live use if the trace breaks it without graphs too.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 from typing_extensions import override
 
-from deepstack_harness.catalogue.known import KnownRules
+from deepstack_harness.catalogue.known import UNREPORTED, KnownRules
 from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.oracles.judge import JudgedCase
@@ -21,6 +22,7 @@ from deepstack_harness.contract.verdicts import (
     BROKEN,
     KEPT,
     WORST_FIRST,
+    Effect,
     Row,
     RuleVerdicts,
     Verdict,
@@ -100,6 +102,34 @@ Finding = tuple[Row, tuple[Row, ...]]
 """A broken rule, and broken rules that are its effects."""
 
 
+class BrokenTrace(msgspec.Struct, frozen=True):
+    """One rule that one trace breaks: what the next version of the class is compared with.
+
+    `rows` has the step, the level and the number of each wrong row; it is empty where no row is wrong.
+    """
+
+    regime: Regime
+    rule: Rule
+    trace: str
+    value: float | None = None
+    shape: str | None = None
+    effect: Effect | None = None
+    steps: tuple[int, ...] = ()
+    rows: frozenset[tuple[int, int, int]] = frozenset()
+
+
+def _broken_traces(cases: Iterable[JudgedCase]) -> tuple[BrokenTrace, ...]:
+    return tuple(
+        BrokenTrace(
+            judged.case.regime, each.rule, str(judged.case.trace), each.value, each.shape, each.effect,
+            each.steps, each.wrong_rows,
+        )
+        for judged in cases
+        for each in judged.judgements
+        if each.verdict is Verdict.FAIL
+    )  # fmt: skip
+
+
 def by_cause(rows: Iterable[Row], effects: Effects) -> list[Finding]:
     """Return the broken rules to report, in order, each with its effects.
 
@@ -141,6 +171,8 @@ class ClassVerdicts(RuleVerdicts):
     """Broken rules that another broken rule of this class explains."""
     in_forward: frozenset[Place] = frozenset()
     """Broken rules that the methods of this class keep when they are called alone."""
+    broken_traces: tuple[BrokenTrace, ...] = ()
+    """Every trace that breaks a rule; of a rule that is broken and has none here, its row has the one."""
 
     @property
     @override
@@ -218,7 +250,10 @@ def sum_up(
         judged_rules = (judgement.rule for judgement in cases[0].judgements)
         rules = [rule for rule in judged_rules if rule not in _NOT_OF_METHODS]
     deciding = (_with_all_chances(_deciding(rule, rows), rows) for rule in rules)
-    return ClassVerdicts(source, model_class, tuple(beside_known(deciding, known)), effects_in(cases))
+    return ClassVerdicts(
+        source, model_class, tuple(beside_known(deciding, known)), effects_in(cases),
+        broken_traces=_broken_traces(cases),
+    )  # fmt: skip
 
 
 def _with_all_chances(row: Row, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
@@ -235,7 +270,9 @@ def sum_up_regimes(
     rows = [row for part in by_regime if part for row in sum_up(part, source, model_class).rows]
     # What is known of a rule is known of either regime, so all of its rows have to be seen at once.
     rows = sorted(beside_known(rows, known), key=lambda row: list(Rule).index(row.rule))
-    return ClassVerdicts(source, model_class, tuple(rows), effects_in(cases))
+    return ClassVerdicts(
+        source, model_class, tuple(rows), effects_in(cases), broken_traces=_broken_traces(cases)
+    )
 
 
 def beside_each_other(
@@ -287,12 +324,17 @@ def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[
 
 
 def _reference(row: Row, known: Mapping[Rule, str]) -> str:
-    """Return the issue of the known failure that a row shows, with how it was matched without a version."""
+    """Return the issue of the known failure that a row shows, with how it was matched without a version.
+
+    Empty where nobody has reported it: there is nothing to read.
+    """
     reference = known.get(row.rule, "")
-    if not isinstance(known, KnownRules):
-        return reference
-    own = known.reference_of(row.rule, row.regime, row.shape, row.trace) or reference
-    return ", ".join(filter(None, [own, known.matched_by]))
+    if isinstance(known, KnownRules):
+        reference = known.reference_of(row.rule, row.regime, row.shape, row.trace) or reference
+    if reference == UNREPORTED:
+        return ""
+    matched_by = known.matched_by if isinstance(known, KnownRules) else ""
+    return ", ".join(filter(None, [reference, matched_by]))
 
 
 def _is_expected(row: Row, known: Mapping[Rule, str], seen: Collection[Rule]) -> bool:

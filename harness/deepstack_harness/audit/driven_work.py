@@ -37,7 +37,7 @@ from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, ForwardBuffer
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
 from deepstack_harness.engines.text_model import ELEMENT, Path, TextCut
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
-from deepstack_harness.play.call_differences import distance_or_none
+from deepstack_harness.play.call_differences import distances
 from deepstack_harness.play.region_calls import Call, Step, StepOptions, described
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
@@ -182,7 +182,7 @@ class _Driver:
                     reason = reason or without.reason
                 else:
                     runs = True
-                    effect = distance_or_none(given.answer, without.answer)
+                    effect = next(distances(given.answer, [without.answer]))
                     if effect and effect < NOT_FINITE:
                         return _Choice(setting, pair, effect)
             if refusal is not None:

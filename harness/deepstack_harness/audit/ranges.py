@@ -253,7 +253,7 @@ def _is_property(node: ast.FunctionDef) -> bool:
 
 
 EXHAUSTIVE = 6
-LENGTHS_INPUTS = (17, 64, 501)
+LONG_LENGTHS = (17, 64, 501)
 SEED = 40143
 _ALL_RANGES = 20
 _DRAWN_RANGES = 24
@@ -265,7 +265,7 @@ def masks() -> Iterator[tuple[str | None, int]]:
         yield None, length
         for bits in product("01", repeat=length):
             yield "".join(bits), length
-    for length in LENGTHS_INPUTS:
+    for length in LONG_LENGTHS:
         yield None, length
         for mask in _long(length):
             yield mask, length
@@ -495,9 +495,9 @@ class _Counting(TorchFunctionMode):
 OTHER_KIND: Mapping[str, str] = MappingProxyType({"tensor": "list", "list": "tensor"})
 """Type that a cumulative sum is kept in -> our variant that keeps it in the other type."""
 
-REPETITIONS_RANGE_COSTS = 9
+REPETITIONS = 9
 
 
 def step_costs_of(makes: Mapping[str, MakeRange]) -> dict[str, SchedulingCost]:
     """Measure a mean scheduling step with each class, side by side; return the costs by name."""
-    return {cost.variant: cost for cost in step_costs(makes, geo3k(), REPETITIONS_RANGE_COSTS)}
+    return {cost.variant: cost for cost in step_costs(makes, geo3k(), REPETITIONS)}

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from packaging.version import Version
+
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.catalogue.buffers import MUTANTS
 from deepstack_harness.catalogue.orders import Orders, deciding_functions, orders_of
@@ -40,7 +42,8 @@ from deepstack_harness.play.case_worker import (
     Way,
     observation_of,
 )
-from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.sources.source import Source, buffer_of
+from deepstack_harness.sources.tree import of_release
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.profiles import (
@@ -195,10 +198,23 @@ class AuditedClass:
 class SourceWorker(CaseWorker):
     """A warm worker that drives all classes of the source that `text` names."""
 
-    def __init__(self, text: str, limits: Limits = CONTRACT_LIMITS) -> None:
-        """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
+    def __init__(
+        self,
+        text: str,
+        limits: Limits = CONTRACT_LIMITS,
+        *,
+        stated: Version | None = None,
+        source: Source | None = None,
+    ) -> None:
+        """Take the `source` that was opened before, or open it, as the release that is `stated`, if one is.
+
+        Raises `UsageError` for what is no source, or no tree of that release, `MachineError` where it cannot
+        be fetched.
+        """
         super().__init__(limits, sandbox=CONTRACT)
-        self.text, self.source = text, open_source(text)
+        self.text = text
+        opened = open_source(text) if source is None else source
+        self.source = opened if stated is None or source is not None else of_release(opened, stated)
         self._step_s = limits.step_s
 
     @cached_property
@@ -211,10 +227,13 @@ class SourceWorker(CaseWorker):
         hashes = function_hashes(self.source, deciding_functions(self.source.package))
         return orders_of(self.source.package, hashes)
 
-    def classes(self) -> list[AuditedClass]:
-        """Find all deepstack classes, and define each in the worker; raise what `cuts_of` raises."""
+    def classes(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[AuditedClass]:
+        """Find the `wanted` classes, by name and file, and define each in the worker.
+
+        Raises what `cuts_of` raises.
+        """
         began = time.monotonic()
-        cuts = cuts_of(self.source)
+        cuts = cuts_of(self.source, wanted)
         # The worker reads the source as this process just did, within the limit of its first definition.
         reading_s = time.monotonic() - began
         return [self._define(cut, reading_s) for cut in cuts]

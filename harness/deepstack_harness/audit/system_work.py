@@ -9,13 +9,7 @@ from deepstack_harness.audit.cut_systems import RANGES_CLASS
 from deepstack_harness.audit.ranges import OTHER_KIND, bind_range, observe_ranges, range_named, step_costs_of
 from deepstack_harness.audit.streams.model_check import rehearse
 from deepstack_harness.audit.streams.projections import DualStream, helpers_of
-from deepstack_harness.audit.streams.subgraphs import (
-    LAYERS_SUBGRAPHS as LAYERS,
-)
-from deepstack_harness.audit.streams.subgraphs import (
-    count_growth,
-    observe_results,
-)
+from deepstack_harness.audit.streams.subgraphs import LAYERS, count_growth, observe_results
 from deepstack_harness.contract.facts import OnDevice, OrderingObservation, System, SystemSubject
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.workers.child import Channel

@@ -29,15 +29,7 @@ from deepstack_harness.contract.facts import (
     System,
     SystemSubject,
 )
-from deepstack_harness.contract.oracles import (
-    compiler as kernels,
-)
-from deepstack_harness.contract.oracles import (
-    neighbours as ordering,
-)
-from deepstack_harness.contract.oracles import (
-    neighbours as ranges,
-)
+from deepstack_harness.contract.oracles import compiler, neighbours
 from deepstack_harness.contract.oracles.judge import effect_of
 from deepstack_harness.contract.oracles.trace_audit import error
 from deepstack_harness.contract.rules import Rule
@@ -176,7 +168,7 @@ class PlaceholderRanges:
         for name in incident.revisions:
             subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
             seen = observe_ranges(subject, range_named(name))
-            row = _system_row(incident, subject, ranges.judge_ranges(seen), seen.torch)
+            row = _system_row(incident, subject, neighbours.judge_ranges(seen), seen.torch)
             cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
             yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
 
@@ -189,7 +181,7 @@ class PlaceholderRanges:
             return
         answer = value_of(result, f"questions to {RANGES_CLASS}")
         seen = answer.observation
-        row = _system_row(incident, seen.subject, ranges.judge_ranges(seen), seen.torch)
+        row = _system_row(incident, seen.subject, neighbours.judge_ranges(seen), seen.torch)
         cost = _compared(*answer.costs) if answer.costs else ""
         refused = f"cost not measured: {answer.not_measured}" if answer.not_measured else ""
         yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), answer.where)
@@ -206,7 +198,7 @@ class DualStreams:
         for name in incident.revisions:
             subject = SystemSubject(System.DUAL_STREAM, name)
             seen = observe_ordering(subject, dual_stream_named(name))
-            row = _system_row(incident, subject, ordering.judge_ordering(seen), seen.torch)
+            row = _system_row(incident, subject, neighbours.judge_ordering(seen), seen.torch)
             yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
@@ -216,7 +208,7 @@ class DualStreams:
         for fact in result.facts:
             helper = msgspec.convert(fact, ObservedHelper)
             seen = helper.observation
-            row = _system_row(incident, seen.subject, ordering.judge_ordering(seen), seen.torch)
+            row = _system_row(incident, seen.subject, neighbours.judge_ordering(seen), seen.torch)
             yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), helper.where)
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
@@ -329,7 +321,7 @@ def _judge_kernel_variants(subjects: Sequence[Subject]) -> list[tuple[Judgement,
         measurements = measure(subjects)
     except NotMeasured as why:
         return [(error(Rule.R10, str(why)), None) for _ in subjects]
-    return [(kernels.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measurements]
+    return [(compiler.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measurements]
 
 
 def _figures(seen: Measurement) -> str:

@@ -107,12 +107,7 @@ ALL_MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(MODELS / "muta
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {name: mutant for name, mutant in ALL_MUTANTS.items() if not mutant.on_inputs}
 )
-"""Those whose fault shows on ordinary payloads."""
-
-INPUT_MUTANTS: Mapping[str, Mutant] = MappingProxyType(
-    {name: mutant for name, mutant in ALL_MUTANTS.items() if mutant.on_inputs}
-)
-"""Those whose fault shows only on unusual payloads and histories (`catalogue.traces`)."""
+"""Those whose fault shows on ordinary payloads; the others need unusual ones (`catalogue.traces`)."""
 
 CORRECT: Mapping[str, CorrectBuffer] = MappingProxyType(read_correct(MODELS / "correct.py"))
 """Right buffers that do not inherit from `reference`: a harness that refuses one is wrong."""

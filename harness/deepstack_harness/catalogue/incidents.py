@@ -177,7 +177,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"incident {self.id} of system '{self.system}': only '{DEEPSTACK}' has runs and families"
             )
         of_steps = self.system == STEPS
-        if (of_steps, not of_steps) != (bool(self.promises and self.region), bool(self.rules)):
+        if of_steps != bool(self.promises and self.region) or of_steps == bool(self.rules):
             raise ValueError(
                 f"incident {self.id} of system '{self.system}': '{STEPS}' has promises and region runs, "
                 "and any other has rules"
@@ -419,10 +419,10 @@ def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCas
 
 
 def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the cases of a source's plan that are cheap, and those under the first Inductor arm alone.
+    """Return the cases of a source's plan that need no Inductor, which takes half of the processor time.
 
-    Every trace is kept: a class may have the fault on any of them.  A trace that only other Inductor arms
-    play keeps its first arm.
+    Every trace is played: a class may have the fault on any of them.  A trace that only Inductor arms play
+    keeps its first arm.
     """
     cheap = [
         planned
@@ -433,7 +433,7 @@ def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
     played = {planned.case.trace for planned in cheap}
     first_of = {planned.case.trace: planned for planned in reversed(dear)}
     alone = [planned for trace, planned in first_of.items() if trace not in played]
-    return [*cheap, *(planned for planned in dear if planned is dear[0] or planned in alone)]
+    return [*cheap, *alone]
 
 
 def cheapest_of_source(incident: Incident, family: str, plan: Sequence[PlannedCase]) -> list[PlannedCase]:

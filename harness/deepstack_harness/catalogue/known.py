@@ -22,6 +22,9 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Shape
 from deepstack_harness.files import DataFile
 
+UNREPORTED = "unreported"
+"""The reference of a known failure that has no report upstream."""
+
 
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
@@ -30,6 +33,8 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same rule is new.  Empty stands for all shapes, and for either regime or both.  `traces` are the shortest
     ones that show each rule on releases: a fault of a source without a version is known by them alone.
     `effects` are those that audits of the releases measured; a rule without any has none that was measured.
+    `worst_reach` is `flag` where no release comes to a fault of it with default settings: in a tree a fault
+    that default settings lead to is another one.
     """
 
     package: str
@@ -41,6 +46,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shapes: tuple[Shape, ...] = ()
     traces: Mapping[Rule, tuple[str, ...]] = msgspec.field(default_factory=dict)
     effects: Mapping[Rule, tuple[Effect, ...]] = msgspec.field(default_factory=dict)
+    worst_reach: Literal["flag", "default"] = "default"
 
     def __post_init__(self) -> None:
         """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
@@ -86,9 +92,14 @@ class KnownRules(dict[Rule, str]):
 
     def reference_of(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> str | None:
         """Return the reference of the entry that a fault of a rule belongs to; None for a new fault."""
+        entry = self.entry_of(rule, regime, shape, trace)
+        return entry.reference if entry else None
+
+    def entry_of(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> KnownFailure | None:
+        """Return the entry that a fault of a rule belongs to; None for a new fault."""
         return next(
             (
-                entry.reference
+                entry
                 for entry in self._entries
                 if rule in entry.rules
                 and regime in (entry.regimes or (regime,))

@@ -6,6 +6,7 @@ Python with which one of them was run.  `doctor` and the checks of a GPU that is
 `TORCH_CHANGES` has changes of torch with which other revisions break a rule: incidents name them.
 """
 
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -105,6 +106,14 @@ class TorchVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 VERSIONS = DataFile("fixtures/versions.toml", "a file of versions that were run", "torch", TorchVersion)
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package by its metadata; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def minor(version: str) -> str:

@@ -146,9 +146,9 @@ def _show_group(
                 "judges_this_release": judges,
             }
         )
-        _paragraph(output, "  ", f"{name}: {sighting.title}")
+        output.paragraph("  ", f"{name}: {sighting.title}")
         for line in _facts(sighting):
-            _paragraph(output, "      ", line)
+            output.paragraph("      ", line)
         if command:
             output.line(f"      {'check' if judges else 'mechanism'}: deepstack-harness {command}")
     output.line()
@@ -204,7 +204,7 @@ def _show_rules(output: Output, package: str, version: Version) -> None:
     broken = {rule for each in known if covers(each.releases, version) for rule in each.rules}
     if broken:
         rules = " ".join(sorted(broken, key=lambda rule: int(rule[1:])))
-        _paragraph(output, "", f"its classes, driven by every call of the contract, break {rules}:")
+        output.paragraph("", f"its classes, driven by every call of the contract, break {rules}:")
         output.line(f"  deepstack-harness {audit_command(package, str(version))}")
         output.line()
 
@@ -234,8 +234,3 @@ def _verdict(answer: ReleaseAnswer) -> str:
 def _names_of_kind(sightings: Sequence[Sighting], kind: str) -> list[str]:
     names = (each.incident.id for each in sightings if each.incident and each.releases.reach_kind == kind)
     return list(dict.fromkeys(names))
-
-
-def _paragraph(output: Output, lead: str, text: str) -> None:
-    for line in wrapped(text, len(lead)):
-        output.line(f"{lead}{line}")

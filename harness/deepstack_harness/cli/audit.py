@@ -7,17 +7,13 @@ the source whose faults do not count.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deepstack_harness.audit.audited_source import (
-    AuditedSource,
-    FindingKey,
-    Gate,
-    GateResult,
-    judge_gate,
-    keys_of,
-)
+from packaging.version import InvalidVersion, Version
+
+from deepstack_harness.audit.audited_source import AuditedSource, AuditScope
+from deepstack_harness.audit.gate import Base, Gate, GateResult, judge_gate
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.engines.known import (
@@ -90,10 +86,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         choices=[gate.value for gate in Gate],
-        help="exit with 1 on any fault (any), on those that no catalogue knows (new), on those that default "
-        "settings or a flag lead to (flag), or default settings alone (default); a fault of unknown reach "
-        "counts as default, and what carries a payload and was not judged always counts; without this "
-        "option flag, with --base or --bisect any",
+        help="exit with 1 on any fault (any), on those that --base does not have or, without it, that no "
+        "catalogue knows (new), on those that default settings or a flag lead to (flag), or default settings "
+        "alone (default); with --base on new and worse ones alone; a fault of unknown reach counts as "
+        "default, and what carries a payload and was not judged always counts; without this option flag, "
+        "with --bisect any",
     )
     parser.add_argument(
         "--all",
@@ -103,8 +100,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         metavar="SOURCE|REV",
-        help="exit with 1 only on faults that this source does not have, or this commit of the --source; for "
-        "a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, by default the release it pins",
+        help="judge only what is other than in this source, or in this commit of the --source, and exit with "
+        "1 only on what is new or worse; for a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, "
+        "by default the release it pins",
+    )
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="judge this class alone, and no other carriers and systems; may be given several times",
+    )
+    parser.add_argument(
+        "--as",
+        dest="release",
+        metavar="VERSION",
+        help="the release that a source tree is of, such as 0.33.0: what is known of it is known of the tree",
     )
     parser.add_argument(
         "--inputs",
@@ -138,26 +150,63 @@ def run(args: Namespace, output: Output) -> ExitCode:
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
     from deepstack_harness.audit.audited_source import audit_source
+    from deepstack_harness.audit.base import audit_change
 
+    stated = _stated(args.release)
+    if args.base is not None and len(args.source) != 1:
+        raise UsageError(f"--base is compared with one --source, and there are {len(args.source)}")
+    base = None
     try:
         with output.progress("starting") as say:
-            base = None if args.base is None else _base(args.base, args.source, say)
-            audited = [audit_source(text, say) for text in args.source]
+            if args.base is None:
+                scope = _scope(args.classes)
+                # A class that is not there is refused with the names of those that are.
+                lacking = bool(args.classes)
+                audited = [
+                    audit_source(text, say, scope, stated=stated, may_lack_classes=lacking)
+                    for text in args.source
+                ]
+            else:
+                change, base = audit_change(args.source[0], args.base, say, args.classes, stated=stated)
+                audited = [change]
     except HarnessError:
         for note in notes:
             output.line(note)
         raise
-    subjects = [verdicts for source in audited for verdicts in source.subjects]
-    result = judge_gate(subjects, _gate(args), base, [source.account for source in audited])
-    _show(args, audited, output, result, notes)
-    _close(args, output, audited, result, base)
+    _refuse_unknown(args.classes, audited)
+    result = judge_gate(audited, _gate(args), base)
+    _show(args, audited, output, result, base, notes)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
 
 
+def _stated(text: str | None) -> Version | None:
+    try:
+        return None if text is None else Version(text)
+    except InvalidVersion:
+        raise UsageError(f"--as {text} is no version: write one such as 0.33.0") from None
+
+
+def _scope(names: Sequence[str]) -> AuditScope:
+    if not names:
+        return AuditScope()
+    return AuditScope(lambda name, _: name in names, systems=False, account=False)
+
+
+def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
+    """Raise `UsageError` for a class that no source has, or that could not be judged."""
+    judged = {verdicts.model_class for source in audited for verdicts in source.classes}
+    for name in names:
+        if name not in judged:
+            known = sorted({each for source in audited for each in source.members} | judged)
+            there = f"; there are {', '.join(known)}" if known else ""
+            raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
+
+
 def _run_inputs(args: Namespace, output: Output) -> ExitCode:
-    refused = [name for name in ("base", "fail_on", "all") if getattr(args, name)]
+    refused = [name for name in ("base", "fail_on", "all", "classes", "release") if getattr(args, name)]
     if refused:
-        raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
+        option = {"classes": "class", "release": "as"}.get(refused[0], refused[0].replace("_", "-"))
+        raise UsageError(f"--inputs judges no rules: leave out --{option}")
     from deepstack_harness.cli.audit_findings import folder_of, input_findings
     from deepstack_harness.cli.audit_inputs import show_inputs
 
@@ -190,8 +239,8 @@ def _write_findings(
 
 
 def _gate(args: Namespace) -> Gate:
-    """Return the gate: a bisection, and a comparison that names none, counts every fault."""
-    if args.bisect or (args.fail_on is None and args.base is not None):
+    """Return the gate: a bisection counts every fault."""
+    if args.bisect:
         return Gate.ANY
     return Gate.FLAG if args.fail_on is None else Gate(args.fail_on)
 
@@ -211,6 +260,36 @@ def _show(
     audited: Sequence[AuditedSource],
     output: Output,
     result: GateResult,
+    base: Base | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the answer and the findings, and write them in the forms that were chosen; the answer is last."""
+    from deepstack_harness.cli.audit_findings import audit_findings, folder_of
+    from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_change, show_summary
+
+    folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}
+    findings = audit_findings(audited, result, folders, base.changed if base else ())
+    if base is None:
+        _show_tables(args, audited, output, result, notes)
+        answer = ". ".join(map(answer_of, audited))
+    else:
+        for note in notes:
+            output.line(note)
+        answer = outcome_of(result)
+    _write_findings(args, output, findings, answer, good=result.holds)
+    if args.bisect and args.fail_on not in (None, Gate.ANY):
+        output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
+    if base is None:
+        show_summary(output, audited, result)
+    else:
+        show_change(output, audited, result, findings)
+
+
+def _show_tables(
+    args: Namespace,
+    audited: Sequence[AuditedSource],
+    output: Output,
+    result: GateResult,
     notes: Sequence[str] = (),
 ) -> None:
     """Print the answer, then the findings, what was not judged, and the tables of all rules."""
@@ -219,10 +298,11 @@ def _show(
         show_account,
         show_answer,
         show_engine_rules,
+        show_gate,
     )
     from deepstack_harness.cli.system_table import show_systems
 
-    show_answer(output, audited, result, args.base)
+    show_answer(output, audited, result)
     for note in notes:
         output.line(note)
     table = AuditTable(output)
@@ -236,32 +316,5 @@ def _show(
     show_systems(output, [source.systems for source in audited])
     show_engine_rules(output, audited)
     table.close([verdicts for source in audited for verdicts in source.subjects])
-
-
-def _close(
-    args: Namespace,
-    output: Output,
-    audited: Sequence[AuditedSource],
-    result: GateResult,
-    base: frozenset[FindingKey] | None,
-) -> None:
-    """Write the findings in the forms that were asked for, and print the last lines."""
-    from deepstack_harness.cli.audit_findings import audit_findings, folder_of
-    from deepstack_harness.cli.audit_table import answer_of, show_gate, show_summary
-
-    folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}
-    findings = audit_findings(audited, base, result, folders)
-    _write_findings(args, output, findings, ". ".join(map(answer_of, audited)), good=result.holds)
-    if args.bisect and args.fail_on not in (None, Gate.ANY):
-        output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
-    if args.fail_on not in (None, Gate.ANY) or base is not None:
-        show_gate(output, result, args.base)
-    show_summary(output, audited, result)
-
-
-def _base(text: str, sources: list[str], say: Callable[[str], None]) -> frozenset[FindingKey]:
-    from deepstack_harness.audit.audited_source import audit_source, base_of
-
-    with base_of(text, sources) as base:
-        commit = "" if base == text else f"{text} of {sources[0]}"
-        return keys_of(audit_source(base, say, may_lack_classes=True, known_as=commit).subjects)
+    if args.fail_on not in (None, Gate.ANY):
+        show_gate(output, result)

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from deepstack_harness import __version__
 from deepstack_harness.audit.account import UnjudgedCarrier
-from deepstack_harness.audit.audited_source import AuditedSource, FindingKey, GateResult, key_of
-from deepstack_harness.catalogue.known import link_of
-from deepstack_harness.catalogue.orders import DEFAULT
+from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.gate import REACHES, GateResult, cause_of, reach_kind, shown_of, subject_of
+from deepstack_harness.catalogue.known import UNREPORTED, link_of
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Effect, Row, Shape, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.runs.report.github import (
     MOST_ANNOTATIONS,
@@ -80,12 +81,15 @@ _NOT_DRIVEN = JudgedRule(
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """One finding of an audit, as every output shows it.
+    """One cause of an audit, as every output shows it.
 
-    `fails` is True where the exit code is 1 for it.  `where` is `FILE:FIRST-LAST`, `FILE:LINE`, `FILE` or
-    empty.  `key` stays the same when lines move and versions change.  `in_base` says whether the source of
-    `--base` has it too, and is None without one.  `known` is the reference or the reason of its entry in the
-    catalogue.  `measured` is False for a rule that could not be judged, or was known to be broken and is not.
+    `fails` is True where the exit code is 1 for it.  `subject` is the class with the lines of `where`, and
+    `others` are those that have the fault from there.  `text` is what a user of the engine notices, `detail`
+    the trace that shows it, and `new` what is new about it beside a base.  `where` is `FILE:FIRST-LAST`,
+    `FILE:LINE`, `FILE` or empty.  `key` stays the same when lines move and versions change.  `in_base` says
+    whether the source of `--base` has it too, and is None without one.  `known` is the reference or the
+    reason of its entry in the catalogue.  `measured` is False for a rule that could not be judged, or was
+    known to be broken and is not.
     """
 
     judged: JudgedRule
@@ -99,6 +103,17 @@ class AuditFinding:
     known: str = ""
     measured: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    detail: str = ""
+    new: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Everything about it on one line, without rule and place."""
+        others = f"also in {', '.join(self.others)}" if self.others else ""
+        known = "" if self.known in ("", UNREPORTED) else f"known: {self.known}"
+        new = f"new: {self.new}" if self.new else ""
+        return "; ".join(filter(None, [f"{self.subject}: {self.text}", new, self.detail, others, known]))
 
     @property
     def file_lines(self) -> tuple[str, tuple[int, int] | None]:
@@ -115,47 +130,140 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
 
 def audit_findings(
     audited: Sequence[AuditedSource],
-    base: Collection[FindingKey] | None = None,
-    result: GateResult | None = None,
+    result: GateResult,
     folders: Mapping[str, str] | None = None,
+    changed: Collection[str] = (),
 ) -> list[AuditFinding]:
-    """Return the findings of an audit: broken rules in order, what was not judged, and what is mended.
+    """Return the findings of an audit, one for each cause.
 
-    `base` has the findings that are not new, `result` says which of them fail the audit, and `folders` has
-    the folder of each source (by label) below the root of the repository, with a slash behind it.
+    Beside a base those that fail come first, then those in `changed` files.  Classes that break a rule by the
+    same lines have one cause.  `result` says which findings fail the audit and which are new, and `folders`
+    has the folder of each source (by label) below the root of the repository, with a slash at the end.
     """
-    failing = result.failing if result else ()
     found: list[AuditFinding] = []
     for source in audited:
-        own = []
-        for row in (row for verdicts in source.subjects for row in verdicts.rows):
-            reference = source.references.get((row.model_class or row.revision, row.rule), "")
-            if row.verdict in BROKEN:
-                in_base = None if base is None else key_of(row) in base
-                own.append(replace(_of_row(row, reference, fails=row in failing), in_base=in_base))
-            elif row.verdict is Verdict.ERROR:
-                own.append(_unmeasured(row, "was not judged", fails=True))
-            elif row in failing:
-                word = (
-                    "is known to be broken, and kept now"
-                    if row.verdict is Verdict.IMPROVED
-                    else "was not tested"
-                )
-                own.append(_unmeasured(row, word, fails=True))
-        state = None if base is None else False
-        own += [replace(_of_carrier(source.label, each), in_base=state) for each in source.account.unjudged]
+        own = [*_broken(source, result), *_not_measured(source, result)]
+        state = None if result.base is None else False
+        for carrier in source.account.unjudged:
+            fails = carrier in result.carriers
+            old = state if fails or result.base is None else True
+            own.append(replace(_of_carrier(source.label, carrier, fails=fails), in_base=old))
         folder = (folders or {}).get(source.label, "")
         found += [replace(each, where=f"{folder}{each.where}") if each.where else each for each in own]
-    return found
+
+    own_files = {f"{folder}{name}" for folder in {"", *(folders or {}).values()} for name in changed}
+
+    def rank(each: AuditFinding) -> tuple[bool, int, bool]:
+        return not each.fails, list(FindingLevel).index(each.level), each.file_lines[0] not in own_files
+
+    return sorted(found, key=rank) if result.base is not None else found
+
+
+def _broken(source: AuditedSource, result: GateResult) -> Iterator[AuditFinding]:
+    """Yield each cause of broken rules, with the classes that share it."""
+    causes: dict[tuple[object, ...], list[tuple[Row, tuple[Row, ...]]]] = {}
+    for verdicts in source.subjects:
+        for row, also in verdicts.findings:
+            shown = shown_of((row, also), result.failing)
+            key = *cause_of(shown), shown in result.failing
+            causes.setdefault(key, []).append((shown, tuple(each for each in (row, *also) if each != shown)))
+    for members in causes.values():
+        row, also = min(members, key=lambda each: REACHES.index(reach_kind(each[0].reach)))
+        reference = source.references.get((subject_of(row), row.rule), "")
+        names = list(dict.fromkeys(subject_of(each) for each, _ in members))
+        own = (name for name in names if source.members.get(name) == _file(row))
+        subject = next(own, subject_of(row))
+        others = tuple(name for name in names if name != subject)
+        effects = ", ".join(dict.fromkeys(str(each.rule) for each in also))
+        finding = _of_row(row, reference, fails=row in result.failing)
+        yield replace(
+            finding,
+            subject=subject,
+            others=others,
+            new=result.why(row),
+            in_base=result.in_base(row),
+            level=_level_of(row, result),
+            key="|".join((subject, row.rule, row.regime, row.shape or "")),
+            detail=f"{finding.detail}; with it {effects}" if effects else finding.detail,
+        )
+
+
+def _file(row: Row) -> str:
+    return (row.where or "").partition(":")[0]
+
+
+def _level_of(row: Row, result: GateResult) -> FindingLevel:
+    """Return an error for what fails, a note for what the base or a catalogue has, else a warning."""
+    if row in result.failing:
+        return FindingLevel.ERROR
+    old = result.in_base(row)
+    known = row.verdict is Verdict.XFAIL if old is None else old
+    return FindingLevel.NOTE if known else FindingLevel.WARNING
+
+
+def _not_measured(source: AuditedSource, result: GateResult) -> Iterator[AuditFinding]:
+    for row in (row for verdicts in source.subjects for row in verdicts.rows):
+        if row in result.failing and row.verdict not in BROKEN:
+            mended = row.verdict is Verdict.IMPROVED
+            words = "is known to be broken, and kept now" if mended else "was not tested"
+            yield _unmeasured(row, words, fails=True)
+    for verdicts in source.subjects:
+        rows = [row for row in result.unjudged if subject_of(row) == verdicts.model_class]
+        if result.base is None:
+            yield from (_unmeasured(row, "was not judged", fails=True) for row in rows)
+        elif rows:
+            # One change may keep many rules from being judged: the class is one finding.
+            rules = ", ".join(dict.fromkeys(f"{row.rule} {result.why(row)}" for row in rows))
+            finding = _unmeasured(rows[0], "is not judged as before", fails=True)
+            yield replace(
+                finding, new=rules, in_base=False, where=source.members.get(verdicts.model_class, "")
+            )
+
+
+_PROBLEMS: Mapping[Rule, str] = {
+    Rule.R0: "compiled, the model computes another output than uncompiled",
+    Rule.R1: "what the model is given has another structure in some steps, so that a graph that was compiled "
+    "without image features ignores them in later steps",
+    Rule.R2: "a step does not get the image features of its own tokens",
+    Rule.R3: "image features of an earlier step are read in a later one",
+    Rule.R4: "a step with more tokens than the buffer was made for does not get its image features",
+    Rule.R5: "image features of a finished request are read by a later one",
+    Rule.R6: "captured graphs read storage that the class does not write to any more",
+    Rule.R7: "image features come in another dtype or on another device than the hidden states",
+    Rule.R8: "a wrong call is accepted, or changes the buffer before it is refused",
+    Rule.R9: "ranks do not read the image features of their own rows",
+    Rule.R10: "kernels process more rows than the step has",
+    Rule.R11: "the compiler builds more graphs than it should",
+    Rule.R12: "the ranges of placeholders are not those of the image tokens",
+    Rule.R13: "two streams give another result than one, or layers are compiled again and again",
+    Rule.R14: "a kernel reads or writes memory that is not its own",
+}
+_NOTICED = {
+    Effect.OUTPUT: "answers are wrong",
+    Effect.PADDING: "padded rows alone are wrong",
+    Effect.CRASH: "the step raises",
+    Effect.COST: "work is wasted",
+}
+_LEADS = {
+    DEFAULT: "with default settings",
+    UNKNOWN: "nobody has read how the engine comes there",
+    LATENT: "under calls that no engine makes today",
+}
+
+
+def problem_of(row: Row) -> str:
+    """Return what a user of the engine notices of a broken rule, and under which settings."""
+    kind = reach_kind(row.reach)
+    leads = f"with {(row.reach or '').removeprefix(FLAG)}" if kind == FLAG else _LEADS[kind]
+    zeros = row.rule is Rule.R2 and row.shape in (Shape.ZEROS, Shape.NEVER_SET)
+    what = "a step is computed without its image features" if zeros else _PROBLEMS[row.rule]
+    return ", ".join(filter(None, [what, row.effect and _NOTICED[row.effect], leads]))
 
 
 def input_findings(
     label: str, driven: Iterable[tuple[InputStanding, DriveResult]], folder: str = ""
 ) -> list[AuditFinding]:
-    """Return the inputs at risk of a source: an error where one breaks a promise, else a warning.
-
-    An input that was driven and breaks none is no finding.
-    """
+    """Return the inputs at risk of a source that break a promise, or could not be driven."""
     from deepstack_harness.audit.driven_inputs import Driven
 
     found = []
@@ -168,9 +276,9 @@ def input_findings(
         found.append(
             AuditFinding(
                 judged,
-                FindingLevel.ERROR if promise else FindingLevel.WARNING,
+                FindingLevel.ERROR,
                 row.model_class,
-                f"{row.model_class}.{row.input}: {result.detail}",
+                f"its input {row.input}: {result.detail}",
                 f"{folder}{where}",
                 f"{row.model_class}|{row.member}|{row.input}|{judged.id}",
                 fails=True,
@@ -195,47 +303,48 @@ def folder_of(text: str) -> str:
 
 
 def _of_row(row: Row, reference: str, *, fails: bool) -> AuditFinding:
-    subject = row.model_class or row.revision
-    trace = f" on '{row.trace}'" if row.trace else ""
+    trace = f"'{row.trace}': " if row.trace else ""
     known = row.verdict is Verdict.XFAIL
-    by_default = FindingLevel.ERROR if row.reach == DEFAULT else FindingLevel.WARNING
     named = (
         ("promise", row.promise), ("source", row.source), ("regime", row.regime), ("reach", row.reach),
         ("evidence", row.evidence), ("effect", row.effect), ("known", reference if known else None),
     )  # fmt: skip
     return AuditFinding(
         JudgedRule(str(row.rule), row.rule.word, row.rule.promise),
-        FindingLevel.NOTE if known and row.reach != DEFAULT else by_default,
-        subject,
-        f"{subject}{trace}: {row.detail}",
+        FindingLevel.ERROR,
+        subject_of(row),
+        problem_of(row),
         row.where or "",
-        "|".join(key_of(row)),
+        "",
         fails,
         known=reference if known else "",
         properties={name: str(value) for name, value in named if value},
+        detail=f"{trace}{row.detail}",
     )
 
 
 def _unmeasured(row: Row, words: str, *, fails: bool) -> AuditFinding:
-    subject = row.model_class or row.revision
-    text = f"{row.rule} of {subject} {words}: {row.detail}"
+    subject = subject_of(row)
     judged = JudgedRule(str(row.rule), row.rule.word, row.rule.promise)
-    key = "|".join((*key_of(row), row.verdict))
-    level = FindingLevel.ERROR if row.verdict is Verdict.ERROR else FindingLevel.WARNING
-    return AuditFinding(judged, level, subject, text, row.where or "", key, fails, measured=False)
+    key = "|".join((subject, row.rule, row.regime, row.shape or "", row.verdict))
+    level = FindingLevel.ERROR if fails else FindingLevel.WARNING
+    text = f"{row.rule} {words}"
+    return AuditFinding(
+        judged, level, subject, text, row.where or "", key, fails, measured=False, detail=row.detail
+    )
 
 
-def _of_carrier(label: str, carrier: UnjudgedCarrier) -> AuditFinding:
-    """Return a carrier that was not judged: an error, or a note where it is known."""
+def _of_carrier(label: str, carrier: UnjudgedCarrier, *, fails: bool) -> AuditFinding:
+    """Return a carrier that was not judged: an error, or a note where it is known or in the base too."""
     known = {"known": carrier.reason} if carrier.reason else {}
     return AuditFinding(
         _NOT_JUDGED,
-        FindingLevel.NOTE if carrier.reason else FindingLevel.ERROR,
+        FindingLevel.ERROR if fails else FindingLevel.NOTE,
         carrier.name,
-        f"{carrier.name} was not judged: {carrier.why}",
+        f"it was not judged: {carrier.why}",
         carrier.where,
         f"{carrier.name}|{carrier.member}|{_NOT_JUDGED.id}",
-        fails=not carrier.reason,
+        fails=fails,
         known=carrier.reason,
         properties={"source": label, **known},
     )
@@ -266,7 +375,7 @@ def sarif_text(findings: Sequence[AuditFinding]) -> str:
         "invocations": [{
             "executionSuccessful": all(finding.level is not FindingLevel.ERROR for finding in unmeasured),
             "toolExecutionNotifications": [
-                {"level": finding.level, "message": {"text": finding.text}} for finding in unmeasured
+                {"level": finding.level, "message": {"text": finding.sentence}} for finding in unmeasured
             ],
         }],
     }  # fmt: skip
@@ -278,7 +387,7 @@ def _sarif_result(finding: AuditFinding, index: int) -> dict[str, Any]:
         "ruleId": finding.judged.id,
         "ruleIndex": index,
         "level": finding.level,
-        "message": {"text": finding.text},
+        "message": {"text": finding.sentence},
         "locations": [_sarif_location(finding)],
         "partialFingerprints": {"deepstackHarness/v1": hashlib.sha256(finding.key.encode()).hexdigest()[:16]},
         "properties": dict(finding.properties),
@@ -291,7 +400,8 @@ def _sarif_result(finding: AuditFinding, index: int) -> dict[str, Any]:
 
 
 def _sarif_location(finding: AuditFinding) -> dict[str, Any]:
-    location: dict[str, Any] = {"logicalLocations": [{"name": finding.subject, "kind": "type"}]}
+    names = (finding.subject, *finding.others)
+    location: dict[str, Any] = {"logicalLocations": [{"name": name, "kind": "type"} for name in names]}
     file, lines = finding.file_lines
     if file:
         physical: dict[str, Any] = {"artifactLocation": {"uri": file, "uriBaseId": "%SRCROOT%"}}
@@ -301,14 +411,8 @@ def _sarif_location(finding: AuditFinding) -> dict[str, Any]:
     return location
 
 
-def _kind(finding: AuditFinding) -> str:
-    """Return the kind of annotation: an error for each finding that fails the audit, and for no other."""
-    if finding.fails:
-        return "error"
-    return "notice" if finding.level is FindingLevel.NOTE else "warning"
-
-
-_KINDS = ("error", "warning", "notice")
+_KINDS = {FindingLevel.ERROR: "error", FindingLevel.WARNING: "warning", FindingLevel.NOTE: "notice"}
+"""The words of GitHub for the levels of SARIF, the worst first."""
 
 
 def annotations_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) -> Iterator[str]:
@@ -317,12 +421,12 @@ def annotations_of(findings: Sequence[AuditFinding], answer: str, *, good: bool)
     GitHub shows ten of a kind for each step: the last one of a kind counts the others.
     """
     new = [finding for finding in findings if not finding.in_base]
-    for kind in _KINDS:
-        chosen = [finding for finding in new if _kind(finding) == kind]
+    for level, kind in _KINDS.items():
+        chosen = [finding for finding in new if finding.level is level]
         for finding in chosen[:MOST_ANNOTATIONS]:
             file, lines = finding.file_lines
             title = f"{finding.judged.title}: {finding.subject}"
-            yield annotation(kind, title, shortened(_message(finding), _LONGEST), file, lines)
+            yield annotation(kind, title, shortened(finding.sentence, _LONGEST), file, lines)
         if (left := len(chosen) - MOST_ANNOTATIONS) > 0:
             yield annotation(kind, "and more", f"{plural(left, 'finding')} more; --sarif has them all")
     old = (
@@ -337,15 +441,6 @@ _LONGEST = 1_000
 """Characters of a finding's text; GitHub cuts the annotations of a step at 64 KiB."""
 
 
-def _message(finding: AuditFinding) -> str:
-    details = "; ".join(
-        f"{name} {finding.properties[name]}"
-        for name in ("regime", "reach", "effect")
-        if name in finding.properties
-    )
-    return "\n".join(filter(None, [finding.text, details]))
-
-
 MOST_MARKDOWN_BYTES = 60_000
 """GitHub takes 65,536 characters for a comment; a job's summary may be longer."""
 
@@ -358,11 +453,7 @@ def markdown_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) ->
     lines = [f"## {'✅' if good else '❌'} deepstack audit", "", plain(answer), ""]
     ordered = sorted(
         findings,
-        key=lambda each: (
-            bool(each.in_base),
-            _KINDS.index(_kind(each)),
-            list(FindingLevel).index(each.level),
-        ),
+        key=lambda each: (bool(each.in_base), list(FindingLevel).index(each.level)),
     )
     if not ordered:
         return "\n".join([*lines, "No finding.", ""])
@@ -381,7 +472,7 @@ def markdown_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) ->
     return "\n".join([*lines, ""])
 
 
-_SIGNS = {"error": "❌", "warning": "⚠️", "notice": ""}
+_SIGNS = {FindingLevel.ERROR: "❌", FindingLevel.WARNING: "⚠️", FindingLevel.NOTE: ""}
 
 
 def _markdown_row(finding: AuditFinding) -> str:
@@ -389,11 +480,11 @@ def _markdown_row(finding: AuditFinding) -> str:
     known = f"[known]({link})" if link else "known" if finding.known else "not known"
     base = {True: "in the base", False: "new here", None: ""}[finding.in_base]
     return table_row([
-        _SIGNS[_kind(finding)],
+        _SIGNS[finding.level],
         cell_text(finding.judged.title),
-        cell_text(finding.subject),
+        cell_text(", ".join((finding.subject, *finding.others))),
         code(finding.where, in_table=True),
         cell_text(finding.properties.get("reach", "")),
         ", ".join(filter(None, [known, base])),
-        cell_text(shortened(one_line(finding.text), 500)),
+        cell_text(shortened(one_line(finding.sentence), 500)),
     ])  # fmt: skip

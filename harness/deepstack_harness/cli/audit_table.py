@@ -7,10 +7,13 @@ each source and a column for each rule.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.account import Account
-from deepstack_harness.audit.audited_source import AuditedSource, Gate, GateResult
+from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import WHO_IS_CAPTURED, ClassVerdicts, Finding
+from deepstack_harness.audit.gate import REACHES, Gate, GateResult, reach_kind, subject_of
+from deepstack_harness.catalogue.known import UNREPORTED
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime
@@ -18,6 +21,9 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
 from deepstack_harness.errors import ExitCode, Reason
 from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.cli.audit_findings import AuditFinding
 
 
 class AuditTable:
@@ -158,17 +164,10 @@ _REACHES = {
 """How an engine comes to a fault, the worst first, and the words for it."""
 
 
-def _kind_of(reach: str | None) -> str:
-    """Return the key of `_REACHES` for the reach of a broken rule."""
-    if reach is not None and reach.startswith(FLAG):
-        return FLAG
-    return reach if reach in (DEFAULT, LATENT) else UNKNOWN
-
-
 def _worst(rows: Iterable[Row]) -> str | None:
     """Return the worst reach of the broken rules among `rows`; None where none is broken."""
-    kinds = {_kind_of(row.reach) for row in rows if row.verdict in BROKEN}
-    return next((kind for kind in _REACHES if kind in kinds), None)
+    kinds = {reach_kind(row.reach) for row in rows if row.verdict in BROKEN}
+    return next((kind for kind in REACHES if kind in kinds), None)
 
 
 def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
@@ -176,21 +175,41 @@ def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
     return [(row, also) for row, also in verdicts.findings if _worst((row, *also)) == kind]
 
 
-def show_answer(
-    output: Output, audited: Sequence[AuditedSource], result: GateResult, base: str | None
-) -> None:
-    """Print a sentence for each source that says what is wrong, and what the exit code stands for."""
+def show_answer(output: Output, audited: Sequence[AuditedSource], result: GateResult) -> None:
+    """Print a sentence for each source that says what is wrong, and what the exit code means."""
     for source in audited:
         output.line(answer_of(source), "bold")
-    without_base = f", where '{base}' does not have them" if base is not None else ""
-    counts = [plural(len(result.failing), "finding")]
-    counts += [plural(len(result.unjudged), "rule") + " not judged"] if result.unjudged else []
+    output.line(outcome_of(result))
+    output.line()
+
+
+def outcome_of(result: GateResult) -> str:
+    """Return the exit code of an audit and what it counts, from the value that decides it."""
+    counts = [_counted_findings(result)]
+    lost = " not judged as before" if result.base else " not judged"
+    counts += [plural(len(result.unjudged), "rule") + lost] if result.unjudged else []
     counts += [plural(len(result.carriers), "class") + " not judged"] if result.carriers else []
     if result.outdated:
         counts.append(f"outdated among the known carriers: {', '.join(result.outdated)}")
     code = ExitCode.HOLDS if result.holds else ExitCode.BROKEN
-    output.line(f"exit code {code:d}: {_COUNTED[result.gate]}{without_base}: {'; '.join(counts)}")
-    output.line()
+    return f"exit code {code:d}: {'; '.join(counts)}"
+
+
+def _counted_findings(result: GateResult) -> str:
+    if result.base is None:
+        return f"{_COUNTED[result.gate]}: {plural(len(result.failing), 'finding')}"
+    where = {Gate.FLAG: " with default settings or a flag", Gate.DEFAULT: " with default settings"}
+    classes = plural(len({subject_of(row) for row in result.failing}), "class")
+    count = f"{plural(result.causes, 'new fault')} in {classes}" if result.failing else "nothing new"
+    left = sum(each.row.verdict in BROKEN and each.row not in result.failing for each in result.new)
+    beside = (
+        f", and {left} that does not count"
+        if left == 1
+        else f", and {left} that do not count"
+        if left
+        else ""
+    )
+    return f"{count} beside '{result.base}'{where.get(result.gate, '')}{beside}"
 
 
 def answer_of(source: AuditedSource) -> str:
@@ -231,8 +250,8 @@ def answer_of(source: AuditedSource) -> str:
 def _with_issues(source: AuditedSource, name: str) -> str:
     """Return a class with the numbers of the issues of the faults that default settings lead to."""
     rows = [row for verdicts in source.subjects if verdicts.model_class == name for row in verdicts.rows]
-    reached = (row.rule for row in rows if row.verdict in BROKEN and _kind_of(row.reach) == DEFAULT)
-    issues = {source.references.get((name, rule), "").split(" ")[-1] for rule in reached} - {"", "unreported"}
+    reached = (row.rule for row in rows if row.verdict in BROKEN and reach_kind(row.reach) == DEFAULT)
+    issues = {source.references.get((name, rule), "").split(" ")[-1] for rule in reached} - {"", UNREPORTED}
     return ", ".join([name, *sorted(issues)])
 
 
@@ -321,31 +340,74 @@ _COUNTED = {
 }
 
 
-def show_gate(output: Output, result: GateResult, base: str | None) -> None:
+def show_gate(output: Output, result: GateResult) -> None:
     """Print which findings turn the exit code to 1."""
-    without_base = f", where '{base}' does not have them" if base is not None else ""
-    output.line(f"{_COUNTED[result.gate]}{without_base}: {plural(len(result.failing), 'finding')}")
+    output.line(_counted_findings(result))
     for row in result.failing:
-        output.line(f"  {row.rule} {row.model_class or row.revision} {row.where or ''}: {row.detail}", "red")
+        output.line(f"  {row.rule} {subject_of(row)} {row.where or ''}: {row.detail}", "red")
     output.line()
 
 
 def show_summary(output: Output, audited: Sequence[AuditedSource], result: GateResult) -> None:
-    """Print the last line: rules reached by default with their issues, new ones, and what users notice."""
+    """Print the last line: rules reached by default and their issues, what users notice, the exit code."""
     references = {key: text for source in audited for key, text in source.references.items()}
     rows = [row for source in audited for verdicts in source.subjects for row in verdicts.rows]
     broken = [row for row in rows if row.verdict in BROKEN]
     reached = [row for row in broken if row.reach == DEFAULT]
-    new = [row for row in broken if row.verdict is Verdict.FAIL]
     effects = sorted({str(row.effect) for row in reached if row.effect is not None})
     parts = [
         f"reached by default: {_reached_by_default(audited, reached, references)}",
-        f"New: {_rules(new, {})}",
+        f"Not known before: {_rules([row for row in broken if row.verdict is Verdict.FAIL], {})}",
         f"Effect: {', '.join(effects) or ('not measured' if reached else 'none')}",
     ]
     if result.unjudged:
         parts.append(f"Not judged: {_rules(result.unjudged, {})}")
-    output.verdict(f"{'. '.join(parts)}.", good=result.holds)
+    output.verdict(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
+
+
+def show_change(
+    output: Output, audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[AuditFinding]
+) -> None:
+    """Print what a change does beside its base: what is new, what is mended, and a count of what stays."""
+    output.line(outcome_of(result), "bold")
+    judged = sum(len(source.classes) for source in audited)
+    others = sum(len(source.members) for source in audited) - judged
+    beside = f"; {others} that it does not reach, or that cannot be judged" if others > 0 else ""
+    output.line(f"{plural(judged, 'class')} judged that the change reaches{beside}")
+    output.line()
+    for finding in findings:
+        if not finding.in_base:
+            _show_finding(output, finding)
+    mended = sorted({f"{row.rule} {row.rule.word} of {subject_of(row)}" for row in result.mended})
+    if mended:
+        output.line(f"mended: {'; '.join(mended)}", "green")
+    if result.stay:
+        output.line(
+            f"{plural(result.stay, 'finding')} that '{result.base}' has too: audit without --base shows them"
+        )
+    if mended or result.stay:
+        output.line()
+    for source in audited:
+        for row in (row for verdicts in source.subjects for row in verdicts.rows):
+            output.record(row)
+        for record in source.account.rows(source.label, source.package):
+            output.record(record)
+    output.verdict(outcome_of(result), good=result.holds)
+
+
+def _show_finding(output: Output, finding: AuditFinding) -> None:
+    head = ", ".join(filter(None, [finding.judged.title, finding.where]))
+    output.line(head, "red" if finding.fails else "yellow")
+    others = f"; also {', '.join(finding.others)}, from there" if finding.others else ""
+    output.line(f"  {finding.subject}{others}")
+    output.line(f"  {finding.text}")
+    if finding.new:
+        output.line(f"  new: {finding.new}")
+    if finding.detail:
+        output.line(f"  {finding.detail}")
+    if finding.known not in ("", UNREPORTED):
+        output.line(f"  known: {finding.known}")
+    output.line()
 
 
 def _reached_by_default(

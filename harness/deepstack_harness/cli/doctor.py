@@ -22,8 +22,15 @@ from typing import TypeAlias
 
 from packaging.version import Version
 
-from deepstack_harness import files as data_files
-from deepstack_harness.catalogue.versions import VERSIONS, TorchVersion, minor, pythons, torch_entry
+from deepstack_harness import files
+from deepstack_harness.catalogue.versions import (
+    VERSIONS,
+    TorchVersion,
+    installed_version,
+    minor,
+    pythons,
+    torch_entry,
+)
 from deepstack_harness.cli.arguments import finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.engines.engine import KnownEngine
@@ -235,10 +242,8 @@ def installed_engine(engine: KnownEngine) -> MachineCheck:
 
 def library(name: str, without: str) -> MachineCheck:
     """Check that an optional library is installed, by its metadata: some take seconds to import."""
-    try:
-        return MachineCheck(name, here=True, found=importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return MachineCheck(name, here=False, found=f"not installed: {without}")
+    found = installed_version(name)
+    return MachineCheck(name, here=found is not None, found=found or f"not installed: {without}")
 
 
 def triton() -> MachineCheck:
@@ -281,7 +286,7 @@ def package_index() -> MachineCheck:
 
 def cache_folder() -> MachineCheck:
     """Check that files of releases can be cached."""
-    folder = data_files.cache()
+    folder = files.cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

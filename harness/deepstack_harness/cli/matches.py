@@ -30,10 +30,10 @@ def show_matches(text: str, matches: Sequence[Match], output: Output) -> None:
             }
         )
         output.line()
-        _paragraph(output, f"{place:2}  ", _heading(match), "bold")
-        _paragraph(output, "    ", match.title)
+        output.paragraph(f"{place:2}  ", _heading(match), "bold")
+        output.paragraph("    ", match.title)
         for reason in match.reasons:
-            _paragraph(output, "    - ", reason)
+            output.paragraph("    - ", reason)
         if match.command:
             output.line(f"    {match.command}")
     output.line()
@@ -65,13 +65,6 @@ def _heading(match: Match) -> str:
             return f"fault {fault.id} of {fault.package} {fault.in_words}, {state}"
         case Report() as report:
             return f"not covered: {report.reference}"
-
-
-def _paragraph(output: Output, lead: str, text: str, style: str = "") -> None:
-    first, *others = wrapped(text, len(lead))
-    output.line(f"{lead}{first}", style)
-    for line in others:
-        output.line(" " * len(lead) + line, style)
 
 
 def _notes(asked: str) -> list[str]:

@@ -255,6 +255,12 @@ class Output:
             if self._json is None:
                 raise self._lost from None
 
+    def paragraph(self, lead: str, text: str, style: str = "") -> None:
+        """Print text after `lead`, in lines that begin below each other and fit the terminal."""
+        first, *others = wrapped(text, len(lead))
+        for line in (lead + first, *(" " * len(lead) + other for other in others)):
+            self.line(line, style)
+
     def verdict(self, text: str, *, good: bool) -> None:
         """Print the line that a command ends with."""
         self.line(text, "bold green" if good else "bold red")

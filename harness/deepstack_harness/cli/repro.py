@@ -42,6 +42,7 @@ from deepstack_harness.cli.repro_releases import (
     one_verdict,
     refuse_release_mixtures,
     search_releases,
+    show_verdict,
     why_unjudged,
 )
 from deepstack_harness.cli.repro_steps import reproduce_steps
@@ -216,16 +217,17 @@ def _judge(incident: Incident, args: Namespace, output: Output) -> SourceVerdict
     places = _places(_families_of_sources(incident, families, source), args)
     _prepare_torch(args)
     title, verdicts = IncidentTitle(output, incident), list[SourceVerdict]()
-    alone = is_compiled_fault(incident) and not options.chooses_cases and not options.bisect
-    if alone and args.family is None:
-        verdicts.append(judge_classes(incident, args.source, output))
+    every_class = is_compiled_fault(incident) and not options.bisect and args.family is None
+    if every_class:
+        verdicts.append(judge_classes(args.source, output))
     for where in places:
         verdicts.append(_play_source(title, where, options, args.source))
         if options.bisect and verdicts[-1].broken:
             break
-    if is_compiled_fault(incident) and len(verdicts) == len(places):
-        left_out = "--arm, --trace, --family and --bisect"
-        output.line(f"other classes of the source were not looked at: leave {left_out} out")
+    if is_compiled_fault(incident) and not every_class:
+        output.line("other classes of the source were not looked at: leave --family and --bisect out")
+    if len(verdicts) > 1:
+        show_verdict(incident, source.label, verdicts, output)
     return one_verdict(verdicts)
 
 
@@ -386,7 +388,8 @@ def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text
     table.source_verdict(name, place, faulty, unjudged)
     rules = frozenset(rule for result in faulty for rule in result.broken & wanted)
     arm = faulty[0].case.arm.name if faulty else ""
-    return SourceVerdict(name, rules, arm, why_unjudged(row for result in unjudged for row in result.rows()))
+    why = why_unjudged(row for result in unjudged for row in result.rows())
+    return SourceVerdict(name, rules, arm, why, (worker.model_class,))
 
 
 def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:

@@ -76,14 +76,16 @@ def is_compiled_fault(incident: Incident) -> bool:
 class SourceVerdict:
     """Verdict of one incident on a source, or on one class of it.
 
-    `broken` are the rules of the incident that it breaks, and `arm` is the first one that showed it.
-    `unjudged` says why there is no verdict, where nothing that was judged is broken.
+    `classes` are those that have the incident, or the one class that was judged.  `broken` are the rules of
+    the incident that are broken, and `arm` is the first one that showed it.  `unjudged` says why there is no
+    verdict, where nothing that was judged is broken.
     """
 
     name: str
     broken: frozenset[Rule] = frozenset()
     arm: str = ""
     unjudged: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def free(self) -> bool:
@@ -96,6 +98,20 @@ def one_verdict(verdicts: Sequence[SourceVerdict]) -> SourceVerdict:
     broken = (verdict for verdict in verdicts if verdict.broken)
     unjudged = (verdict for verdict in verdicts if verdict.unjudged)
     return next(broken, None) or next(unjudged, None) or verdicts[0]
+
+
+def show_verdict(incident: Incident, label: str, verdicts: Sequence[SourceVerdict], output: Output) -> None:
+    """Print the last line, the verdict on everything that was judged of a source."""
+    verdict = one_verdict(verdicts)
+    broken = [name for each in verdicts if each.broken for name in each.classes]
+    if verdict.broken:
+        output.verdict(
+            f"{label}: HAS incident {incident.id} in {', '.join(dict.fromkeys(broken))}", good=False
+        )
+    elif verdict.unjudged:
+        output.verdict(f"{label}: incident {incident.id} could not be judged: {verdict.unjudged}", good=False)
+    else:
+        output.verdict(f"{label}: free of incident {incident.id}", good=True)
 
 
 def why_unjudged(rows: Iterable[Row]) -> str:
@@ -143,8 +159,8 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
     return SourceFaults(label, tuple(rows), tuple(unjudged))
 
 
-def judge_classes(incident: Incident, text: str, output: Output) -> SourceVerdict:
-    """Print and record every class of a source that has an incident; return the verdict on all of them."""
+def judge_classes(text: str, output: Output) -> SourceVerdict:
+    """Print and record all classes of a source that may have an incident; return the verdict on them."""
     with output.progress("looking for classes") as say:
         faults = find_faults(text, say)
     output.line()
@@ -156,14 +172,12 @@ def judge_classes(incident: Incident, text: str, output: Output) -> SourceVerdic
         output.line(f"  {mark:10}  {row.model_class}: {row.detail}{place}")
     for name, why in faults.unjudged:
         output.line(f"  not judged  {name}: {why}")
-    names = ", ".join(str(row.model_class) for row in faults.faulty)
+    names = tuple(str(row.model_class) for row in faults.faulty)
     if names:
-        output.verdict(f"{faults.label}: HAS incident {incident.id} in {names}", good=False)
-    else:
-        checked = plural(len(faults.judged), "class")
-        output.verdict(f"{faults.label}: {checked} free of incident {incident.id}", good=bool(faults.judged))
-    broken = frozenset(row.rule for row in faults.faulty)
-    return SourceVerdict(faults.label, broken, faults.faulty[0].arm if broken else "")
+        broken = frozenset(row.rule for row in faults.faulty)
+        name = f"{faults.label}, {', '.join(names)}"
+        return SourceVerdict(name, broken, faults.faulty[0].arm, classes=names)
+    return SourceVerdict(faults.label)
 
 
 def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:

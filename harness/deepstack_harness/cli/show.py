@@ -70,13 +70,13 @@ def show_page(
     for line in wrapped(incident.title):
         output.line(line)
     output.line()
-    _paragraph(output, "symptom", incident.symptom)
+    output.paragraph("symptom   ", incident.symptom)
     _list(output, "users say", incident.symptoms)
     _list(output, "errors", incident.errors)
-    _paragraph(output, "cause", incident.cause)
+    output.paragraph("cause     ", incident.cause)
     _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
     _list(output, "promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
-    _paragraph(output, "effect", ", ".join(incident.effects) or "not measured")
+    output.paragraph("effect    ", ", ".join(incident.effects) or "not measured")
     _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
     _list(output, "affected", [_affected_in_words(releases) for releases in incident.affected])
     _list(
@@ -95,17 +95,17 @@ def show_page(
     _list(output, "faulty", _subjects_in_words(incident, incident.faulty))
     _list(output, "right", _subjects_in_words(incident, incident.fixed))
     if incident.families:
-        _paragraph(output, "families", ", ".join(incident.families))
+        output.paragraph("families  ", ", ".join(incident.families))
     for number, run in enumerate(incident.run, 1):
         output.line()
         output.line(f"trace {number} of {len(incident.run)}: {run.trace}", "bold")
         for label, text in _run_in_words(run):
-            _paragraph(output, label, text)
+            output.paragraph(label.ljust(_LABEL), text)
     for number, region in enumerate(incident.region, 1):
         output.line()
         output.line(f"run {number} of {len(incident.region)}", "bold")
         for label, text in _region_in_words(region):
-            _paragraph(output, label, text)
+            output.paragraph(label.ljust(_LABEL), text)
     output.line()
     for line in _commands(incident):
         output.line(line)
@@ -172,13 +172,6 @@ def _release_in_words(failure: KnownFailure) -> str:
     return f"{failure.package} {failure.releases} breaks {' '.join(failure.rules)}: {classes}"
 
 
-def _paragraph(output: Output, label: str, text: str) -> None:
-    first, *others = wrapped(text, _LABEL)
-    output.line(f"{label.ljust(_LABEL)}{first}")
-    for line in others:
-        output.line(" " * _LABEL + line)
-
-
 def _list(output: Output, label: str, items: Sequence[str]) -> None:
     for number, item in enumerate(items):
-        _paragraph(output, "" if number else label, item)
+        output.paragraph(("" if number else label).ljust(_LABEL), item)

@@ -77,7 +77,8 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], outp
     broken = sorted({str(finding.promise) for result in results for finding in result.broken})
     tested = sum(finding.chances for result in results for finding in result.findings)
     unjudged = [result for result in results if result.unjudged]
-    good = not broken and not unjudged and any(result.good for result in results)
+    undrawn = ", ".join(f"`{name}`" for history, _ in judged[:1] for name in history.undrawn)
+    good = not broken and not unjudged and not undrawn and any(result.good for result in results)
     if len(judged) > 1:
         wrong = sum(bool(result.broken) for result in results)
         output.line(f"{plural(len(judged), 'history')} drawn, {wrong or 'none'} of them broken")
@@ -85,11 +86,14 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], outp
         words = f"breaks {' '.join(broken)}"
     elif unjudged:
         words = "could not be judged"
+    elif good:
+        words = f"keeps what it promises of its inputs ({plural(tested, 'chance')})"
     else:
-        words = (
-            f"keeps what it promises of its inputs ({plural(tested, 'chance')})"
-            if good
-            else "nothing was put to the test"
+        words = "nothing was put to the test" if not tested else "not all inputs were put to the test"
+    if undrawn:
+        output.line(
+            f"not varied: {undrawn}, because nothing says what other values there are: annotate with Tensor, "
+            "a number or a dataclass of such, or name a function that returns (callable, steps)"
         )
     output.verdict(f"{target}: {words}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN

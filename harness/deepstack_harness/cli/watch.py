@@ -8,24 +8,26 @@ import subprocess
 import sys
 import tempfile
 from argparse import REMAINDER, ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from deepstack_harness.cli.output import Output, say, write_text
+from deepstack_harness.cli.output import Output, say, wrapped, write_text
 from deepstack_harness.compile.watch_process import (
     Unreached,
     WatchedProcess,
-    dropped_by_kind,
     failed_guards,
     read_processes,
     start_in_children,
 )
+from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
+_LONGEST_COMMAND = 100
+"""Characters of a command that are shown."""
 _MOST_RESTORED = 8
 """The program is run again for so many guards at most."""
 
@@ -73,26 +75,43 @@ class WatchedRun:
         return list(self._unwatched())
 
     def _unwatched(self) -> Iterator[str]:
+        for region in self.regions:
+            if region["uncompiled"] and region["problem"]:
+                yield f"{region['problem']}; {_calls_as_written(region)}"
         compiling = [process for process in self.processes if process.compiles]
-        if not self.regions:
+        if all(region["uncompiled"] for region in self.regions):
             yield (
                 f"nothing watched: {plural(len(compiling), 'process')} loaded torch.compile, and no region "
                 f"was compiled (the program ended with {self.status})"
             )
         for pid, command in self.unreached.items():
-            yield f"process {pid} loaded torch and was not reached: {command}"
+            yield f"process {pid} loaded torch and was not reached: {words_of(command, _LONGEST_COMMAND)}"
         for process in self.processes:
-            yield from process.problems
+            yield from (f"process {process.pid}: {problem}" for problem in process.problems)
         for region in self.regions:
-            if region["unseen"]:
-                yield (
-                    f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
-                    f"{plural(region['calls'], 'replay')}: no callable around them is marked"
-                )
-            if region["problem"]:
-                yield f"{region['name']}: the guards could not be asked in {region['problem']}"
-            elif not (region["kept"] or region["dropped"] or region["captured"]):
-                yield f"{region['name']} ({region['where']}) has no guards that could be asked"
+            if not region["uncompiled"]:
+                yield from _unwatched_of(region)
+
+
+def _unwatched_of(region: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each part of a region that was not watched."""
+    if region["unseen"]:
+        yield (
+            f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
+            f"{plural(region['calls'], 'replay')}: no callable around them is marked"
+        )
+    if region["problem"]:
+        yield f"{region['name']}: the guards could not be evaluated in {region['problem']}"
+    elif not (region["kept"] or region["dropped"] or region["captured"]):
+        yield f"{region['name']} ({region['where']}) has no guards that could be evaluated"
+    if region["unlisted"]:
+        yield f"{region['name']}: {region['unlisted']} further failures of guards are not listed"
+    for guard in region["failed"]:
+        if guard["in_doubt"]:
+            yield (
+                f"{region['name']}: `{guard['name']}` was {guard['then']} when compiled, and is "
+                f"{guard['now']}; {guard['effect']}"
+            )
 
 
 def run(args: Namespace, output: Output) -> ExitCode | int:
@@ -106,14 +125,38 @@ def run(args: Namespace, output: Output) -> ExitCode | int:
         raise UsageError("name the program to watch: deepstack-harness watch -- python serve.py")
     if args.html:
         write_text(args.html, "")  # a bad path costs no work
-    watched = _watched_run(command)
+    watched = _watched_run(command, rows_on_stdout=args.json == "-")
     _report(watched, output)
-    restored = _restore(command, watched, output) if args.restore and not watched.status else []
+    restored = _restore(command, watched, output, args) if args.restore and not watched.status else []
     if args.html:
         from deepstack_harness.runs.report.watch_page import render_watch
 
         write_text(args.html, render_watch(command, watched, restored))
-    return watched.status or _code(watched, args.fail_on)
+    code = _code(watched, args.fail_on)
+    if watched.status:
+        output.line(
+            f"{_ended(watched.status)}; without it the exit code would be {int(code)}: {_why(watched, code)}"
+        )
+    return watched.status or code
+
+
+def _ended(status: int) -> str:
+    number = status - 128
+    if number in {each.value for each in signal.Signals}:
+        return f"the program was ended by {signal.Signals(number).name} (exit code {status})"
+    return f"the program ended with exit code {status}"
+
+
+def _why(watched: WatchedRun, code: ExitCode) -> str:
+    """Return the reason of an exit code in a few words."""
+    if code is ExitCode.MACHINE and watched.unwatched:
+        return "not everything was watched"
+    decisive = len(watched.decisive)
+    return (
+        f"{plural(decisive, 'guard')} that decide{'s' if decisive == 1 else ''} failed"
+        if decisive
+        else "no guard that decides failed"
+    )
 
 
 def _code(watched: WatchedRun, fail_on: str) -> ExitCode:
@@ -124,19 +167,21 @@ def _code(watched: WatchedRun, fail_on: str) -> ExitCode:
     return ExitCode.MACHINE if has_effect or watched.unwatched else ExitCode.HOLDS
 
 
-def _watched_run(command: Sequence[str], restored: Sequence[str] = ()) -> WatchedRun:
+def _watched_run(
+    command: Sequence[str], restored: Sequence[str] = (), *, rows_on_stdout: bool = False
+) -> WatchedRun:
     with tempfile.TemporaryDirectory(prefix="deepstack-watch-") as name:
         folder = Path(name)
         environment = start_in_children(folder, os.environ, restored)
         with Unreached(folder) as unreached:
-            status = _run_program(command, environment)
+            status = _run_program(command, environment, sys.stderr if rows_on_stdout else None)
         return WatchedRun(status, read_processes(folder), unreached.found)
 
 
-def _run_program(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Return the status of the program; a signal of number n is 128 + n."""
+def _run_program(command: Sequence[str], environment: dict[str, str], stdout: TextIO | None) -> int:
+    """Return the status of the program; a signal of number n is 128 + n. Its stdout is ours where None."""
     try:
-        with subprocess.Popen(command, env=environment) as running, _forwarding(running):
+        with subprocess.Popen(command, env=environment, stdout=stdout) as running, _forwarding(running):
             status = running.wait()
     except OSError as error:
         raise UsageError(f"cannot run '{command[0]}': {error.strerror}") from None
@@ -162,55 +207,65 @@ def _forwarding(running: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _report(watched: WatchedRun, output: Output) -> None:
-    for process, region, guard in watched.decisive:
-        output.line(sentence(process, region, guard))
-    for process in watched.processes:
-        for region in process.regions.values():
-            output.record({"pid": process.pid, "rank": process.rank, "ended": process.ended, **region})
+    if not watched.decisive:  # then it is the reason of the exit code
+        _say_unwatched(watched)
+    _report_findings(watched, output)
     if watched.regions:
         compiling = [process for process in watched.processes if process.compiles]
-        kinds = dropped_by_kind(watched.processes).most_common(6)
+        dropped = sum(sum(region["dropped"].values()) for region in watched.regions)
         output.line(
             f"{plural(len(compiling), 'process')}, {plural(len(watched.regions), 'region')}, "
-            f"{plural(sum(region['calls'] for region in watched.regions), 'call')}; dropped guards: "
-            f"{', '.join(f'{count} {kind}' for kind, count in kinds) or 'none'}; "
-            f"failed and decide: {len(watched.decisive) or 'none'}"
+            f"{plural(sum(region['calls'] for region in watched.regions), 'call')}, "
+            f"{plural(dropped, 'dropped guard')}; failed and decide: {len(watched.decisive) or 'none'}"
         )
+    for line in region_lines(watched.regions):
+        output.line(line)
     for process in watched.processes:
+        for region in process.regions.values():
+            if region["uncompiled"] and not region["problem"]:
+                output.line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
         for text in process.engines.values():
             output.line(f"process {process.pid} is {text}")
         if process.compiles and not process.ended:
             output.line(
-                f"process {process.pid} did not come to its end: its last counts are missing, its findings "
-                "are here"
+                f"process {process.pid} did not come to its end: its counts and findings are here, the last "
+                "inputs are missing"
             )
+    if watched.decisive:
+        _say_unwatched(watched)
+
+
+def _report_findings(watched: WatchedRun, output: Output) -> None:
+    several = len({process.pid for process in watched.processes if process.regions}) > 1
+    for process in watched.processes:
+        rank = f", rank {process.rank}" if process.rank else ""
+        who = f"process {process.pid}{rank}" if several or rank else ""
+        decide = [(region, guard) for each, region, guard in watched.decisive if each is process]
+        for finding in findings(decide):
+            output.line(finding_text(finding, who))
+            output.line(f"  {to_do(finding)}")
+        for region in process.regions.values():
+            output.record({"pid": process.pid, "rank": process.rank, "ended": process.ended, **region})
+
+
+def _say_unwatched(watched: WatchedRun) -> None:
     for text in watched.unwatched:
-        say(f"deepstack-harness: {text}")
+        sentence = f"deepstack-harness: {text}"
+        say("\n  ".join(wrapped(sentence, indent=2)) if sys.stderr.isatty() else sentence)
 
 
-def sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:
-    """Return one failed guard as a stranger understands it, with its process and rank."""
-    who = f"process {process.pid}" + (f", rank {process.rank}" if process.rank else "")
-    if region["captured"]:
-        return (
-            f"{region['name']}: `{guard['name']}` was {guard['then']} when captured, and {guard['now']} in "
-            f"{guard['calls']} of {plural(region['calls'], 'replay')}; a replay reads what was captured "
-            f"({who})"
-        )
-    return (
-        f"{region['name']}: `{guard['name']}` was {guard['then']} when compiled, and {guard['now']} in "
-        f"{guard['calls']} of {plural(region['calls'], 'call')}; the guard '{guard['rule']}' "
-        f"({guard['where'] or region['where']}) was dropped, so the graph computes as it was traced; "
-        f"{guard['effect']} ({who})"
-    )
+def _calls_as_written(region: dict[str, Any]) -> str:
+    return f"{region['name']} ({region['where']}) ran uncompiled in {plural(region['calls'], 'call')}"
 
 
-def _restore(command: Sequence[str], watched: WatchedRun, output: Output) -> list[dict[str, Any]]:
+def _restore(
+    command: Sequence[str], watched: WatchedRun, output: Output, args: Namespace
+) -> list[dict[str, Any]]:
     """Run the program again with one guard put back; return for each guard what still fails then."""
     sources = list(dict.fromkeys(guard["restored_by"] for _, _, guard in watched.decisive))
     restored = []
     for source in sources[:_MOST_RESTORED]:
-        again = _watched_run(command, [source])
+        again = _watched_run(command, [source], rows_on_stdout=args.json == "-")
         left = list(dict.fromkeys(guard["restored_by"] for _, _, guard in again.decisive))
         row = {"restored": source, "status": again.status, "still_failing": left}
         restored.append(row)
@@ -223,7 +278,7 @@ def _restore(command: Sequence[str], watched: WatchedRun, output: Output) -> lis
 
 def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
     if status:
-        return f"the program ended with {status}"
+        return f"the program ended with {status}, and with 0 without it: nothing is known of its answers"
     if source in left:
         return "it still fails, so this guard was not what torch asks"
     changes = "torch compiles again where it fails, and the answers are right"

@@ -137,6 +137,17 @@ class GuardRecorder:
         return [True] * len(guards)
 
 
+def compile_options(spec: ArmSpec, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
+    """Return the `options` that torch.compile has under an arm; a dict for one call, which empties it."""
+    options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
+    if spec.by_inductor:  # else its dropout draws other numbers than eager's
+        options["fallback_random"] = True
+    options |= {key: value for option in spec.options for key, value in _OPTIONS[option].items()}
+    if spec.capture is Capture.REDUCE_OVERHEAD:
+        options["triton.cudagraphs"] = True  # what mode="reduce-overhead" sets; a mode takes no options
+    return options
+
+
 class CompiledSession(EagerSession):
     """One decoder under torch.compile.  Sessions share Dynamo: keep one open at a time."""
 
@@ -170,7 +181,7 @@ class CompiledSession(EagerSession):
             fullgraph=not spec.breaks,
             dynamic=False,
             backend=spec.backend.compiler,
-            options=self._options(self.guards),  # never reused: torch.compile empties it
+            options=compile_options(spec, self.guards),
         )
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -236,21 +247,12 @@ class CompiledSession(EagerSession):
             self._decoder,
             self.first,
             backend=self._spec.backend.compiler,
-            options=self._options(GuardRecorder(self._spec.guards)),
+            options=compile_options(self._spec, GuardRecorder(self._spec.guards)),
         )
 
     def _close_reloaded(self) -> None:
         if self._reloaded is not None:
             self._reloaded.close()
-
-    def _options(self, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
-        options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
-        if self._spec.by_inductor:  # else its dropout draws other numbers than eager's
-            options["fallback_random"] = True
-        options |= {key: value for option in self._spec.options for key, value in _OPTIONS[option].items()}
-        if self._spec.capture is Capture.REDUCE_OVERHEAD:
-            options["triton.cudagraphs"] = True  # what mode="reduce-overhead" sets; a mode takes no options
-        return options
 
     def _mark(self, inputs: Inputs) -> None:
         mark = _MARKS.get(self._spec.shapes)

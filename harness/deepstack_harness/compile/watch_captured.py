@@ -31,6 +31,7 @@ from deepstack_harness.compile.watch_facts import (
     GuardClass,
     GuardEffect,
     InputFacts,
+    OnCall,
     OnChange,
     WatchedRegion,
     WatchedRegions,
@@ -163,12 +164,15 @@ def _begin(graph: object) -> None:
 
 
 @contextmanager
-def watch_captured(watched: WatchedRegions, on_change: OnChange | None = None) -> Iterator[None]:
+def watch_captured(
+    watched: WatchedRegions, on_change: OnChange | None = None, on_call: OnCall | None = None
+) -> Iterator[None]:
     """Watch the graphs that are captured inside; their regions are added to those of `watched`.
 
-    `on_change` is called with each new region, and with each input that differs for the first time.
+    `on_change` is called with each new region, and with each input that differs for the first time;
+    `on_call` after each replay.
     """
-    watch = _Watch(watched, on_change)
+    watch = _Watch(watched, on_change, on_call)
     with _events_of_torch() if not _OPEN else _nothing():
         _OPEN.append(watch)
         try:
@@ -270,8 +274,8 @@ def _marked_graphed(made: Any, code: CapturedCode, facts: Facts) -> Any:  # noqa
 class _Watch:
     """The graphs of one watch, and what each was captured with."""
 
-    def __init__(self, watched: WatchedRegions, on_change: OnChange | None) -> None:
-        self._watched, self._on_change = watched, on_change
+    def __init__(self, watched: WatchedRegions, on_change: OnChange | None, on_call: OnCall | None) -> None:
+        self._watched, self._on_change, self._on_call = watched, on_change, on_call
         self._captures: WeakKeyDictionary[object, _Capture | None] = WeakKeyDictionary()
         self._regions: dict[object, WatchedRegion] = {}
 
@@ -309,12 +313,16 @@ class _Watch:
         code = capture.code
         if call is None or code is None or not call.code.is_like(code):
             region.unseen += 1
-            return
-        call.replayed = capture
-        try:
-            self._hold(capture, code, call)
-        except Exception as error:  # noqa: BLE001  # a watch must not end the program that it watches
-            region.problem = f"replay {region.calls}: {type(error).__name__}: {error}"
+        else:
+            call.replayed = capture
+            try:
+                self._hold(capture, code, call)
+            except Exception as error:  # noqa: BLE001  # a watch must not end the program that it watches
+                region.problem = f"replay {region.calls}: {type(error).__name__}: {error}"
+                if self._on_change is not None:
+                    self._on_change(region, None)
+        if self._on_call is not None:
+            self._on_call(region)
 
     def _hold(self, capture: _Capture, code: CapturedCode, call: _Call) -> None:
         region, before, after = capture.region, capture.before or {}, capture.after

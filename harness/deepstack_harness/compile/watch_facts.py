@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat.guards import SHAPE
+from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, readable
+from deepstack_harness.compile.torch_compat.guards import ALIAS, DUPLICATE, GONE, SHAPE
+from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
+from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
@@ -22,9 +25,6 @@ _LONGEST = 60
 """Characters of a value's text."""
 MOST_LISTED = 200
 """Different failing guards of one region that are kept."""
-
-
-_SIZED = re.compile(r"[LG]\[[^\s()]*?(?=\.(?:size|stride|storage_offset)\()")
 
 
 class GuardClass(StrEnum):
@@ -84,6 +84,8 @@ class InputFacts:
         return tuple(name for name in _COMPARED if getattr(self, name) != getattr(now, name))
 
 
+_OWN_ATTRIBUTE = re.compile(r"not ___dict_contains\('(\w+)'")
+_SETTING_KINDS = {*SETTING_KINDS.values(), "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"}
 _COMPARED = ("value", "subclass", "dtype", "device", "stride", "requires_grad", "address")
 """Facts of an input that are compared, where its kind is the same."""
 
@@ -103,15 +105,16 @@ def input_facts(value: object) -> InputFacts:
         return InputFacts("None")
     kind = type(value).__name__
     if isinstance(value, bool | int | float | complex | str | bytes):
-        return InputFacts(kind, repr(value)[:_LONGEST])
+        return InputFacts(kind, words_of(repr(value), _LONGEST))
     if isinstance(value, Mapping):
-        return InputFacts(kind, ", ".join(map(repr, value))[:_LONGEST] or "empty")
+        return InputFacts(kind, words_of(", ".join(map(repr, value)), _LONGEST) or "empty")
     if isinstance(value, list | tuple | set | frozenset):
         return InputFacts(kind, f"of {len(value)}")
     if isinstance(value, nn.Module) or not hasattr(value, "tensors"):
         return InputFacts(kind)
     members = value.tensors  # vLLM's IntermediateTensors: tensors by name
-    return InputFacts(kind, ", ".join(map(str, members))[:_LONGEST] if isinstance(members, Mapping) else "")
+    names = ", ".join(map(str, members)) if isinstance(members, Mapping) else ""
+    return InputFacts(kind, words_of(names, _LONGEST))
 
 
 def _subclass(tensor: Tensor) -> str:
@@ -131,13 +134,15 @@ class GuardEffect:
 
     `calls` counts the calls that were run again, `distance` is the largest absolute difference between the
     uncompiled and the traced code that rounding does not explain, `scale` the largest value of that output.
-    `reason` says why nothing was measured.
+    `reason` is the reason why nothing was measured, or why the distance is infinite.
     """
 
     calls: int = 0
     distance: float = 0.0
     scale: float = 0.0
     reason: str = "not tried"
+    together: str = ""
+    """Inputs that changed in the same calls and cannot be put back, so that the effect may be theirs."""
 
     @property
     def is_none(self) -> bool:
@@ -151,8 +156,10 @@ class GuardEffect:
         if not self.distance:
             return f"no effect in {plural(self.calls, 'call')} run again"
         if not math.isfinite(self.distance):
-            return "the traced graph raises, or its answers have another shape"
-        return f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+            text = self.reason or "answers are not finite, or not in the same places"
+        else:
+            text = f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+        return f"{text}, together with {self.together}" if self.together else text
 
 
 @dataclass
@@ -162,6 +169,7 @@ class FailedGuard:
     `source` is torch's expression of what it reads, `kind` torch's class of the guard, `rule` its text,
     `where` FILE:LINE of the code that needed it. `then` and `now` are the facts when traced and in the first
     call that failed. `first_call` counts from 1, the call that compiled; `calls` is in how many it failed.
+    `relation` is that of a failed relation of sizes.
     """
 
     source: str
@@ -174,6 +182,7 @@ class FailedGuard:
     first_call: int
     calls: int = 1
     effect: GuardEffect = field(default_factory=GuardEffect)
+    relation: SizeRelation | None = None
 
     def dropped(self, where: str) -> DroppedGuard:
         """Return it as plain facts, with the place of the code that needed it as readers are to see it."""
@@ -184,19 +193,35 @@ class FailedGuard:
 
     @property
     def name(self) -> str:
-        """The source as a user writes it: `payload`, `self.factor`."""
-        return _plain(self.subject)
+        """The source as a user writes it: `payload`, `self.factor`, `x.shape[0]`, `x and memory`."""
+        name = readable(self.subject)
+        return name.replace(" is ", " and ") if self.kind in {ALIAS, DUPLICATE} else name
 
     @property
     def subject(self) -> str:
-        """The source of the input; of a relation such as `2 <= L['x'].size()[0]` its first tensor."""
-        sized = _SIZED.search(self.source) if self.kind == SHAPE else None
-        return sized[0] if sized else self.source
+        """The source of the input: what a relation of sizes compares, the attribute that a module got."""
+        own = _OWN_ATTRIBUTE.search(self.rule)
+        if own and self.source.endswith(".__dict__"):
+            return f"{self.source.removesuffix('.__dict__')}.{own[1]}"
+        return self.relation.subject if self.relation else self.source
 
     @property
     def restored_by(self) -> str:
-        """The name that puts this guard back: its source, or SHAPE_ENV for all relations of sizes."""
-        return SHAPE if self.kind == SHAPE else self.source
+        """The name that puts this guard back: its source, or its kind where it has none."""
+        if self.kind == ALIAS:
+            return "TENSOR_MATCH"  # torch adds it to the guards on the tensors
+        return self.kind if self.kind in {SHAPE, DUPLICATE} or self.is_setting else self.source
+
+    @property
+    def is_setting(self) -> bool:
+        """True for a guard on a setting of the process, such as the grad mode."""
+        return self.kind in _SETTING_KINDS
+
+    @property
+    def in_doubt(self) -> bool:
+        """True where nothing is known: what it reads cannot be read, or two tensors became one unmeasured."""
+        aliased = self.kind == ALIAS and self.guard_class is GuardClass.SHOWN and not self.effect.calls
+        return self.kind == GONE or aliased
 
     @property
     def counts(self) -> bool:
@@ -229,7 +254,7 @@ class WatchedInput:
     @property
     def name(self) -> str:
         """The source as a user writes it."""
-        return _plain(self.source)
+        return readable(self.source)
 
 
 @dataclass
@@ -254,6 +279,9 @@ class WatchedRegion:
     """Calls in which the layout of all inputs was looked at."""
     captured: bool = False
     unseen: int = 0
+    uncompiled: str = ""
+    """Why an engine ran it as it is written: `calls` are such calls then. It is a `problem` as well where
+    nothing of the engine's model is compiled."""
 
     @property
     def decisive(self) -> list[FailedGuard]:
@@ -280,10 +308,12 @@ class WatchedRegions:
         return [guard for region in self.regions for guard in region.decisive]
 
     def report(self) -> str:
-        """Return what a stranger understands first, and the counts behind it."""
+        """Return what a stranger understands first, and the counts of each region after it."""
         if not self.regions:
             return "no region was compiled, so nothing was watched"
-        lines = [sentence(region, guard) for region in self.regions for guard in region.decisive]
+        facts = [(region, region_facts(region, inputs=False)) for region in self.regions]
+        decide = findings([(each, guard) for _, each in facts for guard in each["failed"] if guard["counts"]])
+        lines = [line for finding in decide for line in (finding_text(finding), f"  {to_do(finding)}")]
         dropped = sum(sum(region.dropped.values()) for region in self.regions)
         lines.append(
             f"{plural(len(self.regions), 'region')}, "
@@ -291,37 +321,15 @@ class WatchedRegions:
             f"{plural(dropped, 'dropped guard')}; failed, and what they are about decides the answer: "
             f"{len(self.decisive) or 'none'}"
         )
-        for region in self.regions:
-            lines += _table(region)
+        for region, each in facts:
+            lines += [*region_lines([each]), *_table(region)]
         return "\n".join(lines)
 
 
-def sentence(region: WatchedRegion, guard: FailedGuard) -> str:
-    """Return one failed guard as a stranger understands it."""
-    if region.captured:
-        return (
-            f"{region.name}: {guard.name} was {guard.then.beside(guard.now)} when captured, and "
-            f"{guard.now.beside(guard.then)} in {guard.calls} of {plural(region.calls, 'replay')} (first in "
-            f"replay {guard.first_call}); a replay reads what was captured"
-        )
-    return (
-        f"{region.name}: {guard.name} was {guard.then} when compiled, and {guard.now} in {guard.calls} of "
-        f"{plural(region.calls, 'call')} (first in call {guard.first_call}); the guard '{guard.rule}' "
-        f"({guard.where or 'no line'}) was dropped, so the graph still computes as it was traced; "
-        f"{guard.effect}"
-    )
-
-
 def _table(region: WatchedRegion) -> Iterator[str]:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(region.dropped).most_common())
-    if region.captured:
-        blind = f"; inputs not visible in {region.unseen}" if region.unseen else ""
-        yield f"  {region.name} ({region.where}), captured; {plural(region.calls, 'replay')}{blind}"
-    else:
-        yield f"  {region.name} ({region.where}), {plural(region.calls, 'call')}; dropped: {kinds or 'none'}"
     for guard in region.failed.values():
         yield (
-            f"    {guard.guard_class}: {guard.rule} [{guard.kind}] failed in {guard.calls}, first in call "
+            f"    {guard.guard_class}: {guard.name} [{guard.kind}] failed in {guard.calls}, first in call "
             f"{guard.first_call}: then {guard.then}, now {guard.now}; {guard.effect}"
         )
     for each in region.inputs.values():
@@ -331,18 +339,12 @@ def _table(region: WatchedRegion) -> Iterator[str]:
                 f"    input {each.name}: {', '.join(facts)} differed from call {each.first_call} on; "
                 f"then {each.then}, now {each.now}"
             )
+    if region.unseen:
+        yield f"    inputs not visible in {plural(region.unseen, 'replay')}"
     if region.problem:
-        yield f"    the guards could not be asked in {region.problem}"
+        yield f"    the guards could not be evaluated in {region.problem}"
     if region.unlisted:
         yield f"    and {region.unlisted} failures of guards beyond the first {MOST_LISTED}"
-
-
-def _plain(source: str) -> str:
-    """Return a source as a user writes it: `L['self'].factor` is `self.factor`."""
-    for prefix in ("L['", "G['"):
-        if source.startswith(prefix):
-            return source.removeprefix(prefix).replace("']", "", 1)
-    return source
 
 
 def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any]:
@@ -368,8 +370,11 @@ def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any
 def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
     measured, distance = guard.effect.calls > 0, guard.effect.distance
     return {
-        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
-        "where": guard.where, "class": guard.guard_class.value,
+        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": readable(guard.rule),
+        "where": guard.where, "is_setting": guard.is_setting, "in_doubt": guard.in_doubt,
+        "assumed": guard.relation.assumed if guard.relation else "",
+        "code": guard.relation.code if guard.relation else "",
+        "reason": guard.relation.reason if guard.relation else "", "class": guard.guard_class.value,
         "then": guard.then.beside(guard.now), "now": guard.now.beside(guard.then),
         "first_call": guard.first_call, "calls": guard.calls,
         "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),
@@ -379,3 +384,4 @@ def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]
+OnCall = Callable[[WatchedRegion], None]

@@ -20,22 +20,30 @@ tensor.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.guards import (
+    ALIAS,
+    DUPLICATE,
     GONE,
     PRESENCE,
     SETTINGS,
-    SHAPE,
+    UNNAMED,
     FailedLeaf,
     GuardTree,
     Locals,
     observe_graphs,
+)
+from deepstack_harness.compile.torch_compat.process_settings import (
+    SETTING_KINDS,
+    process_settings,
+    setting_text,
 )
 from deepstack_harness.compile.torch_compat.rerun import CannotRerun
 from deepstack_harness.compile.watch_captured import watch_captured
@@ -46,33 +54,36 @@ from deepstack_harness.compile.watch_facts import (
     GuardClass,
     GuardEffect,
     InputFacts,
+    OnCall,
     OnChange,
     WatchedInput,
     WatchedRegion,
     WatchedRegions,
     input_facts,
 )
+from deepstack_harness.compile.watch_text import words_of
 
-_FIRST_CALLS, _SAMPLE = 8, 64
-"""Guards on arguments and on attributes that a program writes are asked in every call, all guards in the
-first calls and in each 64th. Every failing guard is listed in the first calls that fail, in each 64th, and
-where another kind of call fails. Layouts are looked at in the first calls, and in calls 16, 32, 64, .."""
-_MEASURED_CALLS = frozenset({1, 2, 4, 8, 16, 32})
-"""The effect is measured in these calls in which a guard fails, until there is one."""
+_FIRST_CALLS = 8
+"""Every guard is evaluated in every call. Layouts of inputs, which decide nothing, are looked at in the first
+calls, in calls 16, 32, 64, .., and where another guard fails."""
+_MOST_MEASURED = 32
+"""The effect of a guard is measured in its calls 1, 2, 4, 8, .. and for so many values of what it reads,
+until there is one: each measurement costs two uncompiled calls."""
 _MOST_REFUSALS = 2
 """A region that could not be run again so often is not tried again."""
 
 
 @contextmanager
 def watch_guards(
-    on_change: OnChange | None = None, *, restored: Collection[str] = (), measure: bool = True
-) -> Iterator[WatchedRegions]:
+    on_change: OnChange | None = None, *, on_call: OnCall | None = None, restored: Collection[str] = (),
+    measure: bool = True,
+) -> Iterator[WatchedRegions]:  # fmt: skip
     """Watch every region that is compiled inside; gives the facts, which grow while the program runs.
 
     `on_change` is called with each new region, with each dropped guard that fails for the first time, and
-    where an effect was measured. `restored` names guards by `FailedGuard.restored_by` that are kept although
-    the program drops them: torch then compiles again where one fails. Without `measure` no region is run
-    again, and no effect is known.
+    where an effect was measured; `on_call` after each call of a region. `restored` names guards by
+    `FailedGuard.restored_by` that are kept although the program drops them: torch then compiles again where
+    one fails. Without `measure` no region is run again, and no effect is known.
     """
     watched = WatchedRegions()
 
@@ -85,10 +96,19 @@ def watch_guards(
         watched.regions.append(region)
         if on_change is not None:
             on_change(region, None)
-        return _Watch(region, tree, then, on_change or (lambda *_: None), measure=measure).on_call
+        notify = on_change or (lambda *_: None)
+        watch = _Watch(region, tree, then, traced, notify, measure=measure)
+        if on_call is None:
+            return watch.on_call
+
+        def count(values: Locals) -> None:
+            watch.on_call(values)
+            on_call(region)
+
+        return count
 
     graphs = observe_graphs(on_graph, restored=frozenset(restored))
-    with graphs, watch_captured(watched, on_change):
+    with graphs, watch_captured(watched, on_change, on_call):
         yield watched
 
 
@@ -141,70 +161,65 @@ def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> 
 
 
 class _Watch:
-    """The guards of one region, asked in every later call."""
+    """The guards of one region, evaluated in every later call."""
 
     def __init__(
         self,
         region: WatchedRegion,
         tree: GuardTree,
         then: Mapping[str, InputFacts],
-        tell: OnChange,
+        traced: Locals,
+        notify: OnChange,
         *,
         measure: bool,
     ) -> None:
-        self._region, self._tree, self._then, self._tell = region, tree, then, tell
+        self._region, self._tree, self._then, self._notify = region, tree, then, notify
         self._lines = {guard.source: guard.where for guard in tree.guards if guard.where}
-        self._kinds: dict[object, list[FailedGuard]] = {}
-        self._failing_calls = self._refusals = 0
+        self._sizes = {each.subject: _facts(tree, each.subject, traced) for each in tree.relations}
+        self._constants = {
+            source: value for source in then if (value := _constant(tree, source, traced)) is not _UNKNOWN
+        }
+        self._measured: dict[tuple[str, str], set[InputFacts]] = {}
+        self._refusals = 0
         self._refusal = ""
         self._measures = measure
 
     def on_call(self, values: Locals) -> None:
-        """Ask the guards for the local variables of a call."""
+        """Evaluate the guards for the local variables of a call."""
         region = self._region
         try:
             region.calls += 1
-            self._ask(values)
+            self._evaluate(values)
         except Exception as error:  # noqa: BLE001  # a watch must not end the program that it watches
             region.problem = f"call {region.calls}: {type(error).__name__}: {error}"
-            self._tell(region, None)
+            self._notify(region, None)
 
-    def _ask(self, values: Locals) -> None:
-        tree, calls = self._tree, self._region.calls
-        sampled = calls <= _FIRST_CALLS or calls % _SAMPLE == 0
-        if calls <= _FIRST_CALLS or calls.bit_count() == 1:
+    def _evaluate(self, values: Locals) -> None:
+        tree, region = self._tree, self._region
+        if region.calls <= _FIRST_CALLS or region.calls.bit_count() == 1:
             self._look_at_inputs(values)
-        if calls >= _SAMPLE and calls.bit_count() == 1:
-            self._tell(self._region, None)  # a process may be killed before its end
-        if not tree.is_unguarded:
+        if region.calls > _FIRST_CALLS and region.calls.bit_count() == 1:
+            self._notify(region, None)  # a process may be killed before its end
+        # Where a guard has failed before, the tree as a whole gives no answer that the others need.
+        if not tree.is_unguarded or (not region.failed and tree.holds(values)):
             return
-        of_inputs = tree.holds(values, inputs=True)
-        if not of_inputs or (sampled and not tree.holds(values)):
-            self._on_failure(values, of_inputs=not of_inputs)
-
-    def _on_failure(self, values: Locals, *, of_inputs: bool) -> None:
-        """Count the guards that fail; to list them takes milliseconds, so it is done once a kind of call."""
-        self._failing_calls += 1
-        kind = (self._tree.first_failing(values, inputs=of_inputs), *_kind(values))
-        known = self._kinds.get(kind)
-        if known is None or self._failing_calls <= _FIRST_CALLS or self._failing_calls % _SAMPLE == 0:
-            if known is None and self._region.calls > _FIRST_CALLS:
-                self._look_at_inputs(values)
-            failing = self._kinds[kind] = list(self._listed(values))
-        else:
-            failing = known
-            for guard in failing:
-                guard.calls += 1
-        if self._measures and any(
-            not guard.effect.distance and guard.calls in _MEASURED_CALLS for guard in failing
-        ):
+        known = len(region.failed)
+        failing = [guard for leaf in tree.failing(values) if (guard := self._note(leaf, values))]
+        if len(region.failed) > known and region.calls > _FIRST_CALLS:
+            self._look_at_inputs(values)
+        if self._measures and sum(self._is_new(guard, values) for guard in failing):
             self._measure(values, failing)
 
-    def _listed(self, values: Locals) -> Iterator[FailedGuard]:
-        for leaf in self._tree.failing(values):
-            guard = self._note(leaf, values)
-            if guard is not None:
-                yield guard
+    def _is_new(self, guard: FailedGuard, values: Locals) -> bool:
+        """Return whether the effect of a guard is to be measured for the values of this call."""
+        if guard.effect.distance:
+            return False
+        seen = self._measured.setdefault((guard.source, guard.kind), set())
+        now = replace(self._facts_of(guard, values)[1], address=0)
+        if len(seen) < _MOST_MEASURED and now not in seen:
+            seen.add(now)
+            return True
+        return guard.calls.bit_count() == 1
 
     def _note(self, leaf: FailedLeaf, values: Locals) -> FailedGuard | None:
         """Return the failed guard of a leaf, one failure later; None where too many are listed."""
@@ -215,16 +230,51 @@ class _Watch:
         if len(region.failed) >= MOST_LISTED:
             region.unlisted += 1
             return None
+        relation = leaf.relation
+        where = relation.where if relation else self._lines.get(leaf.source, "")
         guard = FailedGuard(
-            leaf.source, leaf.kind, leaf.text, self._lines.get(leaf.source, ""), GuardClass.SHOWN,
-            ABSENT, ABSENT, region.calls,
+            leaf.source, leaf.kind, leaf.text, where, GuardClass.SHOWN, ABSENT, ABSENT, region.calls,
+            relation=relation,
         )  # fmt: skip
-        guard.then = self._then.get(guard.subject, ABSENT)
-        guard.now = _facts(self._tree, guard.subject, values)
+        guard.then, guard.now = self._facts_of(guard, values)
         guard.guard_class = guard_class(leaf, guard.then, guard.now)
+        if guard.guard_class is GuardClass.SHOWN and self._setting_decides(guard, values):
+            guard.guard_class = GuardClass.DECIDES
         region.failed[key] = guard
-        self._tell(region, guard)
+        self._notify(region, guard)
         return guard
+
+    def _facts_of(self, guard: FailedGuard, values: Locals) -> tuple[InputFacts, InputFacts]:
+        """Return the facts of what a guard reads, when traced and now."""
+        tree, source = self._tree, guard.subject
+        if guard.relation is not None:
+            return self._sizes[source], _facts(tree, source, values)
+        if guard.kind in {ALIAS, DUPLICATE}:
+            facts = InputFacts("", "one tensor"), InputFacts("", "two tensors")
+            return facts if guard.kind == DUPLICATE else facts[::-1]
+        if source in tree.settings:
+            now = process_settings()[source]
+            return InputFacts("", setting_text(tree.settings[source])), InputFacts("", setting_text(now))
+        if source != guard.source:  # an attribute that hides one of the class, or is new
+            owner, _, name = source.rpartition(".")
+            inherited = hasattr(type(tree.read(owner, values)), name)
+            then = InputFacts("", "that of its class") if inherited else ABSENT
+            return then, _facts(tree, source, values)
+        return self._then.get(source, ABSENT), _facts(tree, source, values)
+
+    def _setting_decides(self, guard: FailedGuard, values: Locals) -> bool:
+        """Return whether a graph may compute something else under another setting, or with one tensor."""
+        tree = self._tree
+        if guard.kind == ALIAS:
+            return tree.writes_inputs
+        match guard.source:
+            case "grad mode":
+                return guard.now.value == "on" and any(map(_requires_grad, values.values()))
+            case "autocast" | "level of forward-mode AD":
+                return True
+            case "default dtype" | "default device" | "torch function modes":
+                return tree.makes_tensors
+        return guard.kind == "FUNCTORCH_STACK_MATCH"
 
     def _look_at_inputs(self, values: Locals) -> None:
         region = self._region
@@ -236,42 +286,122 @@ class _Watch:
             if differing and each.now is None:
                 each.now, each.first_call = now, region.calls
 
-    def _measure(self, values: Locals, failing: Iterable[FailedGuard]) -> None:
+    def _measure(self, values: Locals, failing: Sequence[FailedGuard]) -> None:
         """Run this call again on copies; guards that decide have its effect before those that are shown."""
         decide = [guard for guard in failing if guard.guard_class is GuardClass.DECIDES]
-        effect = self._effect(values, decide or failing)
-        for guard in decide if decide and effect.distance else failing:
-            before = guard.effect
+        joint = self._effect(values, decide or failing)
+        blamed = decide if decide and joint.distance else failing
+        effects = self._effects_alone(values, blamed, joint) if joint.distance else {}
+        for guard in blamed:
+            before, effect = guard.effect, effects.get(guard.subject, joint)
             if not before.distance and (effect.calls or not before.calls):
                 guard.effect = replace(effect, calls=before.calls + effect.calls)
-                self._tell(self._region, guard)
+                self._notify(self._region, guard)
 
-    def _effect(self, values: Locals, failing: Iterable[FailedGuard]) -> GuardEffect:
+    def _effects_alone(
+        self, values: Locals, failing: Sequence[FailedGuard], joint: GuardEffect
+    ) -> dict[str, GuardEffect]:
+        """Return the effect of each input by itself, where several changed: all others are put back.
+
+        Where the others cannot be put back, an input has no effect if nothing changes when it is put back.
+        """
+        subjects = list(dict.fromkeys(guard.subject for guard in failing))
+        if not 1 < len(subjects) <= _MOST_VARIED:
+            return {}
+        restored = {
+            guard.subject: self._restored(guard, values) for guard in failing
+        }  # fmt: skip
+        effects: dict[str, GuardEffect] = {}
+        for subject in subjects:
+            others = {each: restored[each] for each in subjects if each != subject}
+            if _UNKNOWN not in others.values():
+                effects[subject] = self._effect(values, failing, others)
+            elif restored[subject] is not _UNKNOWN:
+                without = self._effect(values, failing, {subject: restored[subject]})
+                same = without.calls and without.distance == joint.distance
+                effects[subject] = replace(joint, distance=0.0, reason="") if same else joint
+            else:
+                names = ", ".join(readable(each) for each in others if restored[each] is _UNKNOWN)
+                effects[subject] = replace(joint, together=words_of(names, 60))
+        # Where no input has an effect by itself, all of them have it together.
+        return effects if any(effect.distance for effect in effects.values()) else {}
+
+    def _restored(self, guard: FailedGuard, values: Locals) -> object:
+        """Return what a graph was traced with in place of an input, as far as it can be made again."""
+        source = guard.source
+        if guard.relation is not None or guard.is_setting or guard.kind in {ALIAS, DUPLICATE}:
+            return _UNKNOWN
+        if source in self._constants:
+            return self._constants[source]
+        try:
+            return _as_before(self._tree.read(source, values), guard.then)
+        except Exception:  # noqa: BLE001  # it is not there, or user code raises
+            return _UNKNOWN
+
+    def _effect(
+        self, values: Locals, failing: Iterable[FailedGuard], put_back: Mapping[str, object] | None = None
+    ) -> GuardEffect:
         if self._refusals >= _MOST_REFUSALS:
             return GuardEffect(reason=self._refusal)
         try:
-            apart = self._tree.difference(values)
+            apart = self._tree.difference(values, put_back)
         except CannotRerun as refused:
-            self._refusals += 1
-            self._refusal = str(refused)
-            return GuardEffect(reason=self._refusal)
-        if not apart.matters and not self._tree.is_interpreted and any(map(_is_of_layout, failing)):
+            if put_back is None:
+                self._refusals += 1
+                self._refusal = str(refused)
+            return GuardEffect(reason=str(refused))
+        if not apart.matters and not self._tree.is_interpreted and any(map(_is_of_kernels, failing)):
             return GuardEffect(
-                reason="its compiled kernels are for another dtype, device or stride, and are not run again"
+                reason="its kernels are for another dtype, device, size or stride, and are not run again"
             )
-        return GuardEffect(1, apart.distance if apart.matters else 0.0, apart.scale, "")
+        return GuardEffect(1, apart.distance if apart.matters else 0.0, apart.scale, apart.why)
 
 
-def _is_of_layout(guard: FailedGuard) -> bool:
-    """Return True for a failed guard on the layout of a tensor, which kernels may be made for."""
-    return guard.kind == "TENSOR_MATCH" and guard.guard_class is GuardClass.DECIDES
+_UNKNOWN = object()
+"""In place of a value that cannot be made again."""
+_MOST_VARIED = 8
+"""Inputs that are varied one by one; of more the effect is that of all together."""
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-def _kind(values: Locals) -> Iterator[InputFacts]:
-    """Yield the facts of the arguments in which calls of one kind agree: not their sizes and addresses."""
-    for value in values.values():
-        if not isinstance(value, nn.Module):
-            yield replace(input_facts(value), shape=(), stride=(), address=0)
+def _constant(tree: GuardTree, source: str, values: Locals) -> object:
+    """Return the value of a source where it is a number, a text or None, which hold no memory."""
+    try:
+        value = tree.read(source, values)
+    except Exception:  # noqa: BLE001  # nothing is there, or user code raises
+        return _UNKNOWN
+    return value if type(value) in _CONSTANTS else _UNKNOWN
+
+
+def _as_before(value: object, then: InputFacts) -> object:
+    """Return a tensor with dtype and strides of the trace, or a list or tuple of its length."""
+    if isinstance(value, Tensor) and then.kind == "tensor" and value.dim() == len(then.shape):
+        if str(value.device) != then.device or then.subclass:
+            return _UNKNOWN
+        dtype: torch.dtype = getattr(torch, then.dtype)
+        order = sorted(range(value.dim()), key=lambda dim: -then.stride[dim])
+        dense = value.detach().to(dtype).permute(order).contiguous()
+        made = dense.permute([order.index(dim) for dim in range(value.dim())])
+        return made.requires_grad_(then.requires_grad)
+    if isinstance(value, list | tuple) and then.value.startswith("of "):
+        length = int(then.value.removeprefix("of "))
+        return value[:length] if length <= len(value) else _UNKNOWN
+    return _UNKNOWN
+
+
+def _requires_grad(value: object) -> bool:
+    if isinstance(value, nn.Module):
+        return any(parameter.requires_grad for parameter in value.parameters())
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _is_of_kernels(guard: FailedGuard) -> bool:
+    """Return True for a failed guard on what kernels may be made for, and no eager kernel shows."""
+    if guard.guard_class is not GuardClass.DECIDES:
+        return False
+    equality = guard.relation is not None and guard.relation.assumed.startswith("equal")
+    of_process = guard.is_setting and guard.source not in {"grad mode", "autocast", "default dtype"}
+    return equality or of_process or guard.kind in {"TENSOR_MATCH", ALIAS}
 
 
 def _facts(tree: GuardTree, source: str, values: Locals) -> InputFacts:
@@ -281,11 +411,10 @@ def _facts(tree: GuardTree, source: str, values: Locals) -> InputFacts:
         return ABSENT
 
 
-# Guards about the state of the process, not about an input.
-_STATE = frozenset({"GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DUAL_LEVEL_MATCH"})
 # Dictionaries of modules, whose members are inputs by themselves, and names that Dynamo makes.
 _INTERNAL = re.compile(r"(?:\.|\[')(?:__dict__|_modules|_parameters|_buffers|__\w+__)(?:'\])?$|__import_|^L$")
-_IDENTITY = frozenset({"ID_MATCH", "DICT_VERSION", "OBJECT_ALIASING", "NO_TENSOR_ALIASING"})
+_IDENTITY = frozenset({"ID_MATCH", "DICT_VERSION"})
+_SHOWN = frozenset({ALIAS, *SETTING_KINDS.values(), "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"})
 _LAYOUT = ("kind", "subclass", "dtype", "device")
 
 
@@ -299,10 +428,12 @@ def guard_class(leaf: FailedLeaf, then: InputFacts, now: InputFacts) -> GuardCla
     """Return whether a failed guard decides, by its kind and by what differs between both calls."""
     if leaf.kind in {GONE, "WEAKREF_ALIVE"}:
         return GuardClass.NOT_ASKED
-    if leaf.kind in _STATE or leaf.source in {"", "L"} or SETTINGS.search(leaf.source):
+    if leaf.kind in {DUPLICATE, UNNAMED}:
+        return GuardClass.DECIDES
+    if leaf.kind in _SHOWN or leaf.source == "L" or SETTINGS.search(leaf.source):
         return GuardClass.SHOWN
-    if leaf.kind == SHAPE:
-        return GuardClass.SHOWN if leaf.specialised else GuardClass.DECIDES
+    if leaf.relation is not None:
+        return GuardClass.SHOWN if leaf.relation.specialised else GuardClass.DECIDES
     if leaf.kind == PRESENCE:
         return GuardClass.DECIDES if then.kind != "absent" else GuardClass.NOT_ASKED
     if leaf.kind == "TENSOR_MATCH":
@@ -321,11 +452,3 @@ def _fits(wanted: tuple[int | None, ...] | None, found: tuple[int, ...]) -> bool
     return len(wanted) == len(found) and all(
         want is None or want == have for want, have in zip(wanted, found, strict=True)
     )
-
-
-def _plain(source: str) -> str:
-    """Return a source as a user writes it: `L['self'].factor` is `self.factor`."""
-    for prefix in ("L['", "G['"):
-        if source.startswith(prefix):
-            return source.removeprefix(prefix).replace("']", "", 1)
-    return source

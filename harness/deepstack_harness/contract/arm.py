@@ -282,6 +282,11 @@ def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
     )
 
 
+def arm_names(written: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of arms, written one by one or in one text with commas."""
+    return tuple(name.strip() for name in written.split(",")) if isinstance(written, str) else tuple(written)
+
+
 def every_arm() -> Sequence[ArmSpec]:
     """Return the usual arms: controls, compiled arms by backend (cheap first), then unusual arms."""
     controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]

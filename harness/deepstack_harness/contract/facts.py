@@ -122,7 +122,7 @@ class AccessFacts:
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the union of ranges in their order, neighbours join_accesses."""
+    """Return the union of ranges in their order; those that touch are joined."""
     union: list[Span] = []
     for begin, end in sorted(spans):
         if union and begin <= union[-1][1]:
@@ -378,8 +378,8 @@ class OnDevice:
 
     `first` says which delays the first of these had.  `ended` is empty, or how the process
     ended that gave no answer (it hung, or crashed), and then nothing else is known.
-    `microseconds` are those of one call at the sizes of `cases.real_streams`,
-    without delays, of the variant and of the projections one after the other.
+    `microseconds` are those of one call without delays, at the sizes that the caller chose,
+    of the variant and of the projections one after the other.
     """
 
     device: str

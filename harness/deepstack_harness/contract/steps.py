@@ -27,9 +27,11 @@ Aspect = Literal[
     "strides",
     "requires_grad",
     "address",
+    "identity",
 ]
-"""In what an input differs from the warm-up; the last five are its layout (I2).  `data` are other numbers in
-a tensor: no guard is about them, and a region that reads them shows it."""
+"""In what an input differs from the warm-up; `LAYOUT` are its layout (I2).  `data` are other numbers in a
+tensor: no guard is about them, and a region that reads them shows it.  `identity`: whether it is one tensor
+with another input."""
 LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "requires_grad", "address"})
 
 
@@ -37,7 +39,8 @@ LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "requires_g
 class ChangedInput:
     """An input that differs from every step of the warm-up.
 
-    `then` and `now` are its facts in words in the last step of the warm-up and in this one.  `influence` is
+    `then` and `now` are its facts in words in the last step of the warm-up and in this one; `other` is the
+    input that it was one tensor with, or is now, "" for an aspect that has none.  `influence` is
     the largest absolute difference that it makes in the uncompiled code: the answer as it is, against the
     answer with the warm-up's value in its place; None where that could not be run.  `remains` is the distance
     of the compiled answer from the latter: 0 says that the region went on without the change.
@@ -49,6 +52,25 @@ class ChangedInput:
     now: str
     influence: float | None = None
     remains: float | None = None
+    other: str = ""
+
+    @property
+    def key(self) -> str:
+        """What is varied to measure the influence: an input, its identity with another, its requires_grad."""
+        if self.aspect == "requires_grad":
+            return f"{self.name}.requires_grad"
+        return f"{self.name} is {self.other}" if self.other else self.name
+
+    @property
+    def explains(self) -> bool:
+        """True where the compiled answer is that of the uncompiled code without this change."""
+        return self.remains == 0 and bool(self.influence)
+
+    def __str__(self) -> str:
+        """Return the change in words."""
+        if self.other:
+            return f"`{self.other}` and `{self.name}` were {self.then} in the warm-up and are {self.now} now"
+        return f"`{self.name}` was {self.then} in the warm-up and is {self.now} now"
 
 
 @dataclass(frozen=True)
@@ -131,12 +153,14 @@ class SteppedRegion:
 class SteppedHistory:
     """A history of calls in words, what was measured over it, and a program that shows it with torch alone.
 
-    `script` is empty where a step cannot be written as text.
+    `script` is empty where a step cannot be written as text.  `undrawn` are the parameters, with their
+    annotations, for which no history has another value.
     """
 
     words: str
     region: SteppedRegion
     script: str = ""
+    undrawn: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

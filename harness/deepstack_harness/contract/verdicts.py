@@ -221,6 +221,8 @@ class Judgement:
     exception: str = ""
     chances: int | None = None
     call: str = ""
+    wrong_rows: frozenset[tuple[int, int, int]] = frozenset()
+    """The step, the level and the row of every wrong row."""
 
     @property
     def step(self) -> int | None:

@@ -120,6 +120,8 @@ class BoundClass(Generic[H]):
         that names file and line when `__init__` cannot be run.
         """
         instance = self.host.__new__(self.host)
+        # A class with a base in another module may be cut without the line that leads here.
+        nn.Module.__init__(instance)
         try:
             with _ambient(dtype, device):
                 prepare(instance)

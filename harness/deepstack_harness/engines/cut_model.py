@@ -169,9 +169,10 @@ class ModelCut:
             yield from self.base.chain
 
     def inherited(self) -> Inherited:
-        """Return what a class in another file gets from this one."""
-        definition = class_named(self.file, self.cut.class_name)
-        return Inherited(members_of(definition, self.file), self.cut)
+        """Return what a class in another file gets from this one, and from those that it is derived from."""
+        own = members_of(class_named(self.file, self.cut.class_name), self.file)
+        above = self.base.inherited().members if self.base else {}
+        return Inherited({**above, **own}, self.cut)
 
 
 def cut_model(source: Source, model: ModelClass, way: Way, base: ModelCut | None = None) -> ModelCut:

@@ -12,11 +12,13 @@ Engines carry a payload in one of three ways:
 
 import ast
 import gc
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 
 from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
 from deepstack_harness.engines.cut_class import STORAGE
@@ -36,6 +38,7 @@ from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
     class_named,
+    imported_files,
     package_imports,
     parse,
 )
@@ -53,6 +56,7 @@ from deepstack_harness.sources.source import (
     NoSuchMember,
     Source,
     SourceFile,
+    inside_package,
 )
 
 SINCE = "this release"
@@ -210,23 +214,33 @@ class DeepstackCut:
 
 @dataclass(frozen=True)
 class _SourceClass:
-    """A class statement, and the file it stands in."""
+    """A class by its name, and the file that it is in, which is parsed when `node` is read."""
 
-    node: ast.ClassDef
+    name: str
     member: str
     file: SourceFile
+    named: frozenset[str] = frozenset()
+    """The words between the parentheses of the statement."""
 
     @property
     def place(self) -> tuple[str, str]:
         """Its file and its name, which no other class has both of."""
-        return self.member, self.node.name
+        return self.member, self.name
+
+    @cached_property
+    def node(self) -> ast.ClassDef | None:
+        """The statement; None where the text only looks like one, as in a docstring."""
+        classes = (node for node in parse(self.file).body if isinstance(node, ast.ClassDef))
+        return next((node for node in classes if node.name == self.name), None)
 
     @property
     def bases(self) -> list[str]:
-        return [base.id for base in self.node.bases if isinstance(base, ast.Name)]
+        bases = self.node.bases if self.node else ()
+        return [base.id for base in bases if isinstance(base, ast.Name)]
 
     def method(self, name: str) -> ast.FunctionDef | None:
-        methods = (node for node in self.node.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        body = self.node.body if self.node else ()
+        methods = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
         return next(methods, None)
 
 
@@ -237,8 +251,7 @@ def find_cuts(source: Source, files: ModelFiles) -> list[DeepstackCut]:
     deeply, `MachineError` when the source cannot be fetched.
     """
     with collector_paused(), depth_limited(source):
-        finder = _Finder(source, files, list(_classes(source, files)))
-        return finder.cuts()
+        return Finder(source, files).cuts()
 
 
 @contextmanager
@@ -269,41 +282,97 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+_CLASS = re.compile(r"^class +(\w+)(?:\(([^)]*)\))?", re.MULTILINE)
+
+
 def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
     """Yield every class of the files that have the engine's word, or a method that may store a payload."""
     words = (files.word, f"def {EMBED}(")
     for member in sorted({member for word in words for member in source.mentioning(files.folder, word)}):
         file = source.read(member)
-        names = set[str]()
-        for node in parse(file).body:
-            if isinstance(node, ast.ClassDef) and node.name not in names:  # a second one refuses the first
-                names.add(node.name)
-                yield _SourceClass(node, member, file)
+        statements = _CLASS.findall(file.text)
+        for name in dict.fromkeys(name for name, _ in statements):
+            named = {word for each, bases in statements if each == name for word in re.findall(r"\w+", bases)}
+            yield _SourceClass(name, member, file, frozenset(named))
 
 
-class _Finder:
+class Finder:
     """The classes of one source, each cut once, base classes first."""
 
-    def __init__(self, source: Source, files: ModelFiles, classes: Sequence[_SourceClass]) -> None:
+    def __init__(self, source: Source, files: ModelFiles) -> None:
+        """List the classes of the files that `files` describes; a file is parsed when one of them is used."""
         self._source = source
         self._files = files
-        self._classes = {source_class.place: source_class for source_class in classes}
-        self._named = {source_class.node.name: source_class for source_class in classes}
+        self._classes = {source_class.place: source_class for source_class in _classes(source, files)}
+        self._named = {source_class.name: source_class for source_class in self._classes.values()}
         self._done: dict[tuple[str, str], DeepstackCut] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
-    def cuts(self) -> list[DeepstackCut]:
-        """Cut every class that keeps a payload; classes of one name get the name of their folder too."""
-        carriers = [
-            source_class for source_class in self._classes.values() if self.keeps_payload(source_class)
-        ]
-        names = Counter(source_class.node.name for source_class in carriers)
+    def cuts(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
+        """Cut every class that keeps a payload and is `wanted`, by its name and file, in the order of files.
+
+        Classes of one name get the name of their folder too.
+        """
         return [
-            self.cut(source_class)
-            if names[source_class.node.name] == 1
-            else replace(self.cut(source_class), model_class=_qualified_name(source_class, carriers))
-            for source_class in carriers
+            replace(self.cut(source_class), model_class=name)
+            for name, source_class in self.carriers.items()
+            if wanted(name, source_class.member)
         ]
+
+    def cut_named(self, model_class: str) -> DeepstackCut | None:
+        """Cut one class as `cuts` does, and parse only the files that it needs; None where there is none."""
+        class_name = model_class.rpartition(".")[2]
+        equals = [source_class for source_class in self._classes.values() if source_class.name == class_name]
+        found = _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
+        return None if found is None else replace(self.cut(found), model_class=model_class)
+
+    @cached_property
+    def carriers(self) -> Mapping[str, _SourceClass]:
+        """The classes that keep a payload, by the names under which they are judged."""
+        return _by_unique_name(filter(self.keeps_payload, self._classes.values()))
+
+    def assume(self, known: Collection[tuple[str, str]], changed: Collection[str]) -> None:
+        """Take it that of the classes in files that are not `changed` the `known` ones keep a payload.
+
+        They are given by file and name.  Classes with a base in a changed file are looked at.
+        """
+        touched = {each.name for each in self._classes.values() if each.member in changed}
+        while more := {each.name for each in self._classes.values() if each.named & touched} - touched:
+            touched |= more
+        self.carriers = _by_unique_name(
+            each
+            for each in self._classes.values()
+            if (self.keeps_payload(each) if each.name in touched else each.place in known)
+        )
+
+    def derived_from(self, model_class: str) -> list[str]:
+        """Return the names of the classes with a payload that a class is derived from, the nearest first."""
+        names = {each.place: name for name, each in self.carriers.items()}
+        lineage = self._lineage(self.carriers[model_class])
+        return [names[each.place] for each in lineage[1:] if each.place in names]
+
+    def files_of(self, model_class: str) -> frozenset[str]:
+        """Return the files of which a class depends: those that it was cut from, and what these import.
+
+        Files of classes above it are among them.
+        """
+        source_class = self.carriers[model_class]
+        module = source_class.member.partition("/")[0]
+        names = {each.filename for each in _files_in(self.cut(source_class), set())}
+        members = {inside_package(name, module) for name in names}
+        members |= {each.member for each in self._lineage(source_class)}
+        for member in list(members):
+            with suppress(NoSuchMember):
+                members |= imported_files(self._source.read(member), member)
+        return frozenset(members)
+
+    def _lineage(
+        self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()
+    ) -> list[_SourceClass]:
+        """Return a class and the classes above it in this source, the nearest first."""
+        on_the_way = (*derived, source_class.place)
+        above = [self._lineage(base, on_the_way) for base in self._bases(source_class, on_the_way)]
+        return [source_class, *(each for lineage in above for each in lineage)]
 
     def keeps_payload(self, source_class: _SourceClass) -> bool:
         """Tell whether the class hands its payload on without being given it.
@@ -360,7 +429,7 @@ class _Finder:
         base = next(filter(self.keeps_payload, self._bases(source_class, derived)), None)
         inherited = self.cut(base, derived) if base else None
         if inherited is not None and source_class.method("__init__") is None:
-            return replace(inherited, model_class=source_class.node.name, member=source_class.member)
+            return replace(inherited, model_class=source_class.name, member=source_class.member)
         model = self._model(source_class)
         above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
         ways = self._files
@@ -368,7 +437,7 @@ class _Finder:
         by_forward = ways.forward
         forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
         text = self._text_model(source_class) if isinstance(forward, ModelCut) else ""
-        return DeepstackCut(source_class.node.name, source_class.member, methods, forward, text=text)
+        return DeepstackCut(source_class.name, source_class.member, methods, forward, text=text)
 
     def _text_model(self, source_class: _SourceClass) -> TextCut | str:
         """Cut the compiled text model that a class hands its payload to, or say why there is none."""
@@ -390,14 +459,14 @@ class _Finder:
                 arguments = [name for name in arguments_of(forward) if name in payload_names]
                 if not arguments or not _has_layers(forward):
                     continue
-                at = f"{made.member}:{made.node.lineno}"
-                if is_compiled(made.node) or is_compiled(defining.node):
+                at = f"{made.member}:{made.node.lineno if made.node else 1}"
+                if any(each.node and is_compiled(each.node) for each in (made, defining)):
                     return self._cut_text(defining, arguments[0], at)
-                uncompiled = f"its text model {made.node.name} ({at}) is not compiled"
+                uncompiled = f"its text model {made.name} ({at}) is not compiled"
         return uncompiled or "no compiled text model was found behind it"
 
     def _cut_text(self, source_class: _SourceClass, argument: str, at: str) -> TextCut | str:
-        model = ModelClass(source_class.member, source_class.node.name, SINCE, parts=self._files.parts)
+        model = ModelClass(source_class.member, source_class.name, SINCE, parts=self._files.parts)
         try:
             return cut_forward(self._source, model, argument, at)
         except UsageError as error:
@@ -416,8 +485,8 @@ class _Finder:
         return next(filter(None, defining), None)
 
     def _model(self, source_class: _SourceClass) -> ModelClass:
-        known = (model for model in self._files.known if model.class_name == source_class.node.name)
-        model = next(known, ModelClass(source_class.member, source_class.node.name, since="this release"))
+        known = (model for model in self._files.known if model.class_name == source_class.name)
+        model = next(known, ModelClass(source_class.member, source_class.name, since="this release"))
         return replace(model, member=source_class.member, parts=self._files.parts)
 
 
@@ -426,17 +495,40 @@ def _has_layers(forward: ast.FunctionDef) -> bool:
     return any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
 
 
+def _files_in(part: object, seen: set[int]) -> Iterator[SourceFile]:
+    """Yield every file that a cut is made of."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if isinstance(part, SourceFile):
+        yield part
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from _files_in(getattr(part, each.name), seen)
+    elif isinstance(part, Mapping):
+        for value in part.values():
+            yield from _files_in(value, seen)
+    elif isinstance(part, tuple | list | set | frozenset):
+        for value in part:
+            yield from _files_in(value, seen)
+
+
+def _by_unique_name(classes: Iterable[_SourceClass]) -> dict[str, _SourceClass]:
+    """Return classes by their names; those of one name get the name of their folder too."""
+    carriers = list(classes)
+    names = Counter(source_class.name for source_class in carriers)
+    return {
+        each.name if names[each.name] == 1 else _qualified_name(each, carriers): each for each in carriers
+    }
+
+
 def _qualified_name(source_class: _SourceClass, others: Sequence[_SourceClass]) -> str:
-    """Return the name of a class behind the last folder or file that tells it from its equals."""
-    equals = [
-        each
-        for each in others
-        if each.node.name == source_class.node.name and each.place != source_class.place
-    ]
+    """Return the name of a class after the last folder or file that tells it from its equals."""
+    equals = [each for each in others if each.name == source_class.name and each.place != source_class.place]
     parts = source_class.member.removesuffix(".py").split("/")
     theirs = [set(other.member.removesuffix(".py").split("/")) for other in equals]
     apart = [part for part in parts if not any(part in each for each in theirs)]
-    return f"{apart[-1] if apart else '.'.join(parts)}.{source_class.node.name}"
+    return f"{apart[-1] if apart else '.'.join(parts)}.{source_class.name}"
 
 
 def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:

@@ -14,9 +14,9 @@ Their payloads were read in releases and repositories of August to November 2026
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,6 +28,8 @@ from deepstack_harness.contract.names import Entry, Names
 from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
+    Finder,
+    collector_paused,
     depth_limited,
     find_argument_cuts,
     find_cuts,
@@ -331,16 +333,37 @@ def _lineage(
             yield from _lineage(source, cuts, cuts[base.id], on_the_way)
 
 
-def cuts_of(source: Source) -> list[DeepstackCut]:
-    """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
+def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
+    """Find and cut the deepstack classes of a source that are `wanted`, by name and file.
+
+    Raises what `find_cuts` raises.
+    """
     engine = engine_of(source)
     if engine.overlay is not None:
-        return find_patched(source, engine.overlay)
-    if engine.argument is not None:
-        return find_argument_cuts(source, engine.argument)
-    if engine.split is not None:
-        return find_split_cuts(source, engine.split)
-    return find_cuts(source, engine.files)
+        cuts = find_patched(source, engine.overlay)
+    elif engine.argument is not None:
+        cuts = find_argument_cuts(source, engine.argument)
+    elif engine.split is not None:
+        cuts = find_split_cuts(source, engine.split)
+    else:
+        with collector_paused(), depth_limited(source):
+            return finder_of(source).cuts(wanted)
+    return [class_cut for class_cut in cuts if wanted(class_cut.model_class, class_cut.member)]
+
+
+@lru_cache(maxsize=4)
+def finder_of(source: Source) -> Finder:
+    """Return what finds the classes of a source whose engine keeps its payload in classes."""
+    return Finder(source, engine_of(source).files)
+
+
+def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
+    """Cut one deepstack class of a source; None where there is none.  Raises what `cuts_of` raises."""
+    engine = engine_of(source)
+    if engine.overlay is None and engine.argument is None and engine.split is None:
+        with collector_paused(), depth_limited(source):
+            return finder_of(source).cut_named(model_class)
+    return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
 
 
 def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:

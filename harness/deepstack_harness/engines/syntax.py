@@ -110,6 +110,20 @@ def package_imports(file: SourceFile, member: str) -> Mapping[str, tuple[str, st
     return imports
 
 
+@_cached
+def imported_files(file: SourceFile, member: str) -> frozenset[str]:
+    """Return the files that a file may import from its own package, anywhere: a module or a package each."""
+    modules = set[str]()
+    for node in ast.walk(parse(file)):
+        if isinstance(node, ast.ImportFrom) and (node.level or _is_in(member, node.module)):
+            module = absolute_module(node, member)
+            modules |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names if _is_in(member, alias.name)}
+    paths = {module.replace(".", "/") for module in modules}
+    return frozenset(f"{path}{end}" for path in paths for end in (".py", "/__init__.py"))
+
+
 def _is_in(member: str, module: str | None) -> bool:
     return (module or "").startswith(f"{member.partition('/')[0]}.")
 

@@ -43,7 +43,8 @@ class Gemma4Config(DecoderConfig):
 
     `width` is the number of columns of a level (`hidden_size_per_layer_input`: 256 in E2B and E4B), whose
     number is that of the layers.  Every `pattern`-th layer is a full one, whose rotary base is
-    `full_theta`, and which turns only a `turned` share of the lanes; the others are sliding ones.
+    `full_theta`, and which turns only the share `partial_rotary_factor` of the lanes; the others are
+    sliding ones.
     Heads are small, because logits are scaled by 1: with 32 lanes of random weights they are so sharp that
     rounding alone moves outputs by 1e-5.
     """
@@ -54,7 +55,7 @@ class Gemma4Config(DecoderConfig):
     width: int = 32
     pattern: int = 2
     full_theta: float = 1e6
-    turned: float = 0.25
+    partial_rotary_factor: float = 0.25
 
     def __post_init__(self) -> None:
         """Check the sizes; raises `UsageError` for those that do not go together."""
@@ -73,11 +74,11 @@ class Gemma4Config(DecoderConfig):
 
 
 class PartialRope(Rope):
-    """Rotary angles of a full layer: the lanes behind the first `turned` share do not turn."""
+    """Rotary angles of a full layer: only the first `partial_rotary_factor` (0 .. 1) of the lanes turns."""
 
-    def __init__(self, head_dim: int, theta: float, turned: float) -> None:
+    def __init__(self, head_dim: int, theta: float, partial_rotary_factor: float) -> None:
         super().__init__(head_dim, theta)
-        self.lanes = int(turned * head_dim // 2)
+        self.lanes = int(partial_rotary_factor * head_dim // 2)
 
     @override
     def forward(self, positions_3N: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -154,7 +155,7 @@ class Gemma4Decoder(nn.Module):
         self.per_layer_model_projection = nn.Linear(c.hidden, c.layers * c.width, bias=False)
         self.per_layer_projection_norm = RMSNorm(c.width, c.eps)
         self.rotary_sliding = Rope(c.head_dim, c.theta)
-        self.rotary_full = PartialRope(c.head_dim, c.full_theta, c.turned)
+        self.rotary_full = PartialRope(c.head_dim, c.full_theta, c.partial_rotary_factor)
         self.full = tuple(c.is_full(layer) for layer in range(c.layers))
         self.scale = c.hidden**-0.5
         self.width = c.width

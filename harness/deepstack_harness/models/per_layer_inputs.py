@@ -67,7 +67,6 @@ class SentTensors:
         return self.tensors[name]
 
 
-Sent = SentTensors
 Payload = tuple[Tensor, ...] | None
 
 
@@ -96,7 +95,7 @@ class Gemma4Stages(nn.Module):
         sent = SentTensors({"hidden_states": between, "per_layer_inputs": mixed})
         return self.second(positions, sent, None)
 
-    def second(self, positions: Tensor, sent: Sent, per_layer_inputs: Tensor | None) -> Tensor:
+    def second(self, positions: Tensor, sent: SentTensors, per_layer_inputs: Tensor | None) -> Tensor:
         """Run the second stage: positions (3, n), what was sent, (n, levels, width) or None -> (n, h).
 
         `per_layer_inputs` is the argument of the model's own forward, which no caller gives a later stage.
@@ -125,7 +124,7 @@ class PerLayerPipeline(Engine):
 
 class _AsksByGet(Gemma4Stages):
     @override
-    def second(self, positions: Tensor, sent: Sent, per_layer_inputs: Tensor | None) -> Tensor:
+    def second(self, positions: Tensor, sent: SentTensors, per_layer_inputs: Tensor | None) -> Tensor:
         """Run the second stage: positions (3, n), what was sent, (n, levels, width) or None -> (n, h)."""
         mixed: Tensor | None = sent.get("per_layer_inputs")  # type: ignore[attr-defined]  # the fault
         return self.layers_and_norm(positions, sent["hidden_states"], mixed)
@@ -150,7 +149,7 @@ class GraphedStages(Gemma4Stages):
         self._held: dict[tuple[str, int], Tensor] = {}
 
     @override
-    def second(self, positions: Tensor, sent: Sent, per_layer_inputs: Tensor | None) -> Tensor:
+    def second(self, positions: Tensor, sent: SentTensors, per_layer_inputs: Tensor | None) -> Tensor:
         """Run the second stage: positions (3, n), what was sent, (n, levels, width) or None -> (n, h)."""
         if not self.replays:
             return super().second(positions, sent, per_layer_inputs)

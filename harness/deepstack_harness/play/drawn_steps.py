@@ -6,11 +6,13 @@ between two calls.  `pairs` tries each setting behind the call as it was, and be
 hypothesis draw longer histories.  A call that the uncompiled code refuses is no step.
 """
 
+import dataclasses
 import enum
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
@@ -22,10 +24,21 @@ from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
-from deepstack_harness.errors import UsageError
-from deepstack_harness.play.region_calls import Call, Step, StepOptions, copying, parameters_of
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.play.region_calls import (
+    Call,
+    Step,
+    StepOptions,
+    arguments_of,
+    call_of,
+    copied,
+    copying,
+    parameters_of,
+    run_call,
+)
 from deepstack_harness.play.region_state import Copier, Region, set_value, state_of
 from deepstack_harness.play.steps import measure_steps
+from deepstack_harness.play.uncompiled_calls import UncompiledRun
 
 WIDTH, ROWS = 8, 4
 """Sizes of a tensor that nothing is known of: (4, 8)."""
@@ -51,25 +64,81 @@ class DrawnHistory:
 def example_call(region: Region) -> Call:
     """Return a call by the annotations: tensors are (4, 8) float32, optional ones are given too.
 
-    Raises `UsageError` for a parameter without default and without an annotation that says what it takes.
+    Raises `UsageError` for a parameter without default and without an annotation that says what it takes,
+    and where the region does not take the call.
     """
     generator = torch.Generator().manual_seed(0)
     arguments: dict[str, object] = {}
     for name, parameter in parameters_of(region).items():
-        kinds = _kinds(_annotation(region, name, parameter))
-        if Tensor in kinds:
-            arguments[name] = torch.randn(ROWS, WIDTH, generator=generator)
-        elif parameter.default is not inspect.Parameter.empty:
-            arguments[name] = parameter.default
-        elif kinds & {int, float, bool}:
-            arguments[name] = next(kind for kind in (int, float, bool) if kind in kinds)(2)
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        annotation = _annotation(region, name, parameter)
+        if parameter.default is inspect.Parameter.empty:
+            arguments[name] = _drawn(annotation, generator)
+        elif isinstance(parameter.default, Tensor) or parameter.default is None:
+            arguments[name] = _drawn(annotation, generator, parameter.default)
         else:
+            arguments[name] = parameter.default
+        if arguments[name] is _NOTHING:
             raise UsageError(
-                f"nothing says what '{name}' takes: annotate it as a Tensor or a number, or name a "
-                f"function that "
-                "returns (callable, steps)"
+                f"nothing says what '{_in_words(name, parameter)}' takes: annotate it as a Tensor, a number "
+                f"or a dataclass of such, or {_OWN_CALLS}"
             )
-    return Call(**arguments)
+    only_by_place = {each.kind for each in parameters_of(region).values()} & {
+        inspect.Parameter.POSITIONAL_ONLY
+    }
+    call = call_of(region, arguments) if only_by_place else Call(**arguments)
+    copy, (drawn,) = copied(region, [call])
+    assert isinstance(drawn, Call)
+    with torch.compiler.set_stance("force_eager"):
+        raised = run_call(copy, drawn, 0).raised
+    if raised:
+        raise UsageError(f"{call}, as drawn by the annotations, ends with {raised}: {_OWN_CALLS}")
+    return call
+
+
+_NOTHING = object()
+_OWN_CALLS = "name a function that returns (callable, steps)"
+
+
+def _drawn(annotation: object, generator: torch.Generator, otherwise: object = _NOTHING) -> object:
+    """Return a value of an annotation; `otherwise` where nothing says how to make one."""
+    kinds = _kinds(annotation)
+    if Tensor in kinds:
+        return torch.randn(ROWS, WIDTH, generator=generator)
+    for kind in kinds:
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            hints = typing.get_type_hints(kind)
+            drawn = {
+                each.name: _drawn(hints[each.name], generator)
+                for each in dataclasses.fields(kind)
+                if each.init and each.default is each.default_factory  # both are missing
+            }
+            if _NOTHING not in drawn.values():
+                return kind(**drawn)
+    if otherwise is _NOTHING and kinds & {int, float, bool}:
+        return next(kind for kind in (int, float, bool) if kind in kinds)(2)
+    return otherwise
+
+
+def undrawn(region: Region, call: Call) -> list[str]:
+    """Return the parameters that have one value in all calls: nothing says how to make another."""
+    varied = {each.input for each in settings_of(region, call)}
+    given = arguments_of(region, call)
+    return [
+        _in_words(name, parameter)
+        for name, parameter in parameters_of(region).items()
+        if name not in varied
+        and not isinstance(given.get(name), Tensor)
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
+
+
+def _in_words(name: str, parameter: inspect.Parameter) -> str:
+    written = parameter.annotation
+    if written is inspect.Parameter.empty:
+        return name
+    return f"{name}: {written if isinstance(written, str) else inspect.formatannotation(written)}"
 
 
 def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
@@ -179,12 +248,34 @@ def _changes(
             yield from ((str(member), _Constant(member)) for member in others)
         case int() | float():
             yield repr(value + 1), _Constant(value + 1)
+        case _:
+            yield from _changes_of_members(value)
+
+
+def _changes_of_members(value: object) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    match value:
         case list() | tuple() if value:
             yield "empty", _Constant(type(value)())
             yield "a member more", lambda members: type(members)([*members, members[-1]])
         case dict():
             for key in value:
                 yield f"without {key!r}", _Without(key)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            hints = typing.get_type_hints(type(value))
+            for each in dataclasses.fields(value):
+                before, hint = getattr(value, each.name), hints[each.name]
+                for words, change in _changes(before, hint, type(None) in _kinds(hint)):
+                    yield f"{each.name}: {words}", _WithField(each.name, change)
+
+
+class _WithField:
+    """A dataclass with another value in one field."""
+
+    def __init__(self, name: str, change: Callable[[Any], object]) -> None:
+        self._name, self._change = name, change
+
+    def __call__(self, value: Any) -> object:  # noqa: ANN401  # a dataclass
+        return dataclasses.replace(value, **{self._name: self._change(getattr(value, self._name))})
 
 
 class _Without:
@@ -250,8 +341,11 @@ def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> 
 def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
     """Judge a history.
 
-    None where the uncompiled code raises in it, or the region cannot be compiled for it.
+    None where the uncompiled code raises in it, which is found before anything is compiled.
     """
+    with torch.compiler.set_stance("force_eager"), suppress(NotMeasured):
+        if any(wanted.left.raised for wanted in UncompiledRun(copying(region, steps), options).run()):
+            return None
     measured = measure_steps(copying(region, steps), options, name)
     raises = any(call.wanted for arm in measured.arms for call in arm.calls)
     return None if raises else judge_steps(measured)

@@ -5,6 +5,7 @@ state of the region (`region_state`).
 """
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -15,7 +16,7 @@ from torch import Tensor
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.steps import STEP_ARMS
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError, passes_through, unknown_name
 from deepstack_harness.play.region_state import (
     Copier,
     Region,
@@ -235,9 +236,27 @@ def error_text(error: BaseException) -> str:
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
     """Return by name what the answer, the arguments and the state hold, with a copy of each tensor."""
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
-    for name, value in arguments_of(region, call).items():
-        held |= {f"argument {each}": inner for each, inner in values_in(name, value).items()}
+    held |= {f"argument {name}": value for name, value in inputs_in(arguments_of(region, call)).items()}
     return frozen(held | state_of(region))
+
+
+def refuse_unbound(words: str, region: Region, call: Call) -> None:
+    """Raise `UsageError` for a call that the signature of a region does not take; `words` say which one.
+
+    It is meant for a call that ended with a `TypeError`: a wrapper may take more than its signature has.
+    """
+    try:
+        signature = inspect.Signature(list(parameters_of(region).values()))
+    except (TypeError, ValueError):
+        return
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    unknown = [name for name in call.kwargs if name not in signature.parameters]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise UsageError(f"{words}: {unknown_name('argument', unknown[0], list(signature.parameters))}")
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise UsageError(f"{words}: {call} does not fit {signature}: {error}") from None
 
 
 def parameters_of(region: Region) -> Mapping[str, inspect.Parameter]:
@@ -263,10 +282,26 @@ def arguments_of(region: Region, call: Call) -> dict[str, object]:
     return dict(bound.arguments)
 
 
+def call_of(region: Region, arguments: Mapping[str, object]) -> Call:
+    """Return the call that has the arguments of `arguments_of`."""
+    try:
+        signature = inspect.Signature(list(parameters_of(region).values()))
+    except (TypeError, ValueError):
+        given = [value for name, value in arguments.items() if name.startswith("argument_")]
+        return Call(*given, **dict(list(arguments.items())[len(given) :]))
+    bound = inspect.BoundArguments(signature, OrderedDict(arguments))
+    return Call(*bound.args, **bound.kwargs)
+
+
 def side_inputs(region: Region, call: Call) -> dict[str, object]:
     """Return all side inputs of a call by name: what the arguments hold, and the state of the region."""
-    held = dict(state_of(region))
-    for name, value in arguments_of(region, call).items():
+    return {**state_of(region), **inputs_in(arguments_of(region, call))}
+
+
+def inputs_in(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return what arguments hold, by name."""
+    held: dict[str, object] = {}
+    for name, value in arguments.items():
         held |= values_in(name, value)
     return held
 

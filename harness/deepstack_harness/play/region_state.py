@@ -8,11 +8,11 @@ functions.  Classes and globals have no copies, because methods would not see th
 back.
 """
 
+import ast
 import copy
 import enum
 import functools
 import io
-import re
 import types
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,8 +42,13 @@ _DEEPEST = 6
 class Copier:
     """Copies regions and arguments together; what two of them share is shared by their copies."""
 
-    def __init__(self, code: Iterable["Code"] = ()) -> None:
-        """Begin with nothing copied.  The globals that `code` names stay what they are, wherever met."""
+    def __init__(self, code: Iterable["Code"] = (), *, leaves: bool = True) -> None:
+        """Begin with nothing copied.  Globals that `code` names stay what they are, wherever met.
+
+        Copies of what autograd made are leaves, about which Dynamo does not warn; without `leaves` they can
+        be written in place.
+        """
+        self._leaves = leaves
         self._memo: dict[int, Any] = {}
         for function in code:
             if isinstance(function, types.FunctionType):
@@ -85,9 +90,16 @@ class Copier:
         self._memo.setdefault(id(self._memo), []).append(value)  # keeps it alive, as deepcopy does
 
     def _add_leaf(self, leaf: object) -> None:
-        """Copy tensors that autograd made, which deepcopy refuses; a copy is a leaf."""
+        """Copy tensors that autograd made, which deepcopy refuses."""
         if isinstance(leaf, Tensor) and not leaf.is_leaf and id(leaf) not in self._memo:
-            copied = copy.deepcopy(leaf.detach(), self._memo).requires_grad_(leaf.requires_grad)
+            copied = copy.deepcopy(leaf.detach(), self._memo)
+            copied.requires_grad_(self._leaves)
+            if not self._leaves:
+                try:
+                    with torch.enable_grad():
+                        copied.mul_(torch.ones((), dtype=leaf.dtype, device=leaf.device, requires_grad=True))
+                except RuntimeError:  # 8 bits, expanded: a leaf is the nearest copy
+                    copied.requires_grad_()
             self._memo[id(leaf)] = copied
             self._memo.setdefault(id(self._memo), []).append(leaf)
 
@@ -169,12 +181,14 @@ Code = types.FunctionType | type
 
 
 class _Seen(set[int]):
-    """The objects that were read, by id; beside them the code, and where the variables of functions stand."""
+    """The objects that were read, by id, with their code and the cells or dicts of variables."""
 
     def __init__(self) -> None:
         super().__init__()
         self.code: list[Code] = []
         self.variables: dict[str, types.CellType | dict[str, Any]] = {}
+        self.objects: dict[str, Any] = {}
+        """What has attributes or members, by name."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +298,7 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
     if id(owner) in seen or depth > _DEEPEST:
         return
     seen.add(id(owner))
+    seen.objects[name] = owner
     held = dict(getattr(owner, "__dict__", {}))
     for cls in type(owner).__mro__:
         slots = cls.__dict__.get("__slots__", ())
@@ -329,6 +344,7 @@ _DATA = (bool, int, float, complex, str, bytes, Tensor, list, tuple, dict, set, 
 
 
 def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value]:
+    seen.objects.setdefault(name, value)
     for place, leaf in structures.leaves(value):
         path = name + place
         if leaf is None or isinstance(leaf, Tensor | bool | int | float | complex | str | bytes):
@@ -359,46 +375,100 @@ def values_in(name: str, value: object) -> dict[str, object]:
 
 def set_value(region: Region, name: str, value: object) -> None:
     """Give a value of `state_of` another content.  Raises where the place is none that can be written."""
-    root, rest = _ROOT.match(name).groups()  # type: ignore[union-attr]
     if isinstance(value, Routine):
         value = value.routine
         if isinstance(value, types.MethodType):
             raise TypeError(f"{name}: a method of an object that is no copy")
-    holder = _holder_of(region, root)
-    if isinstance(holder, types.CellType) and not rest:
-        holder.cell_contents = value
-    else:
-        _assign(_scope_of(region, root), f"{root}{rest}", value)
+    _place_of(_walked(region), name).write(value)
 
 
-_ROOT = re.compile(r"(\w+)(.*)", re.DOTALL)
+def set_input(region: Region, arguments: dict[str, object], name: str, value: object) -> None:
+    """Give a side input another content: in `arguments`, by names of parameters, or in the region.
 
-
-def _holder_of(region: Region, root: str) -> types.CellType | dict[str, Any] | None:
-    """Return where a variable of a function or method of a region stands; None for `self`.
-
-    Raises `LookupError` for a name that none of them has.
+    Raises where the place is none that can be written.
     """
+    seen = _walked_arguments(arguments)
+    if name in arguments or any(name.startswith((f"{each}.", f"{each}[")) for each in arguments):
+        _place_of(seen, name).write(value)
+    else:
+        set_value(region, name, value)
+
+
+def _walked_arguments(arguments: dict[str, object]) -> _Seen:
+    seen = _Seen()
+    for name, argument in arguments.items():
+        seen.variables[name] = arguments
+        for _ in _values(name, argument, seen, 0):
+            pass
+    return seen
+
+
+class _Place(NamedTuple):
+    """Where a value is: a member of a dict or list, the content of a cell, or an attribute of an object."""
+
+    holder: Any
+    key: Any
+    is_member: bool = False
+
+    def read(self) -> object:
+        if isinstance(self.holder, types.CellType):
+            return self.holder.cell_contents
+        return self.holder[self.key] if self.is_member else getattr(self.holder, self.key)
+
+    def write(self, value: object) -> None:
+        if isinstance(self.holder, types.CellType):
+            self.holder.cell_contents = value
+        elif self.is_member:
+            self.holder[self.key] = value
+        elif isinstance(self.holder, enum.Enum):
+            raise TypeError(f"{self.holder} is one object for all copies")
+        elif isinstance(getattr(self.holder, self.key, None), nn.Parameter) and isinstance(value, Tensor):
+            setattr(self.holder, self.key, nn.Parameter(value.detach(), value.requires_grad))
+        else:
+            setattr(self.holder, self.key, value)
+
+    def delete(self) -> None:
+        if self.is_member:
+            del self.holder[self.key]
+        else:
+            delattr(self.holder, self.key)
+
+
+def _walked(region: Region) -> _Seen:
     seen = _Seen()
     for _ in _state_of(region, seen):
         pass
-    if root == "self" and root not in seen.variables:
-        return None
-    return seen.variables[root]
+    return seen
 
 
-def _scope_of(region: Region, root: str) -> Mapping[str, object]:
-    """Return where a root of names of `state_of` stands: `self`, a variable of a function, or a global."""
-    holder = _holder_of(region, root)
-    if isinstance(holder, types.CellType):
-        return {root: holder.cell_contents}
-    while holder is None and isinstance(region, functools.partial):
-        region = region.func
-    return {"self": getattr(region, "__self__", region)} if holder is None else holder
+def _place_of(seen: _Seen, path: str) -> _Place:
+    """Return the place of a name of `state_of`.  A child of a module may have any name: `self.a-b.2.scale`.
+
+    Raises `LookupError` where nothing leads there.
+    """
+    if path in seen.variables:
+        holder = seen.variables[path]
+        return _Place(holder, path, isinstance(holder, dict))
+    names = [name for name in seen.objects if path.startswith((f"{name}.", f"{name}["))]
+    if not names:
+        raise LookupError(path)
+    name = max(names, key=len)
+    holder, rest = seen.objects[name], path[len(name) :]
+    while rest.startswith("["):
+        key, rest = _key_at(holder, rest)
+        if not rest:
+            return _Place(holder, key, is_member=True)
+        holder = holder[key]
+    return _Place(holder, rest.removeprefix("."))
 
 
-def _assign(scope: Mapping[str, object], path: str, value: object) -> None:
-    exec(f"{path} = value", {"__builtins__": {}}, _Assigning(scope, value))  # our own text
+def _key_at(holder: Any, rest: str) -> tuple[object, str]:  # noqa: ANN401  # a container
+    """Return the first key of `['image'][0]`, and what follows it; a key need not be there yet."""
+    keys = holder if isinstance(holder, dict) else range(len(holder))
+    for key in keys:
+        if rest.startswith(written := f"[{key!r}]"):
+            return key, rest.removeprefix(written)
+    return ast.literal_eval(rest[1:-1]), ""
 
 
 def make_equal(
@@ -412,25 +482,27 @@ def make_equal(
 
     `wanted` and `actual` are those of `values_left`.  Raises where a place cannot be written.
     """
+    of_region, of_call = _walked(region), _walked_arguments(dict(arguments))
     sizes = [place for place in places if place.endswith(_SIZES)]
     for place in [*sizes, *(place for place in places if place not in sizes)]:
-        of_argument = place.startswith(_ARGUMENT)
-        path = place.removeprefix(_ARGUMENT) if of_argument else place
-        scope = arguments if of_argument else _scope_of(region, _ROOT.match(path)[1])  # type: ignore[index]
+        seen, path = (of_call if place.startswith(_ARGUMENT) else of_region), place.removeprefix(_ARGUMENT)
         if place in sizes:
-            _resize(eval(path.rpartition(" (")[0], {"__builtins__": {}}, dict(scope)), wanted.get(place))
-        elif place not in wanted:
+            _resize(_place_of(seen, path.rpartition(" (")[0]).read(), wanted.get(place))
+            continue
+        there = _place_of(seen, path)
+        value = wanted.get(place)
+        if place not in wanted:
             with suppress(LookupError):  # of a container that has been cut
-                exec(f"del {path}", {"__builtins__": {}}, dict(scope))
-        elif isinstance(wanted[place], list):
+                there.delete()
+        elif isinstance(value, list):
             raise TypeError(f"the members of {path}, which have no names")
-        elif isinstance(value := wanted[place], Tensor) and _fits(value, actual.get(place)):
+        elif isinstance(value, Tensor) and _fits(value, actual.get(place)):
             with torch.no_grad():
-                torch.as_tensor(eval(path, {"__builtins__": {}}, dict(scope))).copy_(value)
-        elif of_argument:
-            _assign(scope, path, value.clone() if isinstance(value, Tensor) else value)
+                torch.as_tensor(there.read()).copy_(value)
+        elif isinstance(value, Routine):
+            set_value(region, path, value)
         else:
-            set_value(region, path, value.clone() if isinstance(value, Tensor) else value)
+            there.write(value.clone() if isinstance(value, Tensor) else value)
 
 
 _ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")
@@ -450,17 +522,3 @@ def _resize(container: Any, size: object) -> None:  # noqa: ANN401  # a list or 
         container.extend([None] * (size - len(container)))
     else:
         raise TypeError(f"a {type(container).__name__} of another size")
-
-
-class _Assigning(dict[str, Any]):
-    """Variables of an assignment: reads and writes those of `scope`, with the value beside them."""
-
-    def __init__(self, scope: Any, value: object) -> None:  # noqa: ANN401  # globals are written, one name is not
-        super().__init__(value=value)
-        self._scope = scope
-
-    def __missing__(self, name: str) -> object:
-        return self._scope[name]
-
-    def __setitem__(self, name: str, value: object) -> None:
-        self._scope[name] = value

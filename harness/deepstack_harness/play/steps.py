@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph
-from deepstack_harness.compile.compiled import GuardRecorder
+from deepstack_harness.compile.compiled import GuardRecorder, compile_options
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
-from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, GuardPolicy, ShapePolicy
+from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy, ShapePolicy, arm_names
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
@@ -32,7 +32,7 @@ from deepstack_harness.contract.steps import (
     SteppedRegion,
 )
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
+from deepstack_harness.play.call_differences import differences_in_place, differences_of, distances
 from deepstack_harness.play.region_calls import (
     Call,
     Left,
@@ -48,6 +48,7 @@ from deepstack_harness.play.region_calls import (
     error_text,
     live_part,
     of_user,
+    refuse_unbound,
     restoring,
     run_call,
     side_inputs,
@@ -64,7 +65,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     region: Region,
     steps: Sequence[object],
     *,
-    arms: Sequence[str] = STEP_ARMS,
+    arms: Sequence[str] | str = STEP_ARMS,
     warm_up: int = 1,
     neutral: Callable[..., Sequence[Tensor]] | None = None,
     live: Callable[..., object] | None = None,
@@ -80,8 +81,9 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     region   a module, a function, a bound method, or any callable object
     steps    calls in order, each a `Call`, a tuple of positional arguments or a dict of keyword arguments;
              a function among them is called with the region, between two calls, to change it
-    arms     `BACKEND/GUARDS ..` as `deepstack-harness list arms` has them; `eager/full` captures the calls of
-             the warm-up, and replays them on the captured arguments, as a CUDA graph does
+    arms     one or several `BACKEND/GUARDS ..`, as `deepstack-harness list arms` has them; `eager/full`
+             captures the calls of the warm-up, and replays them on the captured arguments, as a CUDA graph
+             does
     warm_up  calls before serving: compilation and capture see these (default 1)
     neutral, live, split   see `StepOptions`: rows that must not matter (I3), what counts of an answer, and
              the parts of a call (I5)
@@ -89,7 +91,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     The region itself and the tensors of the steps are left as they are: copies run.  Raises `UsageError` for
     a wrong call, and for a region or arguments that cannot be copied.
     """
-    options = StepOptions(tuple(arms), warm_up, neutral, live, split, seed)
+    options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
     return judge_steps(measure_steps(copying(region, checked), options, _name_of(region)))
 
@@ -208,10 +210,9 @@ class _Arm:
         if not self._spec.compiled:
             return region
         if self._spec.shapes is not ShapePolicy.STATIC:
-            _mark_sizes(region, [step for step in steps if isinstance(step, Call)], self._spec.shapes)
-        options: dict[str, Any] = {"guard_filter_fn": GuardRecorder(self._spec.guards)}
-        if self._spec.backend is Backend.INDUCTOR:
-            options["fallback_random"] = True  # eager's own numbers
+            calls = zip((step for step in steps if isinstance(step, Call)), self._wanted, strict=True)
+            answered = [call for call, wanted in calls if not wanted.left.raised]
+            _mark_sizes(region, answered, self._spec.shapes)
         called = region if isinstance(region, torch.nn.Module) else _as_function(region)
         try:
             compiled: Region = torch.compile(
@@ -219,7 +220,7 @@ class _Arm:
                 fullgraph=not self._spec.breaks,
                 dynamic=False,
                 backend=self._spec.backend.compiler,
-                options=options,
+                options=compile_options(self._spec, GuardRecorder(self._spec.guards)),
             )
         except Exception as error:  # noqa: BLE001  # such as a module of TorchScript
             raise _NotCompiled(error_text(error)) from None
@@ -253,7 +254,7 @@ class _Arm:
         differences = differences_of("answer", wanted.left.answer, left.answer, wanted.limits)
         differences += in_place
         changed = [
-            replace(each, remains=distance_or_none(left.answer, wanted.without.get(each.name)))
+            replace(each, remains=min(distances(left.answer, wanted.without.get(each.key, ())), default=None))
             for each in changed
         ]
         return SteppedCall(
@@ -266,11 +267,18 @@ class _Arm:
         for view in views:
             if not isinstance(view, Tensor):
                 raise UsageError(f"neutral rows are {described(view)}: give views of tensors")
+        held = {
+            name: value for name, value in side_inputs(runs.region, call).items() if isinstance(value, Tensor)
+        }
+        for view in views:
+            if view.numel() and not any(_share_memory(value, view) for value in held.values()):
+                raise UsageError(
+                    f"neutral rows of step {wanted.step} are a copy ({described(view)}) that no call reads:"
+                    " give views, such as x[n:]; a mask or a list of indices makes a copy"
+                )
         generator = torch.Generator().manual_seed(self._options.seed + wanted.step)
         tensors = {
-            name: value
-            for name, value in side_inputs(runs.region, call).items()
-            if isinstance(value, Tensor) and any(_share_memory(value, view) for view in views)
+            name: value for name, value in held.items() if any(_share_memory(value, view) for view in views)
         }
         changed = [_fill(view, tensors.values(), generator) for view in views]
         run = runs.run
@@ -297,6 +305,9 @@ class _Arm:
             answers = [
                 run_call(runs.region, part, self._options.seed + wanted.step, runs.run) for part in parts
             ]
+            for part, left in zip(parts, answers, strict=True):
+                if left.raised.startswith(TypeError.__name__) and not self._spec.compiled:
+                    refuse_unbound(f"a part of step {wanted.step}", runs.region, part)
             raised = next((left.raised for left in answers if left.raised), "")
             if any(left.refused for left in answers):
                 raised = ""  # a compiler that refuses is not wrong
@@ -354,11 +365,11 @@ class _NotCompiled(Exception):
 
 def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
     """Return what changed, where an input at another address comes first, with its measured influence."""
-    measured = {each.name: each.influence for each in changed}
-    names = {each.name for each in moved}
+    measured = {each.key: each.influence for each in changed}
+    keys = {each.key for each in moved}
     return [
-        *(replace(each, influence=measured.get(each.name)) for each in moved),
-        *(each for each in changed if each.name not in names),
+        *(replace(each, influence=measured.get(each.key)) for each in moved),
+        *(each for each in changed if each.key not in keys),
     ]
 
 
@@ -426,9 +437,14 @@ def _fill(view: Tensor, tensors: Iterable[Tensor], generator: torch.Generator) -
 def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # as it answers
     """Call a function of `StepOptions` with the arguments of a call, and with the region if it takes one."""
     assert function is not None
-    takes = "region" in inspect.signature(function).parameters and "region" not in call.kwargs
-    words = f"'{getattr(function, '__qualname__', function)}'"
-    return of_user(words, function, *call.args, **call.kwargs, **({"region": region} if takes else {}))
+    parameters, args, kwargs = list(inspect.signature(function).parameters), list(call.args), call.kwargs
+    if "region" in parameters and "region" not in kwargs:
+        at = parameters.index("region")
+        if at < len(args):
+            args.insert(at, region)
+        else:
+            kwargs = {**kwargs, "region": region}
+    return of_user(f"'{getattr(function, '__qualname__', function)}'", function, *args, **kwargs)
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:

@@ -20,7 +20,7 @@ from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.regions.program import RegionProgram
 from deepstack_harness.play.case_worker import load_named
-from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search
+from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search, undrawn
 from deepstack_harness.play.region_calls import (
     Call,
     Program,
@@ -70,8 +70,17 @@ def run_steps(
     channel.phase("drawn steps")
     call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
     drawn = list(_draw(found.region, call, options, name, examples))
+    unvaried = () if found.steps else tuple(undrawn(found.region, call))
+    if not drawn:
+        why = (
+            f", because nothing says what other values there are of {', '.join(unvaried)}" if unvaried else ""
+        )
+        raise UsageError(
+            f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
+        )
     return [
-        SteppedHistory(each.words, each.judged.region, _script(target, found, each.steps)) for each in drawn
+        SteppedHistory(each.words, each.judged.region, _script(target, found, each.steps), unvaried)
+        for each in drawn
     ]
 
 

@@ -5,20 +5,24 @@ changes: the call runs again from an equal state with the warm-up's value in its
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.compile.torch_compat.modes import OtherNarrowBits
 from deepstack_harness.compile.watch_facts import InputFacts
 from deepstack_harness.contract.steps import ChangedInput
 from deepstack_harness.play.call_differences import (
+    NarrowNoise,
     aspect_of,
     differences_in_place,
     differences_of,
-    distance_or_none,
+    distances,
     is_changed,
     limits_of,
 )
@@ -28,8 +32,11 @@ from deepstack_harness.play.region_calls import (
     Program,
     StepOptions,
     arguments_of,
+    call_of,
     input_facts_of,
+    inputs_in,
     of_user,
+    refuse_unbound,
     run_call,
     side_inputs,
     values_left,
@@ -41,7 +48,7 @@ from deepstack_harness.play.region_state import (
     SharedState,
     code_of,
     frozen,
-    set_value,
+    set_input,
     state_of,
 )
 
@@ -54,8 +61,8 @@ class WantedCall:
     """One call of the uncompiled code.
 
     `left` is what it left, `limits` are the tolerances by name, `effects` counts what it changed.
-    `changed` are the inputs that differ from the warm-up, and `without` has by name of such an input the
-    answer with the warm-up's value in its place.
+    `changed` are the inputs that differ from the warm-up, and `without` has by the key of such an input the
+    answers with the warm-up's value in its place: of two tensors that were one, either may take it.
     """
 
     step: int
@@ -63,7 +70,7 @@ class WantedCall:
     limits: dict[str, float]
     effects: int
     changed: list[ChangedInput] = field(default_factory=list)
-    without: dict[str, object] = field(default_factory=dict)
+    without: dict[str, list[object]] = field(default_factory=dict)
 
 
 class UncompiledRun:
@@ -75,6 +82,7 @@ class UncompiledRun:
         changes = (step for step in self._steps if not isinstance(step, Call))
         self._code = code_of([self._region, *changes])
         self._warm: list[dict[str, InputFacts]] = []
+        self._warm_same: list[set[tuple[str, str]]] = []
         self._warm_data: dict[str, object] = {}
         self._last_warm: tuple[Call, dict[str, object]] | None = None
 
@@ -95,14 +103,17 @@ class UncompiledRun:
         noisy = trial.run(_rounded)
         held = side_inputs(self._region, call)
         changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
-        without = {each.name: self._without(trial, each.name) for each in changed}
+        without = {each.key: self._without(trial, each) for each in changed}
         if number <= self._options.warm_up:
             self._warm.append(facts)
+            self._warm_same.append(_same_tensors(held))
             self._warm_data = frozen(held)
             copier = Copier()
             kept = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
             self._last_warm = (kept, frozen(state_of(self._region)))
         left = run_call(self._region, call, seed)
+        if left.raised.startswith(TypeError.__name__):
+            refuse_unbound(f"step {number}", self._region, call)
         effects = sum(
             is_changed(before[name], value)
             for name, value in left.values.items()
@@ -110,10 +121,11 @@ class UncompiledRun:
         )
         effects += sum(name not in before and not name.startswith("answer") for name in left.values)
         measured = [
-            replace(each, influence=distance_or_none(left.answer, without[each.name])) for each in changed
+            replace(each, influence=max(distances(left.answer, without[each.key]), default=None))
+            for each in changed
         ]
-        answers = {name: kept for name, kept in without.items() if kept is not None}
-        return WantedCall(number, left, limits_of(left, noisy), effects, measured, answers)
+        limits = limits_of(left, noisy, trial.run_narrow(left))
+        return WantedCall(number, left, limits, effects, measured, without)
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
         """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""
@@ -122,14 +134,21 @@ class UncompiledRun:
     def _all_changed(
         self, facts: Mapping[str, InputFacts], held: Mapping[str, object]
     ) -> Iterator[ChangedInput]:
+        one, two, now = set.intersection(*self._warm_same), set.union(*self._warm_same), _same_tensors(held)
+        for first, name in [*(one - now), *(now - two)]:
+            if isinstance(held.get(name), Tensor) and isinstance(held.get(first), Tensor):
+                if (first, name) in one:
+                    yield ChangedInput(name, "identity", "one tensor", "two", other=first)
+                elif {first, name} <= self._warm_data.keys():
+                    yield ChangedInput(name, "identity", "two tensors", "one", other=first)
         absent = InputFacts("absent")
         names = dict.fromkeys([*facts, *self._warm[-1]])
         for name in names:
-            now = facts.get(name, absent)
-            aspects = [aspect_of(earlier.get(name, absent), now) for earlier in self._warm]
+            fact = facts.get(name, absent)
+            aspects = [aspect_of(earlier.get(name, absent), fact) for earlier in self._warm]
             if all(aspects) and (aspect := aspects[-1]) is not None:
                 then = self._warm[-1].get(name, absent)
-                yield ChangedInput(name, aspect, then.beside(now), now.beside(then))
+                yield ChangedInput(name, aspect, then.beside(fact), fact.beside(then))
         for name, value in held.items():
             before = self._warm_data.get(name)
             if not (isinstance(value, Tensor) and isinstance(before, Tensor)):
@@ -137,17 +156,42 @@ class UncompiledRun:
             if (value.shape, value.dtype) == (before.shape, before.dtype) and is_changed(before, value):
                 yield ChangedInput(name, "data", str(facts[name]), "other numbers")
 
-    def _without(self, trial: "_Trial", name: str) -> object:
-        """Return the uncompiled answer with the warm-up's value of one input.
-
-        None where that cannot be run.
-        """
+    def _without(self, trial: "_Trial", changed: ChangedInput) -> list[object]:
+        """Return the uncompiled answers with one input as in the warm-up; none where that cannot be run."""
         assert self._last_warm is not None
-        call, state = self._last_warm
-        try:
-            return trial.run_with(name, call, state).answer
-        except Exception:  # noqa: BLE001  # a value of another call need not fit this one
-            return None
+        answers = []
+        for name, value_of in _ways_back(changed):
+            with suppress(Exception):  # a value of another call need not fit this one
+                answers.append(trial.run_with(name, *self._last_warm, value_of).answer)
+        return answers
+
+
+_ValueOf = Callable[[Mapping[str, object]], object]
+
+
+def _ways_back(changed: ChangedInput) -> Iterator[tuple[str, _ValueOf | None]]:
+    """Yield the input to replace, and what makes its value from those of this call; None: the warm-up's."""
+    name, other = changed.name, changed.other
+    if changed.aspect == "requires_grad":
+        yield name, lambda held: _with_other_grad(cast(Tensor, held[name]))
+    elif not other:
+        yield name, None
+    elif changed.now == "one":
+        yield name, lambda held: cast(Tensor, held[name]).clone()
+    else:
+        yield name, lambda held: held[other]
+        yield other, lambda held: held[name]
+
+
+def _with_other_grad(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(not tensor.requires_grad)
+
+
+def _same_tensors(held: Mapping[str, object]) -> set[tuple[str, str]]:
+    """Return the pairs of names of one tensor, with the first name of each tensor."""
+    first: dict[int, str] = {}
+    tensors = ((name, value) for name, value in held.items() if isinstance(value, Tensor))
+    return {(one, name) for name, value in tensors if (one := first.setdefault(id(value), name)) != name}
 
 
 class _Trial:
@@ -159,7 +203,7 @@ class _Trial:
         self._kept = self._copy(region, call)
 
     def _copy(self, region: Region, call: Call) -> tuple[Region, Call]:
-        copier = Copier(self._code)
+        copier = Copier(self._code, leaves=False)
         return copier.copy(region), Call(*copier.copy(call.args), **copier.copy(call.kwargs))
 
     def run(self, change: Callable[[Tensor], None]) -> Left:
@@ -168,6 +212,34 @@ class _Trial:
         with self._shared.kept():
             self._change(call, change)
             return run_call(region, call, self._seed)
+
+    def run_narrow(self, left: Left) -> NarrowNoise | None:
+        """Run copies with other roundings of what is narrower than all that the call `left`.
+
+        None where nothing is.
+        """
+        kept = (value for value in left.values.values() if isinstance(value, Tensor))
+        epses = [torch.finfo(value.dtype).eps for value in kept if value.is_floating_point()]
+        if not epses:
+            return None
+        runs, coarsest = [], 0.0
+        for one_way in (False, True):
+            region, call = self._copy(*self._kept)
+            mode = OtherNarrowBits(min(epses), one_way=one_way)
+
+            def run(
+                *args: object, region: Region = region, mode: OtherNarrowBits = mode, **kwargs: object
+            ) -> object:
+                with mode:
+                    return region(*args, **kwargs)
+
+            with self._shared.kept():
+                ran = run_call(region, call, self._seed, run)
+            if ran.raised or not mode.coarsest:
+                return None
+            runs.append(ran)
+            coarsest = max(coarsest, mode.coarsest)
+        return NarrowNoise(tuple(runs), coarsest)
 
     @staticmethod
     def _change(call: Call, change: Callable[[Tensor], None]) -> None:
@@ -182,19 +254,29 @@ class _Trial:
                 elif isinstance(leaf, Tensor) and leaf.is_floating_point():
                     change(leaf.data)
 
-    def run_with(self, name: str, warm: Call, state: Mapping[str, object]) -> Left:
-        """Run a copy with one input as it was in the warm-up; raises what the call raises."""
+    def run_with(
+        self, name: str, warm: Call, state: Mapping[str, object], value_of: _ValueOf | None = None
+    ) -> Left:
+        """Run a copy with one input as it was in the warm-up, or as `value_of` makes it of those of the call.
+
+        Raises what the call raises.
+        """
         region, call = self._copy(*self._kept)
-        arguments, then = arguments_of(region, call), arguments_of(region, warm)
+        arguments, then = arguments_of(region, call), Copier().copy(arguments_of(region, warm))
+        held, before = side_inputs(region, call), {**state, **inputs_in(then)}
         parameter = _parameter_of(name, arguments)
-        if parameter is not None and parameter in then:
-            call = Call(**(arguments | {parameter: Copier().copy(then[parameter])}))
-        elif name not in state:
-            raise LookupError(name)
         with self._shared.kept():
-            if parameter not in then:
-                set_value(region, name, state[name])
-            left = run_call(region, call, self._seed)
+            if value_of is not None:
+                set_input(region, arguments, name, value_of(held))
+            elif parameter is None or parameter not in then:
+                set_input(region, arguments, name, before[name])
+            else:
+                try:  # a member, where what holds it has others
+                    assert name in held
+                    set_input(region, arguments, name, before[name])
+                except (AssertionError, AttributeError, LookupError, TypeError):
+                    arguments[parameter] = then[parameter]
+            left = run_call(region, call_of(region, arguments), self._seed)
         if left.raised:
             raise RuntimeError(left.raised)
         return left

@@ -30,12 +30,12 @@ from deepstack_harness.engines.bind import (
 )
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
-from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
-from deepstack_harness.engines.known import cuts_of, open_source
+from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.adapted import UnpackedClass
 from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.play import observe
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.case_worker import (
     BoundBuffer,
@@ -49,7 +49,6 @@ from deepstack_harness.play.case_worker import (
 )
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, Model, NumericsProbe, factory_of
 from deepstack_harness.play.observe import SharedSession
-from deepstack_harness.play.observe import play as observe
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.rows import RowOwners, answer_facts
 from deepstack_harness.play.tensors import values_of
@@ -134,7 +133,7 @@ def play(channel: Channel, case: Case, source: SourceClass | None = None) -> Pla
 
     with announcing(channel.phase):
         if source is not None and source.way == "compiled":
-            seen = observe(case, _text_model(source), bound[case.buffer], on_progress=send)
+            seen = observe.play(case, _text_model(source), bound[case.buffer], on_progress=send)
         else:
             seen = play_case(case, bound, send)
     channel.phase("the end")
@@ -243,12 +242,10 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 @cache
 def _found(text: str, model_class: str) -> DrivenClass:
-    return define_class(_opened(text), _cuts(text)[model_class])
-
-
-@cache
-def _cuts(text: str) -> dict[str, DeepstackCut]:
-    return {cut.model_class: cut for cut in cuts_of(_opened(text))}
+    found = cut_named(_opened(text), model_class)
+    if found is None:
+        raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")
+    return define_class(_opened(text), found)
 
 
 @cache

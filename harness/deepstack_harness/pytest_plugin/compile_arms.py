@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
     (None) and with float64, which a module may not know; else the tolerance is the dtype's.
     """
 
-    arms: Sequence[str] | None
+    arms: Sequence[str] | str | None
     rules: Sequence[str]
     graphs: int | None
     dtype: str

@@ -34,6 +34,7 @@ from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
 from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.contract.adapter import AdapterOptions
+from deepstack_harness.contract.arm import arm_names
 from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
 from deepstack_harness.contract.facts import KernelFacts
 from deepstack_harness.contract.observation import GraphCounts, Observation, Raised, Rows
@@ -71,10 +72,10 @@ class Fixture:
         """Return the device that was given, else that of the run."""
         return given or setting(self._config, "device") or "cpu"
 
-    def arms(self, given: Sequence[str] | None) -> Sequence[str]:
+    def arms(self, given: Sequence[str] | str | None) -> Sequence[str]:
         """Return the names of arms that were given, else those of the run."""
         chosen = setting(self._config, "arms") or _DEFAULT_ARMS
-        return [name.strip() for name in chosen.split(",")] if given is None else given
+        return arm_names(chosen if given is None else given)
 
     @contextmanager
     def one_sentence(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.engines.live.environment import (
     STAMP,
     Installer,
@@ -96,7 +96,7 @@ def harness_path() -> Path:
 
 
 def _folder() -> Path:
-    return data_files.cache() / "torch"
+    return files.cache() / "torch"
 
 
 def _project() -> dict[str, Any]:

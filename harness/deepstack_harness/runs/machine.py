@@ -3,13 +3,13 @@
 torch is not imported in this process, so that it can still be told which GPUs to see.
 """
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepstack_harness.catalogue.versions import installed_version
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, Exited, RaisedInWorker, WorkerEnd
@@ -53,8 +53,8 @@ def environment() -> Environment:
     gpus = _output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     return Environment(
         python=platform.python_version(),
-        torch=_version("torch"),
-        triton=_version("triton"),
+        torch=installed_version("torch"),
+        triton=installed_version("triton"),
         platform=platform.platform(),
         cpu=f"{_cpu()}, {os.cpu_count()} cores",
         device=tuple(line.rpartition(",")[0].strip() for line in gpus),
@@ -62,13 +62,6 @@ def environment() -> Environment:
         commit=_commit(),
         settings={name: os.environ[name] for name in sorted(os.environ) if name.startswith(_SETTINGS)},
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu() -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from deepstack_harness.audit.audited_source import GRAPHS, AuditedSource, FindingKey, audit_source, keys_of
+from deepstack_harness.audit.audited_source import GRAPHS, AuditedSource, audit_source
+from deepstack_harness.audit.gate import FindingKey, keys_of
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION, UNEXPECTED
 from deepstack_harness.engines.known import RELEASED, newest_source
 from deepstack_harness.errors import ExitCode, MachineError, Reason, UsageError, reason_of

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 
 _PRIVATE = "DEEPSTACK_HARNESS_PRIVATE_CACHE"
 """Environment variable that leads workers to the private folder."""
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("deepstack_harness.sources")
 
 def archives() -> Path:
     """Return the folder of whole wheels and sdists."""
-    return data_files.cache() / "archives"
+    return files.cache() / "archives"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class CachedRelease:
 
     @property
     def _folder(self) -> Path:
-        return data_files.cache() / self._below
+        return files.cache() / self._below
 
     @property
     def _folders(self) -> Iterator[Path]:
@@ -98,9 +98,7 @@ def versions(package: str) -> list[Version]:
     """Return the releases of a package that have cached files, the newest last."""
     try:
         folders = [
-            folder
-            for folder in (data_files.cache() / _releases(package)).iterdir()
-            if any(folder.rglob("*.py"))
+            folder for folder in (files.cache() / _releases(package)).iterdir() if any(folder.rglob("*.py"))
         ]
         return sorted(Version(folder.name) for folder in folders)
     except (OSError, InvalidVersion):  # nothing is cached, or a folder is not ours
@@ -116,7 +114,7 @@ def alternatives(package: str) -> str:
 
 def warn(error: OSError) -> None:
     """Log that the cache cannot be used, once for each reason."""
-    _warn(data_files.cache(), error.strerror or str(error))
+    _warn(files.cache(), error.strerror or str(error))
 
 
 @functools.cache
@@ -137,7 +135,7 @@ def _private(*, make: bool = False) -> Path:
         made = tempfile.mkdtemp(prefix="deepstack-cache-")
         os.environ[_PRIVATE] = made  # workers inherit it
         atexit.register(_remove, made, os.getpid())
-    digest = hashlib.sha256(os.fsencode(data_files.cache())).hexdigest()
+    digest = hashlib.sha256(os.fsencode(files.cache())).hexdigest()
     return Path(os.environ[_PRIVATE], digest[:16])
 
 

@@ -282,6 +282,7 @@ _ENVIRONMENT = {
 def revision_of(root: Path, revision: str) -> Iterator[Path]:
     """Yield a temporary folder with the Python files of `revision` in the repository at `root`.
 
+    It has the name of the commit, as hexadecimal digits.
     Raises `UsageError` where `root` is no repository or has no such commit, as a shallow clone has not
     (git-clone(1), `--depth`), and `MachineError` without git.
     """
@@ -291,10 +292,11 @@ def revision_of(root: Path, revision: str) -> Iterator[Path]:
     if shutil.which("git") is None:
         raise MachineError(f"git is not installed: it reads '{revision}' of '{root}'")
     with TemporaryDirectory(prefix="deepstack-") as folder:
-        borrowed, tree = Path(folder, "git"), Path(folder, "tree")
+        borrowed = Path(folder, "git")
         _borrow(files, borrowed)
-        tree.mkdir()
         commit = _commit(borrowed, root, revision, shallow=(files.shared / "shallow").is_file())
+        tree = Path(folder, commit)
+        tree.mkdir()
         _git(borrowed, "read-tree", commit)
         names = _git(borrowed, "ls-files", "-z", "--", *_PATTERNS)
         _git(borrowed, "--work-tree", str(tree), "checkout-index", "-z", "--stdin", stdin=names)

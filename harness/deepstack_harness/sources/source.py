@@ -30,6 +30,10 @@ class Source(Protocol):
     Programs use `package` and `version`; `label` is for people and is never parsed.
     """
 
+    def __hash__(self) -> int:
+        """Return a hash: what is read of a source is stored under it."""
+        ...
+
     @property
     def package(self) -> str:
         """The package's normalised name, such as `vllm`, whichever distribution carries it."""

@@ -4,6 +4,7 @@ A tree is a repository, an unpacked sdist, or the package folder itself.  An ins
 Python finds it.
 """
 
+import copy
 import importlib.metadata
 import importlib.util
 import json
@@ -24,6 +25,7 @@ from deepstack_harness.sources.folder import GitFiles, TreeFiles
 from deepstack_harness.sources.source import (
     KnownPackage,
     NoSuchMember,
+    Source,
     SourceFile,
     decode,
     files_having,
@@ -131,6 +133,19 @@ class Tree:
         if version is None or not git.is_repository:
             return version
         return version if _is_built_from(version, text, git) else None
+
+
+def of_release(source: Source, release: Version) -> Source:
+    """Return a tree as that of a release which its user states, whatever its files say.
+
+    Raises `UsageError` for what is no tree: a release or an installation has its version.
+    """
+    if not isinstance(source, Tree):
+        raise UsageError(f"{source.label} has its version: '--as {release}' is for a source tree")
+    stated = copy.copy(source)
+    stated.version = release
+    stated.label = f"{source.package} {release} at {source.path}"
+    return stated
 
 
 def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:

@@ -73,6 +73,10 @@ _SOCK_DGRAM, _SOCK_TYPE_MASK, _CLONE_THREAD, _CLONE_NEW = 2, 0xF, 0x10000, 0x7E0
 _EPERM, _ENOSYS = 1, 38
 
 _Instruction = tuple[int, int, int, int]
+"""Opcode, lines to skip where a test holds, lines to skip where it does not, and an operand."""
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K, BPF_RET|BPF_K
+_JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_IF_SET = 0x15, 0x35, 0x45  # BPF_JMP|BPF_K with BPF_JEQ, BPF_JGE, BPF_JSET
+_SECCOMP_ALLOW, _SECCOMP_ERRNO = 0x7FFF0000, 0x00050000
 
 
 def enter(rules: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -166,46 +170,45 @@ def _filter(rules: Mapping[str, Any], column: int, architecture: int) -> list[_I
         calls.append(_ATTRIBUTES)
     numbers = [numbers[column] for call in calls for numbers in call.values() if numbers[column] is not None]
     lines = [
-        (0x20, 0, 0, 4), (0x15, 1, 0, architecture), _refuse(_EPERM),  # another architecture's numbers
-        (0x20, 0, 0, 0), (0x35, 0, 1, 0x40000000), _refuse(_EPERM),  # x32, on x86_64
+        (_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), _refuse(_EPERM),  # of another architecture
+        (_LOAD, 0, 0, 0), (_JUMP_AT_LEAST, 0, 1, 0x40000000), _refuse(_EPERM),  # x32, on x86_64
     ]  # fmt: skip
     for number in numbers:
-        lines += [(0x15, 0, 1, number or 0), _refuse(_EPERM)]
+        lines += [(_JUMP_EQUAL, 0, 1, number or 0), _refuse(_EPERM)]
     # The flags of clone3 lie in memory, out of a filter's reach: without it glibc and Python use clone.
-    lines += [(0x15, 0, 1, _CLONE3[column]), _refuse(_ENOSYS)]
+    lines += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), _refuse(_ENOSYS)]
     lines += _if_called(_CLONE[column], 0, _clone_test(processes=rules["processes"]))
-    lines += _if_called(_PRLIMIT[column], 0, [(0x15, 1, 0, 0), _refuse(_EPERM)])  # limits of others
+    lines += _if_called(_PRLIMIT[column], 0, [(_JUMP_EQUAL, 1, 0, 0), _refuse(_EPERM)])  # limits of others
     if rules["network"] == "none":
         # A datagram socket of a pair can still be connected to a server that listens on a path.
-        test = [(0x54, 0, 0, _SOCK_TYPE_MASK), (0x15, 0, 1, _SOCK_DGRAM), _refuse(_EPERM)]
+        test = [(_AND, 0, 0, _SOCK_TYPE_MASK), (_JUMP_EQUAL, 0, 1, _SOCK_DGRAM), _refuse(_EPERM)]
         lines += _if_called(_SOCKETPAIR[column], 1, test)
     return [*lines, _ALLOW]
 
 
-_ALLOW: _Instruction = (0x06, 0, 0, 0x7FFF0000)
+_ALLOW: _Instruction = (_RETURN, 0, 0, _SECCOMP_ALLOW)
 
 
 def _refuse(errno: int) -> _Instruction:
-    return (0x06, 0, 0, 0x00050000 | errno)
+    return (_RETURN, 0, 0, _SECCOMP_ERRNO | errno)
 
 
 def _if_called(number: int, argument: int, test: Sequence[_Instruction]) -> list[_Instruction]:
     """Test an argument (its lower 32 bits) of one call, and allow the call behind the test."""
-    return [(0x15, 0, len(test) + 2, number), (0x20, 0, 0, 16 + 8 * argument), *test, _ALLOW]
+    return [(_JUMP_EQUAL, 0, len(test) + 2, number), (_LOAD, 0, 0, 16 + 8 * argument), *test, _ALLOW]
 
 
 def _clone_test(*, processes: bool) -> list[_Instruction]:
     # Threads are always allowed, new namespaces never.
-    namespaces = [(0x45, 0, 1, _CLONE_NEW), _refuse(_EPERM)]
-    return namespaces if processes else [*namespaces, (0x45, 1, 0, _CLONE_THREAD), _refuse(_EPERM)]
+    namespaces = [(_JUMP_IF_SET, 0, 1, _CLONE_NEW), _refuse(_EPERM)]
+    return namespaces if processes else [*namespaces, (_JUMP_IF_SET, 1, 0, _CLONE_THREAD), _refuse(_EPERM)]
 
 
 def _drop_capabilities(_rules: Mapping[str, Any]) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION, 0), 8)
-    data = ctypes.create_string_buffer(
-        24
-    )  # effective, permitted, inheritable: capabilities 0..31, then 32..63
+    # Effective, permitted, inheritable: capabilities 0..31, then 32..63.
+    data = ctypes.create_string_buffer(24)
     if libc.capget(header, data) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     effective, permitted = struct.unpack("=6I", data.raw)[:2]

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
-from deepstack_harness.audit.streams import device as projection
-from deepstack_harness.audit.streams import model_check
-from deepstack_harness.audit.streams import projections as faults
+from deepstack_harness.audit.streams import device, model_check, projections
 from deepstack_harness.audit.streams.device import Lanes, Project
 from deepstack_harness.audit.streams.model_check import Setting, rehearse
 from deepstack_harness.audit.streams.projections import (
@@ -54,17 +52,17 @@ def pairs(recording: Recording) -> set[tuple[str, str]]:
 
 INPUT, A, B, USE = "input: add", "projection A", "projection B", "use of the results: add"
 RACES: dict[Project, set[tuple[str, str]]] = {
-    faults.start_forgotten: {
+    projections.start_forgotten: {
         (f"layer 1: {INPUT}", f"layer 1: {B}"), (f"layer 2: {INPUT}", f"layer 2: {B}"),
         # B of layer 2 reads its input where A of layer 1 had its result, and writes what layer 1 still adds.
         (f"layer 1: {A}", f"layer 2: {B}"), (f"layer 1: {USE}", f"layer 2: {B}"),
     },
-    faults.done_forgotten: {
+    projections.done_forgotten: {
         (f"layer 1: {B}", f"layer 1: {USE}"), (f"layer 2: {B}", f"layer 2: {USE}"),
         # Both layers have B's result in one place; A's of layer 2 lies where layer 1 had its input.
         (f"layer 1: {B}", f"layer 2: {USE}"), (f"layer 1: {B}", f"layer 2: {A}"),
     },
-    faults.memory_reused_too_early: {
+    projections.memory_reused_too_early: {
         (f"layer 1: {B}", f"layer 1: {A}"), (f"layer 2: {B}", f"layer 2: {A}"),
     },
 }  # fmt: skip
@@ -76,14 +74,14 @@ def test_both_operations_of_every_race_are_named(project: Project) -> None:
 
 
 def test_an_event_recorded_outside_orders_as_little_as_none() -> None:
-    outside = two_streams(faults.done_recorded_outside)
-    assert pairs(outside) == RACES[faults.done_forgotten]
+    outside = two_streams(projections.done_recorded_outside)
+    assert pairs(outside) == RACES[projections.done_forgotten]
     assert outside.early_waits == 0
 
 
 @pytest.mark.parametrize("which", ["start_waited_too_early", "done_waited_too_early"])
 def test_a_wait_before_the_first_recording_does_nothing(which: str) -> None:
-    recording = two_streams(getattr(faults, which))
+    recording = two_streams(getattr(projections, which))
     assert recording.early_waits == 1  # in layer 2 the event has layer 1's place
     assert pairs(recording)
 
@@ -91,10 +89,10 @@ def test_a_wait_before_the_first_recording_does_nothing(which: str) -> None:
 @pytest.mark.parametrize(
     ("project", "others", "orders"),
     [
-        (projection.sequential, 1, 1),
-        (projection.dual, 1, 4),
-        (projection.dual, 2, 36),
-        (projection.dual_of_copy, 1, 4),
+        (device.sequential, 1, 1),
+        (device.dual, 1, 4),
+        (device.dual, 2, 36),
+        (device.dual_of_copy, 1, 4),
     ],
 )
 def test_correct_ways_have_no_race_over_all_orders(project: Project, others: int, orders: int) -> None:
@@ -105,12 +103,12 @@ def test_correct_ways_have_no_race_over_all_orders(project: Project, others: int
 
 
 FAULTY = [
-    faults.start_forgotten,
-    faults.done_forgotten,
-    faults.done_recorded_outside,
-    faults.start_waited_too_early,
-    faults.done_waited_too_early,
-    faults.memory_reused_too_early,
+    projections.start_forgotten,
+    projections.done_forgotten,
+    projections.done_recorded_outside,
+    projections.start_waited_too_early,
+    projections.done_waited_too_early,
+    projections.memory_reused_too_early,
 ]
 
 
@@ -123,15 +121,15 @@ def test_every_race_shows_in_some_order_and_not_in_the_hosts_own(project: Projec
 
 
 def unkept(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    return projection.dual_of_copy(x, weights, replace(lanes, keep=lambda *_: None))
+    return device.dual_of_copy(x, weights, replace(lanes, keep=lambda *_: None))
 
 
 def test_what_keeps_the_copy_is_that_the_allocator_is_told() -> None:
-    assert pairs(two_streams(unkept)) == RACES[faults.memory_reused_too_early]
+    assert pairs(two_streams(unkept)) == RACES[projections.memory_reused_too_early]
 
 
 def wrong(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    one, other = projection.sequential(x, weights, lanes)
+    one, other = device.sequential(x, weights, lanes)
     return one + 1, other
 
 
@@ -165,7 +163,7 @@ def test_an_exception_is_a_violation() -> None:
 
 
 def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
-    judged = judge(observed(faults.done_recorded_outside))
+    judged = judge(observed(projections.done_recorded_outside))
     assert judged.value == 5
     assert judged.detail == (
         "two streams: nothing orders 'layer 1: projection B' on aux and 'layer 1: use of the results: add' "
@@ -174,12 +172,12 @@ def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
 
 
 def test_streams_that_were_not_used_are_told() -> None:
-    judged = judge(observed(projection.sequential))
+    judged = judge(observed(device.sequential))
     assert (judged.verdict, judged.detail) == (Verdict.PASS, "two streams: nothing ran on aux")
-    assert judge(observed(projection.dual)).detail == ""
+    assert judge(observed(device.dual)).detail == ""
 
 
-RIGHT = observed(projection.dual)
+RIGHT = observed(device.dual)
 
 
 def changed(**changes: object) -> OrderingObservation:

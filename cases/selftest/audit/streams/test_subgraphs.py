@@ -7,20 +7,18 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from deepstack_harness.audit.streams import device as projection
-from deepstack_harness.audit.streams import subgraphs as op_results
-from deepstack_harness.audit.streams import subgraphs as ops
+from deepstack_harness.audit.streams import device, subgraphs
 from deepstack_harness.audit.streams.device import Lanes
 from deepstack_harness.audit.streams.projections import DUAL, SEQUENTIAL
 from deepstack_harness.audit.streams.subgraphs import count_subgraphs, observe_results, one_stream, structure
-from deepstack_harness.compile.torch_compat import dynamo as splitting
+from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.errors import NotMeasured
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 
 
 def wrong(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    one, other = projection.sequential(x, weights, lanes)
+    one, other = device.sequential(x, weights, lanes)
     return one + 1, other
 
 
@@ -38,14 +36,14 @@ def test_an_op_that_gives_other_bits_is_seen_eager_and_compiled() -> None:
 
 
 def nothing(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    return tuple(each * float("nan") for each in projection.sequential(x, weights, lanes))
+    return tuple(each * float("nan") for each in device.sequential(x, weights, lanes))
 
 
 def test_layers_that_give_nothing_and_graphs_that_are_none_are_no_measurement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(op_results, "sequential", nothing)
+        patch.setattr(subgraphs, "sequential", nothing)
         with pytest.raises(NotMeasured, match="^the layers give nothing that could be compared$"):
             observe_results(DUAL, [])
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
@@ -66,10 +64,10 @@ def zeros(*_: object) -> Callable[..., Tensor]:
 
 
 def test_a_wrong_answer_or_another_count_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splitting, "pieces_compiled", lambda: 3)
+    monkeypatch.setattr(dynamo, "pieces_compiled", lambda: 3)
     with pytest.raises(NotMeasured, match="^3 pieces compiled, 2 counted"):
         count_subgraphs(2, named=True, backend="aot_eager")
-    monkeypatch.setattr(splitting, "compile_piece", zeros)
+    monkeypatch.setattr(dynamo, "compile_piece", zeros)
     with pytest.raises(NotMeasured, match="^3 pieces compiled, 3 counted, answer right: False"):
         count_subgraphs(3, named=True, backend="aot_eager")
 
@@ -124,14 +122,14 @@ def test_a_piece_whose_inputs_are_unknown_is_not_compared() -> None:
 
 def test_the_innermost_context_is_used_and_gone_afterwards() -> None:
     def twice(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-        return tuple(2 * each for each in projection.sequential(x, weights, lanes))
+        return tuple(2 * each for each in device.sequential(x, weights, lanes))
 
     x, weight = torch.ones(1, 2), torch.eye(2)
-    with ops.running(ops.Running(projection.sequential, one_stream(), {"one": (weight, weight)})):
-        with ops.running(ops.Running(twice, one_stream(), {"one": (-weight, weight)})):
-            assert ops.project(x, weight, weight)[0].tolist() == [[2, 2]]
-            assert ops.project_named(x, "one")[0].tolist() == [[-2, -2]]
-        assert ops.project(x, weight, weight)[0].tolist() == [[1, 1]]
-        assert ops.project_named(x, "one")[0].tolist() == [[1, 1]]
+    with subgraphs.running(subgraphs.Running(device.sequential, one_stream(), {"one": (weight, weight)})):
+        with subgraphs.running(subgraphs.Running(twice, one_stream(), {"one": (-weight, weight)})):
+            assert subgraphs.project(x, weight, weight)[0].tolist() == [[2, 2]]
+            assert subgraphs.project_named(x, "one")[0].tolist() == [[-2, -2]]
+        assert subgraphs.project(x, weight, weight)[0].tolist() == [[1, 1]]
+        assert subgraphs.project_named(x, "one")[0].tolist() == [[1, 1]]
     with pytest.raises(IndexError):
-        ops.project(x, weight, weight)
+        subgraphs.project(x, weight, weight)

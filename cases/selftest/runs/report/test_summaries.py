@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_verdicts import audited, row
+from cases.selftest.audit.written_verdicts import audited, base_with, row
 from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
 from cases.selftest.runs.report.written_runs import planned, write_run
-from deepstack_harness.audit.audited_source import Gate, judge_gate
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
+from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.cli import report as run_table
-from deepstack_harness.cli import repro_table
+from deepstack_harness.cli import report, repro_table
 from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.audit_table import AuditTable, show_gate
 from deepstack_harness.cli.fuzz import show_findings
@@ -33,8 +32,7 @@ from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.causes import ChangeCause
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
-from deepstack_harness.runs.report import figures as graphs
-from deepstack_harness.runs.report import texts as markdown
+from deepstack_harness.runs.report import figures, texts
 from deepstack_harness.runs.report.github import table_row
 from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
 from deepstack_harness.runs.report.tables import case_findings
@@ -65,7 +63,7 @@ def test_changes_are_counted_and_the_first_are_in_a_table(
     text = render_markdown(replace(run, changes=Changes("night-19", (CAUSE,) * count)))
     assert sentence in text
     rows = [line for line in text.splitlines() if line == "| regression | R0 output: a \\| b | 0 |  | 0 |"]
-    assert len(rows) == min(count, markdown.MOST_CHANGES)
+    assert len(rows) == min(count, texts.MOST_CHANGES)
     assert ("more findings" in text) == bool(more)
     assert more in text
 
@@ -101,13 +99,13 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
     ("gate", "base", "sentence"),
     [
         (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
-        (Gate.ANY, "0.21.0", "all faults count, where '0.21.0' does not have them: 2 findings"),
+        (Gate.ANY, base_with(), "2 new faults in 1 class beside 'main'"),
     ],
 )
-def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: str, capsys: Capture) -> None:
+def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:
     rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
-    result = judge_gate(audited(*rows).subjects, gate, None if base is None else frozenset())
-    show_gate(Output(None, quiet=False), result, base)
+    result = judge_gate([audited(*rows)], gate, base)
+    show_gate(Output(None, quiet=False), result)
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head == sentence
     assert len(lines) == len(result.failing)
@@ -115,8 +113,9 @@ def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: st
 
 
 def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
-    text = sarif_text(audit_findings([audited(row(Rule.R3, Verdict.ERROR))], None))
-    assert "R3 of Qwen3VL was not judged: step 1 'get 4' was wrong" in text
+    source = audited(row(Rule.R3, Verdict.ERROR))
+    text = sarif_text(audit_findings([source], judge_gate([source], Gate.ANY)))
+    assert "Qwen3VL: R3 was not judged; step 1 'get 4' was wrong" in text
 
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
@@ -183,17 +182,17 @@ def test_findings_that_are_not_shown_are_counted(
     run_data = load_run(write_run(tmp_path / "run"))
     cases = case_findings(run_data)
     unexpected = sum(finding.unexpected for finding in cases)
-    monkeypatch.setattr(run_table, "MOST_EXPECTED", 1)
+    monkeypatch.setattr(report, "MOST_EXPECTED", 1)
     show_run(Output(None, quiet=False), run_data)
     more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
     assert more in capsys.readouterr().out.splitlines()
-    monkeypatch.setattr(markdown, "MOST_FINDINGS", 1)
+    monkeypatch.setattr(texts, "MOST_FINDINGS", 1)
     assert f"\n{unexpected - 1} more cases are in the HTML report.\n" in render_markdown(run_data)
 
 
 def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
-    assert (markdown._cell(None), run_table._cell(None)) == ("", "")
-    assert table_row(["R0", markdown._cell(None)]) == "| R0 |  |"
+    assert (texts._cell(None), report._cell(None)) == ("", "")
+    assert table_row(["R0", texts._cell(None)]) == "| R0 |  |"
 
 
 def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
@@ -243,8 +242,8 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path / "run", found=[(case, judgements)]))
     (whole,) = run.cases.values()
     assert whole.graphs
-    assert graphs.figure_graphs(run).svg is not None
-    without = graphs.figure_graphs(replace(run, cases={whole.case: replace(whole, steps=())}))
+    assert figures.figure_graphs(run).svg is not None
+    without = figures.figure_graphs(replace(run, cases={whole.case: replace(whole, steps=())}))
     assert (without.svg, without.absent) == (None, "")
     assert without.table is not None
 

@@ -45,7 +45,6 @@ __all__ = [
     "Standing",
     "audit_inputs",
     "count",
-    "input_standings",
 ]
 
 DECORATOR = "support_torch_compile"
@@ -68,11 +67,3 @@ def audit_inputs(source: Source) -> AuditedInputs:
     captured = [] if owners else captures.regions()
     regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners or captured)
     return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(captured))
-
-
-def input_standings(source: Source) -> list[InputStanding]:
-    """Return every optional input of every compiled class of a source, what is at risk first.
-
-    Raises what `Source.python_files` raises.
-    """
-    return list(audit_inputs(source).standings)

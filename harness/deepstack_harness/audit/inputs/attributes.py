@@ -44,7 +44,6 @@ class _Verdict(NamedTuple):
 
 
 _SCALAR_CALLS = frozenset({"len", "int", "bool", "float", "str", "min", "max", "sum", "any", "all"})
-_VIEWS = frozenset({"view", "narrow", "view_as", "reshape", "unsqueeze", "squeeze", "detach"})
 
 
 class ReadAttributes:

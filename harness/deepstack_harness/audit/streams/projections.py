@@ -16,8 +16,15 @@ from torch.nn.functional import linear
 from typing_extensions import TypeIs
 
 from deepstack_harness.audit.cut_systems import HelperCode, cut_helpers
-from deepstack_harness.audit.streams import device as projection
-from deepstack_harness.audit.streams.device import Device, Event, Lanes, Project, sequential
+from deepstack_harness.audit.streams.device import (
+    Device,
+    Event,
+    Lanes,
+    Project,
+    dual,
+    dual_of_copy,
+    sequential,
+)
 from deepstack_harness.audit.streams.model_check import Setting
 from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.errors import UsageError
@@ -148,17 +155,17 @@ def _always(project: Project) -> Callable[[Device], Project]:
     return lambda _: project
 
 
-SEQUENTIAL = _ours(projection.sequential, 0, 1)
-DUAL = _ours(projection.dual, 0, 1, 2)
-DUAL_OF_COPY = _ours(projection.dual_of_copy, 0, 1)
+SEQUENTIAL = _ours(sequential, 0, 1)
+DUAL = _ours(dual, 0, 1, 2)
+DUAL_OF_COPY = _ours(dual_of_copy, 0, 1)
 START_FORGOTTEN = _ours(start_forgotten, 0, 1)
 DONE_FORGOTTEN = _ours(done_forgotten, 0, 1)
 DONE_RECORDED_OUTSIDE = _ours(done_recorded_outside, 0, 1)
 START_WAITED_TOO_EARLY = _ours(start_waited_too_early, 0, 1)
 DONE_WAITED_TOO_EARLY = _ours(done_waited_too_early, 0, 1)
 MEMORY_REUSED_TOO_EARLY = _ours(memory_reused_too_early, 0, 1)
-FIXED_OP = _ours(projection.dual, 1, subgraphs=True)
-NAMED_OP = _ours(projection.dual, 1, named=True, subgraphs=True)
+FIXED_OP = _ours(dual, 1, subgraphs=True)
+NAMED_OP = _ours(dual, 1, named=True, subgraphs=True)
 
 
 def dual_stream_named(name: str) -> DualStream:

@@ -22,7 +22,6 @@ from deepstack_harness.audit.streams.device import Lanes, Project, sequential
 from deepstack_harness.audit.streams.model_check import different_bits
 from deepstack_harness.audit.streams.projections import DualStream
 from deepstack_harness.compile.torch_compat import dynamo
-from deepstack_harness.compile.torch_compat import dynamo as splitting
 from deepstack_harness.contract.facts import OpResult, Subgraphs
 from deepstack_harness.errors import NotMeasured
 
@@ -137,7 +136,7 @@ class Stack(nn.Module):
 
 
 HIDDEN, TOKENS = 16, 5
-LAYERS_SUBGRAPHS = (1, 4, 16)
+LAYERS = (1, 4, 16)
 
 
 class Splitter:
@@ -182,7 +181,7 @@ class _Once(torch.nn.Module):
     def forward(self, *inputs: Tensor) -> object:
         """Return what the piece gives."""
         if self._compiled is None:
-            self._compiled = splitting.compile_piece(self._piece, inputs, self._backend)
+            self._compiled = dynamo.compile_piece(self._piece, inputs, self._backend)
         return self._compiled(*inputs)
 
 
@@ -206,13 +205,13 @@ def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
         Splitter(torch.ops.deepstack_harness.mix.default, backend),
     )
     x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(layers))
-    caches = splitting.cold_caches() if backend == "inductor" else nullcontext()
+    caches = dynamo.cold_caches() if backend == "inductor" else nullcontext()
     with torch.no_grad(), running(stack.context(sequential, one_stream())), caches:
         dynamo.start_counting()
         start = time.perf_counter()
         answer = torch.compile(stack, backend=splitter, fullgraph=True, dynamic=False)(x)
         seconds = time.perf_counter() - start
-        compiled = splitting.pieces_compiled()
+        compiled = dynamo.pieces_compiled()
         right = torch.equal(answer, stack(x))
         dynamo.start_counting()
     if not right or compiled != splitter.distinct or not compiled:
@@ -268,7 +267,6 @@ def _shape(value: object) -> str:
 
 
 EAGER = "eager"
-LAYERS_OP_RESULTS = 4
 
 
 def observe_results(
@@ -278,7 +276,7 @@ def observe_results(
 
     Raises `NotMeasured` when nothing was compiled, or the layers do nothing.
     """
-    stack = Stack(LAYERS_OP_RESULTS, HIDDEN, named=way.named)
+    stack = Stack(4, HIDDEN, named=way.named)
     x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         with running(stack.context(sequential, one_stream())):

@@ -1,10 +1,16 @@
-"""The tree of all guards of a compiled graph, kept beside it, and asked again in later calls.
+"""The tree of all guards of a compiled graph, stored with it, and evaluated again in every later call.
 
 Read in torch 2.13. Dynamo builds the tree of every guard before it calls `guard_filter_fn`
 (`CheckFunctionManager.__init__`), and builds a second one from those that the filter kept. The first tree is
-kept here. A guard of our own, which always holds, is put behind the guards of the second one: Dynamo calls it
+stored here, completed by torch's own `compile_check_fn` (guards on tensors that are one object). A guard of
+our own, which always holds, is added after the guards of the second one: Dynamo calls it
 with the local variables of the frame in each call that uses this graph. So nothing of the program is wrapped,
 no other graph is built, and a call that recompiles is not counted.
+
+A call evaluates the whole tree: nodes of sources, relations of sizes (SHAPE_ENV, which torch compiles into
+one predicate of Python or C++ at the end of the tree), settings of the process, and identities of tensors.
+Where it fails, the guards that failed before are evaluated one by one, and all others in a clone of the tree
+without them, so that a guard that fails in every call does not hide another one.
 
 A stance with `skip_guard_eval_unsafe` asks a third tree, of the sources in which cached graphs differ. It is
 a clone, which takes our guard along. `AOTCompiledFunction` asks no guard after `disable_guard_check`.
@@ -15,17 +21,23 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from itertools import islice
 from operator import attrgetter
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
 
+from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, size_relations
+from deepstack_harness.compile.torch_compat.process_settings import (
+    SETTING_KINDS,
+    changed_settings,
+    process_settings,
+)
 from deepstack_harness.compile.torch_compat.rerun import (
     CannotRerun,
     GraphCopies,
@@ -54,51 +66,62 @@ class BuiltGuard:
     of_user: bool = False
 
 
-PRESENCE, GONE, SHAPE = "PRESENCE", "GONE", "SHAPE_ENV"
-"""Kinds of failed leaves that are no class of torch: the value is gone; it cannot be read; sizes."""
+PRESENCE, GONE, SHAPE, ALIAS, UNNAMED = "PRESENCE", "GONE", "SHAPE_ENV", "NO_TENSOR_ALIASING", "UNNAMED"
+"""Kinds of failed leaves that are no class of torch: the value is gone; it cannot be read; sizes; two tensors
+that became one; a failure of the tree that belongs to none of its leaves."""
+DUPLICATE = "DUPLICATE_INPUT"
+"""The kind of a guard on two names of one tensor."""
 
 
 @dataclass(frozen=True)
 class FailedLeaf:
     """A leaf of the tree that does not hold: the expression it reads, torch's class of it, and its text.
 
-    `specialised` is True for a bound of sizes that comes from the 0/1 specialisation and from no user code.
-    `sizes` and `strides` are those that a guard on a tensor wants, None for each that may be any.
+    `sizes` and `strides` are those that a guard on a tensor wants, None for each that may be any. `relation`
+    is that of a failed relation of sizes.
     """
 
     source: str
     kind: str
     text: str
-    specialised: bool = False
     sizes: tuple[int | None, ...] | None = None
     strides: tuple[int | None, ...] | None = None
+    relation: SizeRelation | None = None
 
 
 class GuardTree:
     """All guards that Dynamo built for one graph, those that a filter dropped included.
 
-    `whole` is the tree of all of them. `inputs` is the tree that is asked in every call: guards on arguments,
-    and on attributes and globals that a program writes. It is without parameters, the attributes of torch's
-    own modules, functions, classes and the state of the process (grad mode, threads).
+    `whole` is the tree of all of them, `sources` that of the guards with a source: without settings of the
+    process, relations of sizes, and identities of tensors.
     """
 
     def __init__(
         self,
-        whole: Any,  # noqa: ANN401  # torch's GuardManagerWrapper, here and in `inputs`
-        inputs: Any,  # noqa: ANN401
+        whole: Any,  # noqa: ANN401  # torch's GuardManagerWrapper, here and in `sources`
+        sources: Any,  # noqa: ANN401
         code: CodeType,
         guards: Sequence[BuiltGuard],
         scope: Locals,
         region: TracedRegion | None = None,
     ) -> None:
         from torch._dynamo.eval_frame import _is_skip_guard_eval_unsafe_stance
-        from torch._dynamo.guards import _get_closure_vars
+        from torch._dynamo.guards import SYMPY_INTERP, _get_closure_vars  # type: ignore[attr-defined]
 
-        self._whole, self._inputs = whole, inputs
-        self._names, self._scope = dict(_get_closure_vars()), scope
+        self._whole, self._sources = whole, sources
+        self._names, self._scope = {**SYMPY_INTERP, **_get_closure_vars()}, scope
         self._stance_skips_guards = _is_skip_guard_eval_unsafe_stance
         self._region = region
         self._expressions: dict[str, CodeType] = {}
+        self._failed_nodes: dict[str, Any] = {}
+        self._rests: dict[frozenset[str], Any] = {}
+        self._failed_relations: set[SizeRelation] = set()
+        texts = [part for leaf in _relational_leaves(whole.root) for part in leaf.verbose_code_parts()]
+        pairs = [match.groups() for text in texts if (match := _SAME_OBJECT.match(text))]
+        self._duplicates = tuple(dict.fromkeys((str(one), str(other)) for other, one in pairs))
+        relations = [each for text in texts if not _UNREADABLE.match(text) for each in size_relations(text)]
+        self.relations = tuple(dict.fromkeys(relations))
+        self.settings = process_settings()
         self.code = code
         self.guards = tuple(guards)
         self._drops = not all(guard.kept for guard in guards)
@@ -107,7 +130,7 @@ class GuardTree:
 
     @property
     def is_unguarded(self) -> bool:
-        """True where a call uses the graph without all guards: some were dropped, or none is asked now."""
+        """True where a call uses the graph without all guards: some were dropped, or all are skipped now."""
         return self._drops or self._stance_skips_guards()
 
     @property
@@ -115,23 +138,29 @@ class GuardTree:
         """True where the backend runs the traced graph itself, so that no kernel was made for a layout."""
         return self._region is not None and self._region.interpreted
 
-    def holds(self, values: Locals, *, inputs: bool = False) -> bool:
-        """Return whether every guard holds for these local variables, or every guard on inputs."""
-        manager = self._inputs if inputs else self._whole
+    @property
+    def makes_tensors(self) -> bool:
+        """True if the graph makes tensors of the default dtype or on the default device, or is not known."""
+        return self._region is None or self._region.makes_tensors
+
+    @property
+    def writes_inputs(self) -> bool:
+        """True if the graph writes into a tensor that is there already, or is not known."""
+        return self._region is None or self._region.writes_inputs
+
+    def holds(self, values: Locals) -> bool:
+        """Return whether every guard holds for these local variables."""
         with torch._C._EnableTorchFunction():  # off while guards are checked, which is a guard by itself
-            return bool(manager.check(values))
+            return bool(self._whole.check(values))
 
-    def first_failing(self, values: Locals, *, inputs: bool = False) -> tuple[str, ...]:
-        """Return torch's text of the first guard that does not hold; empty where all hold."""
-        manager = self._inputs if inputs else self._whole
-        with torch._C._EnableTorchFunction():
-            return tuple(manager.check_verbose(values).verbose_code_parts)
+    def difference(self, values: Locals, put_back: Mapping[str, object] | None = None) -> OutputDifference:
+        """Run the region again on copies, as written and as traced; raises `CannotRerun`.
 
-    def difference(self, values: Locals) -> OutputDifference:
-        """Run the region again on copies, as written and as traced; raises `CannotRerun`."""
+        `put_back` are values by source expression that both runs use in place of those of the call.
+        """
         if self._region is None:
             raise CannotRerun(f"torch {torch.__version__} does not give the traced code")
-        return self._region.difference(dict(values))
+        return self._region.difference(dict(values), self.settings, put_back or {})
 
     def sources(self) -> Iterator[str]:
         """Yield the expression of each node of the whole tree."""
@@ -144,39 +173,125 @@ class GuardTree:
             self._expressions[source] = compile(source, "<guard>", "eval")
         return eval(self._expressions[source], self._names, {**self._scope, "L": values})  # torch's own text
 
-    def failing(self, values: Locals) -> Iterator[FailedLeaf]:
-        """Yield every leaf of the whole tree that does not hold; torch itself stops at the first one.
-
-        Guards that relate several inputs to each other (two names of one tensor) are not asked alone.
-        """
-        root = self._whole.root
+    def failing(self, values: Locals) -> list[FailedLeaf]:
+        """Return every leaf of the whole tree that does not hold; torch itself stops at the first one."""
         with torch._C._EnableTorchFunction():
-            for node in _nodes(root):
-                source = node.get_source()
-                try:
-                    value = values if node is root else self.read(source, values)
-                except (KeyError, AttributeError, IndexError, TypeError) as error:
-                    yield FailedLeaf(source, PRESENCE, f"{source} is gone: {type(error).__name__}")
-                    continue
-                except Exception as error:  # noqa: BLE001  # user code may run: a property, a descriptor
-                    yield FailedLeaf(source, GONE, f"{source} cannot be read: {type(error).__name__}")
-                    continue
-                yield from _failing_leaves(source, node, value)
-            for leaf in root.get_epilogue_lambda_guards():
-                if not leaf(values):
-                    yield from self._failing_sizes(leaf, values)
+            failed = [
+                *self._failing_nodes(values), *self._failing_relations(values),
+                *self._failing_identities(values), *self._failing_settings(values),
+            ]  # fmt: skip
+            if not failed and not self._whole.check(values):
+                text = " and ".join(self._whole.check_verbose(values).verbose_code_parts)
+                failed.append(FailedLeaf("", UNNAMED, text))
+        return failed
 
-    def _failing_sizes(self, leaf: Any, values: Locals) -> Iterator[FailedLeaf]:  # noqa: ANN401
-        """Yield each relation of sizes and strides that does not hold, such as `6 <= L['x'].size()[0]`."""
-        for part in leaf.verbose_code_parts():
-            relation, _, reason = part.partition("  #")
-            try:
-                held = bool(self.read(relation.strip(), values))
-            except Exception:  # noqa: BLE001  # it reads a tensor that is not there: its own leaf says so
+    def _failing_nodes(self, values: Locals) -> list[FailedLeaf]:
+        """Return the failed leaves: nodes that failed before one by one, all others in one tree."""
+        failed = {
+            source: leaves
+            for source, node in self._failed_nodes.items()
+            if (leaves := self._failing_leaves(node, values))
+        }
+        if not self._rest(frozenset(failed)).check(values):
+            for node in _nodes(self._sources.root):
+                source = node.get_source()
+                if source not in failed and (leaves := self._failing_leaves(node, values)):
+                    failed[source] = leaves
+                    below = list(islice(_nodes(node), _MOST_BELOW))
+                    self._failed_nodes |= {each.get_source(): each for each in below}
+        return [leaf for leaves in failed.values() for leaf in leaves]
+
+    def _rest(self, failed: frozenset[str]) -> Any:  # noqa: ANN401
+        """Return the tree of sources without the nodes that fail, and what lies below them."""
+        if failed not in self._rests:
+            if len(self._rests) >= _MOST_RESTS:
+                self._rests.pop(next(iter(self._rests)))
+            root = self._sources.root
+            self._rests[failed] = (
+                root.clone_manager(lambda node: node.get_source() not in failed) if failed else root
+            )
+        return self._rests[failed]
+
+    def _failing_leaves(self, node: Any, values: Locals) -> list[FailedLeaf]:  # noqa: ANN401
+        source = node.get_source()
+        try:
+            value = values if node is self._sources.root else self.read(source, values)
+        except (KeyError, AttributeError, IndexError, TypeError) as error:
+            return [FailedLeaf(source, PRESENCE, f"{source} is gone: {type(error).__name__}")]
+        except Exception as error:  # noqa: BLE001  # user code may run: a property, a descriptor
+            return [FailedLeaf(source, GONE, f"{source} cannot be read: {type(error).__name__}")]
+        return list(_failing_leaves(source, node, value))
+
+    def _failing_relations(self, values: Locals) -> Iterator[FailedLeaf]:
+        """Yield each relation of sizes that does not hold, such as `6 <= L['x'].size()[0]`."""
+        failed = {each for each in self._failed_relations if not self._relation_holds(each.text, values)}
+        rest = " and ".join(f"({each.text})" for each in self.relations if each not in failed)
+        if rest and not self._relation_holds(rest, values, unreadable=False):
+            failed |= {each for each in self.relations if not self._relation_holds(each.text, values)}
+            self._failed_relations |= failed
+        for relation in self.relations:
+            if relation in failed:
+                yield FailedLeaf(relation.text, SHAPE, relation.text, relation=relation)
+
+    def _relation_holds(self, text: str, values: Locals, *, unreadable: bool = True) -> bool:
+        try:
+            return bool(self.read(text, values))
+        except Exception:  # noqa: BLE001  # it reads a tensor that is not there, whose own leaf fails
+            return unreadable
+
+    def _failing_identities(self, values: Locals) -> Iterator[FailedLeaf]:
+        """Yield pairs of sources that were one tensor and are two, and that were two and are one."""
+        for one, other in self._duplicates:
+            text = f"{one} is {other}"
+            if not self._relation_holds(text, values):
+                yield FailedLeaf(text, DUPLICATE, text)
+        names: dict[int, str] = {}
+        for source in self._whole.no_tensor_aliasing_sources:
+            with suppress(Exception):  # it is not there, and its own leaf fails
+                first = names.setdefault(id(self.read(source, values)), source)
+                if first != source:
+                    yield FailedLeaf(f"{first} is {source}", ALIAS, f"{first} is not {source}")
+
+    def _failing_settings(self, values: Locals) -> Iterator[FailedLeaf]:
+        """Yield each setting of the process that is another one than that of the trace, by its name."""
+        for leaf in self._whole.root.get_leaf_guards():
+            if leaf(values):
                 continue
-            if not held:
-                specialised = "0/1 specialization" in reason  # torch's own note, 2.10 .. 2.15
-                yield FailedLeaf(relation.strip(), SHAPE, relation.strip(), specialised)
+            text = _text(leaf)
+            kind = next(
+                (kind for part, kind in _KINDS.items() if part in f"{type(leaf).__name__} {text}"), ""
+            )
+            names = [name for name in changed_settings(self.settings) if SETTING_KINDS[name] == kind]
+            for name in names or [text]:
+                yield FailedLeaf(name, kind or type(leaf).__name__, name)
+
+
+_KINDS = {
+    "GLOBAL_STATE": "GLOBAL_STATE", "FUNCTION_MODE": "TORCH_FUNCTION_STATE",
+    "DEFAULT_DEVICE": "DEFAULT_DEVICE", "DUAL_LEVEL": "DUAL_LEVEL", "pyfunctorch": "FUNCTORCH_STACK_MATCH",
+    "saved_tensors_hooks": "AUTOGRAD_SAVED_TENSORS_HOOKS",
+}  # fmt: skip
+"""A part of the class or text of a guard on the process, and the function of `GuardBuilder` that makes it."""
+_MOST_BELOW = 200
+"""Nodes below one that failed, which are evaluated one by one while it fails; later ones while it holds."""
+_MOST_RESTS = 16
+"""Clones of a tree without the nodes that fail, each for another set of them; an older one is made again."""
+_SAME_OBJECT = re.compile(r"(\S+) is (\S+)(?=\s|$)")
+_UNREADABLE = re.compile(r"\S+ is \S+|check_overlapping|check_no_aliasing")
+
+
+def _relational_leaves(root: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yield the guards that relate several sources to each other, each once."""
+    yield from root.get_epilogue_lambda_guards()
+    seen = set()
+    for node in _nodes(root):
+        for leaf in node.get_leaf_guards():
+            if type(leaf).__name__ in _RELATIONAL and (text := _text(leaf)) not in seen:
+                seen.add(text)
+                yield leaf
+
+
+_RELATIONAL = frozenset({"OBJECT_ALIASING", "SYMBOLIC_SHAPE_GUARD"})
 
 
 def _nodes(root: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -190,6 +305,10 @@ def _nodes(root: Any) -> Iterator[Any]:  # noqa: ANN401
             stack += [child for pair in pairs for child in pair if child is not None]
 
 
+def _text(leaf: Any) -> str:  # noqa: ANN401
+    return " and ".join(part.partition("  #")[0].strip() for part in leaf.verbose_code_parts())
+
+
 def _failing_leaves(source: str, node: Any, value: object) -> Iterator[FailedLeaf]:  # noqa: ANN401
     for leaf in node.get_leaf_guards():
         try:
@@ -197,13 +316,9 @@ def _failing_leaves(source: str, node: Any, value: object) -> Iterator[FailedLea
         except TypeError:  # a guard that relates several inputs
             continue
         if not held:
-            text = " and ".join(part.partition("  #")[0].strip() for part in leaf.verbose_code_parts())
+            text = _text(leaf)
             yield FailedLeaf(
-                source,
-                type(leaf).__name__,
-                text,
-                sizes=_listed("size", text),
-                strides=_listed("stride", text),
+                source, type(leaf).__name__, text, _listed("size", text), _listed("stride", text)
             )
 
 
@@ -255,13 +370,15 @@ _NEEDED = {
     ),
     "torch._dynamo.eval_frame": ("_is_skip_guard_eval_unsafe_stance",),
     "torch._dynamo.guards": (
-        "CheckFunctionManager.build_guards", "GuardManagerWrapper.populate_diff_guard_manager",
-        "GuardManagerWrapper.finalize", "_get_closure_vars",
+        "CheckFunctionManager.build_guards", "CheckFunctionManager.compile_check_fn",
+        "GuardManagerWrapper.populate_diff_guard_manager",
+        "GuardManagerWrapper.finalize", "SYMPY_INTERP", "_get_closure_vars",
     ),
     "torch._dynamo.output_graph": ("OutputGraph.call_user_compiler",),
     "torch._C._dynamo.guards": (
         "RootGuardManager.add_epilogue_lambda_guard", "RootGuardManager.get_epilogue_lambda_guards",
         "GuardManager.get_leaf_guards", "GuardManager.get_child_managers", "GuardManager.get_source",
+        "RootGuardManager.clone_manager",
     ),
 }  # fmt: skip
 """Private names of torch by module: in 2.10, 2.13 and 2.15. `torch_compat.rerun` has those of a rerun."""
@@ -342,7 +459,7 @@ def _patched() -> Iterator[None]:
         frame = inspect.currentframe()
         caller = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
         region = copies.take(code, caller, graph.global_scope)
-        tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope, region)
+        tree = GuardTree(keeping.manager, keeping.sources, code, keeping.guards, scope, region)
         # Handed over where torch loads what was saved (`load_guard_manager`), and nowhere else.
         tree.is_loaded = bound.arguments.get("runtime_global_scope") is not None
         traced = dict(graph.local_scope)
@@ -417,7 +534,7 @@ class _Keeping:
     ) -> None:
         self._inner, self._restored = inner, restored
         self.manager: Any = None
-        self.inputs: Any = None
+        self.sources: Any = None
         self.guards: list[BuiltGuard] = []
 
     def __call__(self, entries: Sequence[Any]) -> Sequence[bool]:
@@ -433,40 +550,31 @@ class _Keeping:
         caller = frame.f_back if frame else None
         self.manager = caller.f_locals.get("guard_manager") if caller else None
         if caller is not None and self.manager is not None:
-            self.inputs = _build_inputs(caller.f_locals, entries)
-            for manager in (self.manager, self.inputs):
-                manager.finalize()
+            self.sources = _build_trees(caller.f_locals, guards)
         self.guards = [_built(entry.orig_guard, kept=keep) for entry, keep in zip(entries, kept, strict=True)]
         return kept
 
 
-def _build_inputs(names: Mapping[str, Any], entries: Sequence[Any]) -> Any:  # noqa: ANN401
-    """Return a tree of the guards that are asked in every call."""
-    values = {entry.orig_guard.name: entry.value for entry in entries}
-    modules = {source: value for source, value in values.items() if isinstance(value, nn.Module)}
-    of_inputs = [entry.orig_guard for entry in entries if _is_input(entry, modules)]
-    _, manager = names["self"].build_guards(
-        of_inputs, names["existing_diff_guard_sources"], names["f_code"], names["output_graph"], False
-    )
-    return manager
+def _build_trees(names: Mapping[str, Any], guards: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Complete the tree of all guards, as Dynamo does with the one that it uses; return that of the sources.
+
+    `names` are the local variables of `CheckFunctionManager.__init__`.
+    """
+    manager = names["self"]
+    manager.guard_manager, modes = names["guard_manager"], manager.torch_function_mode_stack
+    manager.compile_check_fn(names["builder"], guards, None)
+    del manager.guard_manager
+    manager.torch_function_mode_stack = modes  # forgotten there, and needed for the next tree
+    _, sources = manager.build_guards(
+        [guard for guard in guards if guard.name],
+        names["existing_diff_guard_sources"], names["f_code"], names["output_graph"], False,
+    )  # fmt: skip
+    sources.finalize()
+    return sources
 
 
 SETTINGS = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
 """Modes and hooks of modules in a source: a graph was traced for them, and as a rule is right without."""
-_ARGUMENT = re.compile(r"L\['\w+'\]$")
-_MEMBER = re.compile(r"(?:\._buffers|\.__dict__)?(?:\.\w+|\['\w+'\])$")
-_CODE = (nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
-
-
-def _is_input(entry: Any, modules: Mapping[str, nn.Module]) -> bool:  # noqa: ANN401
-    """Return True for a guard on data that a program may write between two calls."""
-    source, value = entry.orig_guard.name, entry.value
-    if not source or "_parameters[" in source or SETTINGS.search(source):
-        return False
-    if isinstance(value, _CODE):
-        return bool(_ARGUMENT.match(source)) and not isinstance(value, nn.Module)
-    owner = modules.get(_MEMBER.sub("", source))
-    return owner is None or not type(owner).__module__.startswith("torch.nn")
 
 
 def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401

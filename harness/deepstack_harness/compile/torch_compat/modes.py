@@ -1,7 +1,7 @@
 """Change what torch's operations do in a block: record them, fail an allocation, fake tensors or ranks.
 
 `OpRecorder` records the operations of a call on their very tensors and replays them, as a CUDA graph would.
-`OtherLastBits` rounds results in another way.
+`OtherLastBits` and `OtherNarrowBits` round results in another way.
 `FailingAllocation` raises as a GPU without memory does.  `filled_with_nan` shows reads of memory that nobody
 has written: a fresh page is zero by accident, which hides a `torch.empty` that should be a `torch.zeros`.
 `without_storage` and `on_fake_gpu` are for compiling a decoder that would not fit, or that has no GPU here.
@@ -225,6 +225,44 @@ def _inputs_of_own_mode() -> AbstractContextManager[object]:
         return [own(given) for given in original(graph)]
 
     return patch.object(OutputGraph, "example_inputs", example_inputs)
+
+
+class OtherNarrowBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that moves results of dtypes coarser than `eps` by a unit in their last place.
+
+    A compiler that fuses operations rounds such results elsewhere, or not at all.  Elements move up and down
+    by turns, or all of them up (`one_way`), as those of equal numbers do.  Views are left as they are.
+    """
+
+    def __init__(self, eps: float, *, one_way: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._eps, self._one_way = eps, one_way
+        self.coarsest = 0.0
+        """The eps of the narrowest dtype that was moved; 0 for none."""
+
+    @override
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for result, is_new in zip(tensors_in(out), _allocated((args, kwargs), out), strict=True):
+            if result.is_floating_point() and (is_new or func._schema.is_mutable):
+                eps = torch.finfo(result.dtype).eps
+                if eps > self._eps and result.layout is torch.strided and all(result.stride()):
+                    self.coarsest = max(self.coarsest, eps)
+                    self._move(result, eps)
+        return out
+
+    def _move(self, result: Tensor, eps: float) -> None:
+        signs = torch.ones(result.shape, device=result.device)
+        if not self._one_way:
+            signs.view(-1)[1::2] = -1
+        # Nothing calculates in 8 bits.
+        result.copy_((result.double() * (1 + signs * eps)).to(result.dtype))
 
 
 class FakeCopies:

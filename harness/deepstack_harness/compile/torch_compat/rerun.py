@@ -2,23 +2,27 @@
 
 Both runs use eager kernels, so that they differ where the traced graph computes something else, and not by
 the rounding of a compiler. The traced run calls the bytecode that Dynamo made, with each compiled function
-replaced by its graph. It does not execute compiled kernels: of an input with another dtype or stride than
+replaced by its graph, under the settings of the process that it was traced for, unless the backend runs the
+graph itself. It does not execute compiled kernels: of an input with another dtype or stride than
 the traced one they may read other memory, which this comparison does not show.
 
 A region is run again only where nothing but the copies can change. A dispatch mode looks at each operator
-before it runs, and refuses collectives, operators outside torch itself (they may keep state, as attention
-over a KV cache does), and writes into a tensor that is not a copy. Objects that are no tensors are copied
-too. Not seen: functions of an extension that are no operators of torch, and effects of Python outside the
-inputs, such as a request that is sent.
+before it runs, and refuses collectives, writes into a tensor that is not a copy, and operators from outside
+torch (`_may_run`): they may keep state that no schema shows. Objects that are no tensors are copied too,
+except what torch and Python keep for themselves (compiled functions, locks). Not seen: functions of an
+extension that are no operators of torch, and effects of Python outside the inputs, such as a request that
+is sent.
 
 Read in torch 2.13: `DynamoOutput.bytecode`, `GraphCaptureOutput.bytecode`, `gm.meta["backend_id"]`, which is
 the name of the compiled function in the bytecode.
 """
 
+import ast
 import copy
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,9 +30,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
+from deepstack_harness.compile.watch_text import words_of
 
 Locals = Mapping[str, Any]
 _ROUNDINGS = 8
@@ -48,13 +56,15 @@ class CannotRerun(Exception):
 class OutputDifference:
     """The largest difference between the outputs of both runs.
 
-    `distance` is absolute, infinite for outputs of other shapes or a run that raises; `scale` is the largest
-    absolute value of the uncompiled output, and `limit` is the distance that rounding explains.
+    `distance` is absolute, infinite for outputs that cannot be compared by numbers, for the reason `why`;
+    `scale` is the largest absolute value of the uncompiled output, and `limit` is the distance that rounding
+    explains.
     """
 
     distance: float
-    scale: float
-    limit: float
+    scale: float = 0.0
+    limit: float = 0.0
+    why: str = ""
 
     @property
     def matters(self) -> bool:
@@ -66,7 +76,8 @@ class OutputDifference:
 class TracedRegion:
     """The code of a region, the bytecode that Dynamo made of it, and the traced graphs by name.
 
-    `interpreted` is True where the backend runs the traced graph itself, as the backend `eager` does.
+    `interpreted` is True where the backend runs the traced graph itself, as the backend `eager` does, and
+    `eager_kernels` where it compiles no kernels, as `aot_eager` does.
     """
 
     code: CodeType
@@ -74,19 +85,44 @@ class TracedRegion:
     graphs: Mapping[str, fx.GraphModule]
     scope: Mapping[str, Any]
     interpreted: bool
+    eager_kernels: bool
 
-    def difference(self, values: Locals) -> OutputDifference:
+    @property
+    def makes_tensors(self) -> bool:
+        """True if a graph makes tensors, of the default dtype or on the default device."""
+        return any(
+            node.target in _device_constructors()
+            for graph in self.graphs.values()
+            for node in graph.graph.nodes
+        )
+
+    @property
+    def writes_inputs(self) -> bool:
+        """True if a graph may write into a tensor that it did not make, by the names of its operators."""
+        return any(
+            node.op in {"call_method", "call_function"} and _writes(node)
+            for graph in self.graphs.values()
+            for node in graph.graph.nodes
+        )
+
+    def difference(
+        self, values: Locals, settings: Settings, put_back: Mapping[str, object]
+    ) -> OutputDifference:
         """Return how far the traced region is from the code as written, for these local variables.
 
+        `settings` are those of the trace. `put_back` are values by source, in place of those of the call.
         Raises `CannotRerun` where it is not safe, or where the uncompiled code raises.
         """
         self._refuse_unsafe(values)
         with _isolated():
-            written = self._run(self.code, self.scope, values, "the uncompiled code")
+            written = self._run(self.code, self.scope, values, put_back)
             try:
-                traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, "the traced graph")
+                with (
+                    nullcontext() if self.interpreted else applied(settings, eager_kernels=self.eager_kernels)
+                ):
+                    traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, put_back)
             except _TracedCodeError:
-                return OutputDifference(math.inf, 0.0, 0.0)
+                return OutputDifference(math.inf, why="the traced graph raises")
         return _difference(written, traced)
 
     def _refuse_unsafe(self, values: Locals) -> None:
@@ -110,10 +146,14 @@ class TracedRegion:
         # A call of the module itself would print a traceback where the graph raises.
         return {name: graph.forward for name, graph in self._graphs().items()}
 
-    def _run(self, code: CodeType, scope: Mapping[str, Any], values: Locals, who: str) -> list[Tensor]:
+    def _run(
+        self, code: CodeType, scope: Mapping[str, Any], values: Locals, put_back: Mapping[str, object]
+    ) -> list[Tensor]:
         torch.manual_seed(0)
         copies, storages = _copied({**_containers(code, scope), **values})
         own = {**scope, **{name: copies[name] for name in _containers(code, scope)}}
+        for source, value in put_back.items():
+            _put_back(source, value, copies, own)
         cells = tuple(CellType(copies[name]) for name in code.co_freevars)
         function = FunctionType(code, own, code.co_name, None, cells)
         positional, named = _arguments(code, copies)
@@ -125,8 +165,31 @@ class TracedRegion:
         except Exception as error:  # user code may raise anything
             if code is self.bytecode:
                 raise _TracedCodeError from error
-            raise CannotRerun(f"{who} raises {type(error).__name__}") from error
+            raise CannotRerun(f"the uncompiled code raises {type(error).__name__}") from error
         return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in _comparable(output)]
+
+
+def _writes(node: fx.Node) -> bool:
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.is_mutable
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in {"setitem", "__setitem__"} or name.startswith("__i") or "out" in node.kwargs
+
+
+def _put_back(source: str, value: object, local_variables: dict[str, Any], scope: dict[str, Any]) -> None:
+    """Write a value where a source expression reads, in copies only; raises `CannotRerun` where it cannot."""
+    try:
+        match ast.parse(source, mode="eval").body:
+            case ast.Attribute(of, name) if source.startswith("L["):
+                setattr(eval(ast.unparse(of), {"L": local_variables}), name, value)
+            case ast.Subscript(of, key) if source.startswith("L[") or ast.unparse(of) == "G":
+                owner = eval(ast.unparse(of), {"L": local_variables, "G": scope})
+                owner[ast.literal_eval(key)] = value
+            case _:
+                raise TypeError("it is no copy")  # noqa: TRY301  # one sentence for all that cannot be written
+    except Exception as error:  # objects of the program may raise anything
+        raise CannotRerun(f"{source} cannot be put back: {type(error).__name__}") from error
 
 
 class _TracedCodeError(Exception):
@@ -201,30 +264,47 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
         for value in values.values():
             _share(value, shared)
         memo: dict[int, Any] = dict(shared)
-        for tensor in _loose_tensors(values, set(shared)):
-            memo[id(tensor)] = clones.of(tensor)
+        for item in _loose(values, set(shared)):
+            memo[id(item)] = clones.of(item) if isinstance(item, Tensor) else item
         return copy.deepcopy(dict(values), memo), clones.storages
     except CannotRerun:
         raise
     except Exception as error:  # an object of the program that cannot be walked or copied
-        raise CannotRerun(f"its inputs cannot be copied: {type(error).__name__}: {error}"[:200]) from error
+        text = words_of(f"{type(error).__name__}: {error}", 170)
+        raise CannotRerun(f"its inputs cannot be copied: {text}") from error
 
 
 def _share(value: object, shared: dict[int, Any]) -> None:
-    """Note every tensor that a module holds, as parameter, buffer or in an attribute."""
+    """Note every tensor that a module holds in any attribute, and every object that is not copied."""
     if not isinstance(value, nn.Module):
         return
     for module in value.modules():
-        for tensor in _loose_tensors(vars(module), set()):
-            shared[id(tensor)] = tensor
+        for item in _loose(vars(module), set()):
+            shared[id(item)] = item
 
 
 _LEAVES = (str, bytes, int, float, type, CodeType, FunctionType, ModuleType)
 _MOST_OBJECTS = 20_000
+_NOT_COPIED = (
+    "torch._C", "torch._dynamo", "torch._inductor", "torch._functorch", "torch.distributed", "_thread",
+    "threading", "logging",
+)  # fmt: skip
+"""Modules whose objects hold no input of a region, and of which many cannot be copied."""
+
+
+def _is_not_copied(value: object) -> bool:
+    """Return True for a compiled function, its guards, a lock, a process group or a logger."""
+    name = type(value).__module__
+    return any(name == each or name.startswith(f"{each}.") for each in _NOT_COPIED)
 
 
 def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
     """Yield the tensors in containers and in attributes of plain objects, each once."""
+    return (item for item in _loose(value, known) if isinstance(item, Tensor))
+
+
+def _loose(value: object, known: set[int]) -> Iterator[Any]:
+    """Yield the tensors, and the objects that are not copied, in containers and in attributes, each once."""
     seen, stack = set(known), [value]
     while stack:
         item = stack.pop()
@@ -233,7 +313,7 @@ def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
         seen.add(id(item))
         if len(seen) > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
             raise CannotRerun(f"its inputs lead to more than {_MOST_OBJECTS} objects")
-        if isinstance(item, Tensor):
+        if isinstance(item, Tensor) or (_is_not_copied(item) and not isinstance(item, nn.Module)):
             yield item
         elif isinstance(item, Mapping):
             stack += item.values()
@@ -294,7 +374,7 @@ class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = dict(kwargs or {})
         if "c10d" in func.namespace:
             raise CannotRerun(f"it runs a collective, {func}")
-        if func.namespace not in _OPERATORS:
+        if not _may_run(func):
             raise CannotRerun(f"it runs {func}, which is not torch's own and may keep state")
         inside = set(map(_storage, _tensors((args, named))))
         for tensor in _written(func, args, named):
@@ -303,6 +383,48 @@ class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **named)
         self._writable.update(key for key in map(_storage, _tensors(out)) if key not in inside)
         return out
+
+
+_WITHOUT_STATE = frozenset({
+    # Of vLLM's extensions (csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp, 0.32): what they write is in
+    # their schemas. A handler of oneDNN keeps weights and scratch memory.
+    *(f"_C.{name}" for name in (
+        "onednn_mm", "onednn_scaled_mm", "weight_packed_linear", "int8_scaled_mm_with_quant",
+        "fp8_scaled_mm_with_quant", "bmm_cpu", "rms_norm", "fused_add_rms_norm",
+        "rotary_embedding", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "gelu_tanh", "gelu_new",
+        "gelu_fast", "gelu_quick", "static_scaled_int8_quant", "dynamic_scaled_int8_quant",
+    )),
+})  # fmt: skip
+"""Operators of engines that were read, by name: no state but the tensors that they name as written."""
+_WRITTEN_AGAIN = frozenset(
+    f"vllm.{name}"
+    for name in ("unified_kv_cache_update", "unified_attention", "unified_attention_with_output")
+)
+"""Operators that write a KV cache in the slots of this call's tokens (vllm 0.32,
+model_executor/layers/attention/attention.py): the call itself, which comes after, writes these slots again.
+States that are updated from what they were, as those of Mamba, are not of this kind."""
+
+
+def _may_run(func: OpOverload[..., Any]) -> bool:
+    """Return whether an operator changes nothing but the tensors that its schema names as written.
+
+    True of torch's own operators, of those with the tag `pointwise`, and of those that are listed. A schema
+    without writes proves nothing: that of `vllm.unified_kv_cache_update` has none.
+    """
+    name = f"{func.namespace}.{func._schema.name.partition('::')[2]}"
+    return (
+        func.namespace in _OPERATORS
+        or torch.Tag.pointwise in func.tags
+        or name in _WITHOUT_STATE
+        or (name in _WRITTEN_AGAIN and not _sends_its_cache())
+    )
+
+
+def _sends_its_cache() -> bool:
+    """Return whether a vLLM in this process sends its KV cache elsewhere in each attention."""
+    transfer = sys.modules.get("vllm.distributed.kv_transfer")
+    has_group = getattr(transfer, "has_kv_transfer_group", None)
+    return has_group is not None and bool(has_group())
 
 
 def _written(func: OpOverload[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -337,9 +459,12 @@ def _comparable(output: object) -> Iterator[Any]:
 def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDifference:
     if not written:
         raise CannotRerun("its output has no tensor")
-    if [each.shape for each in written] != [each.shape for each in traced]:
-        return OutputDifference(math.inf, 0.0, 0.0)
-    worst = OutputDifference(0.0, 0.0, 0.0)
+    for aspect in ("shape", "dtype"):
+        if [getattr(each, aspect) for each in written] != [getattr(each, aspect) for each in traced]:
+            return OutputDifference(math.inf, why=f"answers have another {aspect}")
+    if any(one.requires_grad and not other.requires_grad for one, other in zip(written, traced, strict=True)):
+        return OutputDifference(math.inf, why="answers carry no gradient")
+    worst = OutputDifference(0.0)
     for one, other in zip(written, traced, strict=True):
         if not one.numel():
             continue
@@ -352,7 +477,8 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDi
         if bool(apart.isnan().any()):
             distance = math.inf
         rounding = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-        found = OutputDifference(distance, scale, _ROUNDINGS * rounding * scale)
+        why = "" if math.isfinite(distance) else "answers are not finite, or not in the same places"
+        found = OutputDifference(distance, scale, _ROUNDINGS * rounding * scale, why)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found
     return worst
@@ -362,19 +488,21 @@ _WIDEST: dict[bool, torch.dtype] = {False: torch.float64, True: torch.complex128
 
 
 class GraphCopies:
-    """Copies of the graphs that are handed to a backend, until the bytecode that calls them is known."""
+    """Copies of the graphs that are passed to a backend, until the bytecode that calls them is known."""
 
     def __init__(self) -> None:
-        self._graphs: dict[str, tuple[fx.GraphModule, bool]] = {}
+        self._graphs: dict[str, tuple[fx.GraphModule, bool, bool]] = {}
 
     def around(self, call_backend: Callable[..., Any]) -> Callable[..., Any]:
         """Return `OutputGraph.call_user_compiler` with a copy made before."""
 
-        def call_and_copy(output_graph: object, module: fx.GraphModule, inputs: list[Tensor]) -> object:
+        def call_and_copy(output_graph: Any, module: fx.GraphModule, inputs: list[Tensor]) -> object:  # noqa: ANN401
             name = str(module.meta.get("backend_id"))
             graph = copy_of_graph(module)
             compiled = call_backend(output_graph, module, inputs)
-            self._graphs[name] = graph, getattr(compiled, "__self__", None) is module
+            is_run = getattr(compiled, "__self__", None) is module
+            backend = getattr(output_graph.compiler_fn, "compiler_name", "")
+            self._graphs[name] = graph, is_run, is_run or backend == "aot_eager"
             return compiled
 
         return call_and_copy
@@ -385,9 +513,10 @@ class GraphCopies:
         if not isinstance(bytecode, CodeType):
             return None
         taken = {name: self._graphs.pop(name) for name in bytecode.co_names if name in self._graphs}
-        # A capture for a saved artifact hands its graph to the backend later.
+        # A capture for a saved artifact passes its graph to the backend later.
         later = type(owner).__name__ == "GraphCaptureOutput"
-        interpreted = not later and all(is_run for _, is_run in taken.values())
-        return TracedRegion(
-            code, bytecode, {name: graph for name, (graph, _) in taken.items()}, scope, interpreted
+        interpreted, eager_kernels = (
+            not later and all(each[place] for each in taken.values()) for place in (1, 2)
         )
+        graphs = {name: graph for name, (graph, *_) in taken.items()}
+        return TracedRegion(code, bytecode, graphs, scope, interpreted, eager_kernels)

@@ -5,7 +5,6 @@ the predicted kernels is a case marked `gpu` (cases/test_kernels.py).  `ENVIRONM
 interprets Triton source; it is needed before the worker starts.
 """
 
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from deepstack_harness.catalogue.versions import VERSIONS, minor
+from deepstack_harness.catalogue.versions import VERSIONS, installed_version, minor
 from deepstack_harness.errors import MachineError
 
 
@@ -69,7 +68,7 @@ both; `moved.MOVED` has the differences.  Another pair is tried, and `unchecked`
 
 def check_support() -> None:
     """Raise `MachineError` where torch or triton is missing, or older than `PAIRS`; import neither."""
-    torch, triton = _version("torch"), _version("triton")
+    torch, triton = installed_version("torch"), installed_version("triton")
     if torch is None:
         raise MachineError("code for a GPU that is not here needs torch, which is not installed")
     wanted = PAIRS.get(minor(torch))
@@ -88,7 +87,7 @@ def check_support() -> None:
 
 def unchecked(torch: str | None = None, triton: str | None = None) -> str:
     """Return a sentence where two versions, or else the installed ones, are no pair of `PAIRS`; else ""."""
-    torch, triton = torch or _version("torch") or "", triton or _version("triton") or ""
+    torch, triton = torch or installed_version("torch") or "", triton or installed_version("triton") or ""
     if PAIRS.get(minor(torch)) == minor(triton):
         return ""
     return (
@@ -104,8 +103,8 @@ def naming_what_moved() -> Iterator[None]:
         yield
     except (ImportError, AttributeError) as error:
         raise MachineError(
-            f"torch {_version('torch')} with triton {_version('triton')} lacks a name that code for a GPU "
-            f"that is not here needs: {error}; known are {_known()}"
+            f"torch {installed_version('torch')} with triton {installed_version('triton')} lacks a name that "
+            f"code for a GPU that is not here needs: {error}; known are {_known()}"
         ) from error
 
 
@@ -120,13 +119,6 @@ def why_not(check: Callable[[], None] = check_support) -> str:
     except MachineError as error:
         return str(error)
     return ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 ENVIRONMENT = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -206,6 +206,9 @@ def _why_not_judged(case: Case, observation: Observation) -> str | None:
     return None
 
 
+_IGNORED = "the compiled output equals the model without image features: images are ignored"
+
+
 def _judge_distances(observed: ObservedCase) -> Judgement:
     case, observation = observed.case, observed.observation
     worst, measured = worst_step(case, observation), measured_steps(case, observation)
@@ -228,7 +231,10 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
         return error(
             Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
-    detail = f"step {worst.number} '{worst.step}': {_distances_in_words(apart)}{_kept_in_words(observation)}"
+    ignored = apart.eager > limit >= apart.zero_deepstack
+    why = f"{_IGNORED}: " if ignored else ""
+    words = f"{why}{_distances_in_words(apart)}{_kept_in_words(observation)}"
+    detail = f"step {worst.number} '{worst.step}': {words}"
     return against(
         Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT, chances=len(measured)
     )

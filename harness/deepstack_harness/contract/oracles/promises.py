@@ -10,7 +10,9 @@ raise is a wrong answer.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from deepstack_harness.contract.arm import ArmSpec, ShapePolicy
 from deepstack_harness.contract.observation import NOT_FINITE, DroppedGuard
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import (
@@ -28,6 +30,8 @@ from deepstack_harness.text import plural, shortened
 
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
+_MOST_CAUSES = 3
+"""Inputs that are named where none of them explains a wrong answer without the others."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class JudgedSteps:
         restless = [self.region.restless] if self.region.restless else []
         whys = [(arm.arm, arm.unjudged or arm.stopped) for arm in self.region.arms]
         arms = [f"{arm}: {why}" for arm, why in whys if why]
-        return [*restless, *arms]
+        return [*restless, *arms, *map(_warm_up_in_words, filter(_differs_warm, self.region.arms))]
 
     @property
     def good(self) -> bool:
@@ -69,11 +73,15 @@ def judge_steps(region: SteppedRegion) -> JudgedSteps:
 
 def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     wrong: dict[Promise, list[SteppedCall]] = {Promise.I1: [], Promise.I2: [], Promise.I4: []}
+    differs_warm = _differs_warm(arm)
     for call in arm.calls:
-        if (promise := _broken_by(call)) is not None:
+        # What differs before anything changed differs later too, and no input is to blame.
+        counts = not call.warm_up and (not differs_warm or _is_explained(call))
+        promise = _broken_by(call)
+        if promise is not None and (counts or promise is Promise.I4):
             wrong[promise].append(call)
     others, by_layout, effects = wrong.values()
-    served = [call for call in arm.calls if not call.warm_up]
+    served = [call for call in arm.calls if not (call.warm_up or (call.raised and call.wanted))]
     deciding = [
         each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
     ]
@@ -86,6 +94,25 @@ def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     yield _finding(Promise.I4, arm, effects, written or len(effects))
     split = [call for call in arm.calls if call.split is not None]
     yield _finding(Promise.I5, arm, [call for call in split if call.split], len(split))
+
+
+def _differs_warm(arm: SteppedArm) -> bool:
+    """Return whether the answers differ in the warm-up already, so that no later change can be to blame.
+
+    Where the arm itself assumes something of the sizes, the first compile takes another branch than the code
+    does: the sizes are to blame, in the warm-up and later.
+    """
+    if ArmSpec.parse(arm.arm).shapes in (ShapePolicy.MARK_UNBACKED, ShapePolicy.BACKED_SIZE_OBLIVIOUS):
+        return False
+    return any(call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2) for call in arm.calls)
+
+
+def _warm_up_in_words(arm: SteppedArm) -> str:
+    call = next(call for call in arm.calls if call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2))
+    difference = _answer(call)
+    value, limit = (difference.distance, difference.limit) if difference else (None, None)
+    wrong = next(iter(_sentences(Promise.I1, call, difference, value, limit)))
+    return f"{arm.arm}: {wrong}, in the warm-up: no later change of an input is the cause"
 
 
 def _broken_by(call: SteppedCall) -> Promise | None:
@@ -140,7 +167,7 @@ def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
     An input without whose change the answer would be the region's comes first, then a dropped guard that
     decides and failed, then any input that changed.
     """
-    explained = [each for each in call.changed if each.remains == 0 and each.influence]
+    explained = [each for each in call.changed if each.explains]
     if len(explained) == 1 or (explained and not call.guards):
         return explained[0]
     deciding = [guard for guard in call.guards if guard.decides]
@@ -212,9 +239,12 @@ def _sentences(
         yield f"it leaves {left.place} wrong too: {by}"
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
-        yield f"`{cause.name}` was {cause.then} in the warm-up and is {cause.now} now"
-        if cause.remains == 0 and cause.influence:
-            yield (f"the answer is exactly that of the uncompiled code with `{cause.name}` as in the warm-up")
+        guarded = any(guard.decides and _same(cause.name, guard.name) for guard in call.guards)
+        others = () if cause.explains or guarded else (each for each in call.changed if each.influence)
+        yield from map(str, islice(dict.fromkeys([cause, *others]), _MOST_CAUSES))
+        if cause.explains:
+            before = f"`{cause.other}` and `{cause.name}`" if cause.other else f"`{cause.name}`"
+            yield f"the answer is exactly that of the uncompiled code with {before} as in the warm-up"
     guards = [guard for guard in call.guards if guard.decides]
     if guards:
         guard = guards[0]
@@ -263,12 +293,19 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         for arm in judged.region.arms
         for call in arm.calls
         for each in call.changed
-        if each.influence == 0 and each.aspect != "data"
+        if each.influence == 0 and each.aspect not in ("data", "requires_grad", "identity")
     )
+    raises = dict.fromkeys(
+        f"step {call.step} ends with {call.wanted}, compiled or not: nothing of it was compared"
+        for arm in judged.region.arms
+        for call in arm.calls
+        if call.raised and call.wanted
+    )
+    yield from raises
     if not judged.unjudged and all(each.verdict is Verdict.SKIP for each in judged.findings):
         yield (
-            "nothing was put to the test: no input of a later step differs from the warm-up, and nothing is "
-            "written"
+            "nothing was put to the test: no input of a later step "
+            f"{'that returns ' if raises else ''}differs from the warm-up, and nothing is written"
         )
     for arm in judged.region.arms:
         if arm.unjudged:

@@ -53,6 +53,8 @@ class Deviation:
     real_rows: int = 0
     exception: str = ""
     step: int = 0
+    rows: tuple[WrongRow, ...] = ()
+    """All wrong rows, where rows are wrong."""
 
     @property
     def is_real(self) -> bool:
@@ -268,7 +270,9 @@ class _Follower:
             detail = f"{where}: {self._describe(rows)}"
             lowest = min(wrong.row for wrong in rows)
             self._report(
-                Deviation(rule, len(rows), "rows", detail, rows[0].shape, rows[0], lowest, real_rows=real)
+                Deviation(
+                    rule, len(rows), "rows", detail, rows[0].shape, rows[0], lowest, real, rows=tuple(rows)
+                )
             )
         if stale := self._stale_padding(expected, answer):
             first, detail = stale[0], f"{where}: {self._describe(stale)}"
@@ -511,4 +515,5 @@ def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str,
         row=row.row if row else None,
         origin=row.origin if row else None,
         exception=first.exception,
+        wrong_rows=frozenset((each.step, row.level, row.row) for each in deviations for row in each.rows),
     )

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import write_atomically
@@ -174,7 +174,7 @@ def planned_versions() -> list[Version]:
 
 def _folder(version: str) -> Path:
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return data_files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
+    return files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
 
 
 def plan_environment(version: Version) -> EnvironmentPlan:
@@ -243,6 +243,7 @@ _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tens
 # deepstack-harness: end
 """
 _SHIM_END = "# deepstack-harness: end\n"
+_NAMED = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 
 
 @dataclass(frozen=True)
@@ -309,6 +310,7 @@ class _Making:
         words = ["--no-deps", *plan.unchecked]
         self._do(f"the installation of {plan.unchecked[0]}", installer.install(plan.folder, words))
         self._make_torchvision_importable()
+        self._name_vllm()
         self._do("the import of vllm", [str(self._python), "-c", "import torchvision, vllm"])
         plan = self._plan
         stamp = {"version": str(plan.version), "installer": self._installer.name,
@@ -323,6 +325,16 @@ class _Making:
             return
         (init,) = self._plan.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
         init.write_text(shimmed(init.read_text("utf-8")), "utf-8")
+
+    def _name_vllm(self) -> None:
+        """Add metadata of the name `vllm`: its command line reads the version of that distribution.
+
+        The local version is what vLLM (platforms/__init__.py) knows a CPU build by.
+        """
+        (site,) = self._plan.folder.glob("lib/python3*/site-packages")
+        folder = site / f"vllm-{self._plan.version}+cpu.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(_NAMED.format(version=self._plan.version), "utf-8")
 
     def _do(self, doing: str, words: Sequence[str]) -> None:
         end = self._run(words)

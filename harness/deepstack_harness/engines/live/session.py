@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 from typing_extensions import override
 
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.compile.watch_process import reaching
 from deepstack_harness.engines.cut_class import STORAGE
 from deepstack_harness.engines.known import engine_of
@@ -293,7 +293,7 @@ def model_folder(home: EngineHome, model: TinyModel) -> Iterator[ModelFolder]:
         with TemporaryDirectory(prefix="deepstack-model-") as own:
             yield _make(home, model, Path(own))
         return
-    yield _make(home, model, data_files.cache() / "engines" / "models")
+    yield _make(home, model, files.cache() / "engines" / "models")
 
 
 def _make(home: EngineHome, model: TinyModel, where: Path) -> ModelFolder:

@@ -1,7 +1,7 @@
 """Watch a vLLM: the entry point `deepstack_harness` of its group `vllm.general_plugins`.
 
 vLLM calls `watch_vllm` in each of its processes before it loads a model. Without the variable of a watch it
-returns at once, and nothing is imported. Otherwise this process is watched from here on, and three things of
+returns at once, and nothing is imported. Otherwise this process is watched from here on, and four things of
 vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0):
 
 - replays of CUDA graphs, by the wrappers that capture them (`compilation/cuda_graph.py` and
@@ -9,6 +9,7 @@ vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0
   Inductor, which they wrap too;
 - calls of a graph whose bytecode was put in place of the model's own (`VLLM_USE_BYTECODE_HOOK`), in which
   Dynamo asks no guard;
+- calls of a model that is not compiled at all, or not in this call (`watch_uncompiled`);
 - compiled graphs in vLLM's cache, which have no guards: that cache is not used in a process that is watched,
   unless `VLLM_DISABLE_COMPILE_CACHE` says something else. `VLLM_USE_AOT_COMPILE` would follow it, and stays
   what it would have been.
@@ -16,8 +17,8 @@ vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0
 What cannot be watched is told, and ends nothing.
 """
 
-import functools
 import inspect
+import json
 import os
 from collections.abc import Callable, MutableMapping
 from importlib import import_module
@@ -25,11 +26,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from deepstack_harness.compile import watch_process
+from deepstack_harness.engines.live.watch_uncompiled import patch_once, watch_uncompiled
 
 CACHE, AOT = "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"
 """Variables of vLLM (vllm/envs.py): no cache of compiled graphs; graphs are compiled ahead of time."""
+BYTECODE = "VLLM_USE_BYTECODE_HOOK"
+"""Variable of vLLM: the bytecode of the first graph is run in place of the model's, without its guards."""
 _WRAPPERS = (("cuda_graph", "CUDAGraphWrapper"), ("breakable_cudagraph", "BreakableCUDAGraphWrapper"))
-_MARK = "_deepstack_harness_watched"
 
 
 def watch_vllm() -> None:
@@ -41,10 +44,11 @@ def _prepare() -> str:
     """Mark what captures and replays; return what the report says of this engine."""
     cache = without_cache(os.environ, _compiles_ahead)
     compilation = "vllm.compilation"
-    _patch(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, _asking)
+    patch_once(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, "__call__", _asking)
     for name, wrapper in _WRAPPERS:
         if find_spec(f"{compilation}.{name}") is not None:
-            _patch(getattr(import_module(f"{compilation}.{name}"), wrapper), _marked)
+            patch_once(getattr(import_module(f"{compilation}.{name}"), wrapper), "__call__", _marked)
+    watch_uncompiled()
     return f"vllm {import_module('vllm').__version__}: {cache}"
 
 
@@ -52,28 +56,24 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
     """Turn the cache of compiled graphs off; return what the report says about it.
 
     What the user has set is left, and with the cache on a graph that comes out of it is told as one without
-    guards.
+    guards. Where guards are put back, graphs are not compiled ahead, nor run by their bytecode, whatever is
+    set: the one ends the engine where a guard fails, the other evaluates none.
     """
-    setting = environment.get(CACHE)
-    if setting is not None:
-        return f"{CACHE}={setting}, as it was set"
-    ahead = compiles_ahead()
-    environment[CACHE] = "1"
-    environment.setdefault(AOT, "1" if ahead else "0")
-    return f"{CACHE}=1 and {AOT}={environment[AOT]}, set by the watch: a graph of a cache has no guards"
+    wanted = {} if CACHE in environment else {CACHE: "1"}
+    why = "a graph of a cache has no guards"
+    if json.loads(environment.get(watch_process.RESTORED, "[]")):
+        wanted |= {AOT: "0", BYTECODE: "0"}
+        why = "torch can compile again only then"
+    elif wanted:
+        wanted[AOT] = environment.get(AOT) or ("1" if compiles_ahead() else "0")
+    environment.update(wanted)
+    if not wanted:
+        return f"{CACHE}={environment[CACHE]}, as it was set"
+    return f"{' and '.join(f'{name}={value}' for name, value in wanted.items())}, set by the watch: {why}"
 
 
 def _compiles_ahead() -> bool:
     return bool(import_module("vllm.envs").VLLM_USE_AOT_COMPILE)
-
-
-def _patch(owner: type, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace the `__call__` of a class, once."""
-    call = vars(owner)["__call__"]
-    if not hasattr(call, _MARK):
-        patched = functools.wraps(call)(around(call))
-        setattr(patched, _MARK, True)
-        setattr(owner, "__call__", patched)  # noqa: B010  # mypy knows no assignment to a method
 
 
 def _asking(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ def __getattr__(name: str) -> object:
     cached = os.environ.get("VLLM_DISABLE_COMPILE_CACHE", "0") == "0"
     values = {
         "VLLM_USE_AOT_COMPILE": os.environ.get("VLLM_USE_AOT_COMPILE", "1" if cached else "0") == "1",
+        "VLLM_USE_BYTECODE_HOOK": os.environ.get("VLLM_USE_BYTECODE_HOOK", "1") == "1",
         "VLLM_DISABLE_COMPILE_CACHE": not cached,
     }
     return values[name]

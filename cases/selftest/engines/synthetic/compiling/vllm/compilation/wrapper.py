@@ -26,7 +26,7 @@ class TorchCompileWithNoGuardsWrapper:
             backend="eager",
             options={"guard_filter_fn": self._filter},
         )
-        if not envs.VLLM_USE_AOT_COMPILE and not self.evaluate_guards:
+        if envs.VLLM_USE_BYTECODE_HOOK and not (envs.VLLM_USE_AOT_COMPILE or self.evaluate_guards):
             convert_frame.register_bytecode_hook(self._keep_bytecode)
 
     def _filter(self, entries: Any) -> list[bool]:  # noqa: ANN401

@@ -1,0 +1,73 @@
+"""`watch_guards` on programs that go wrong after calls in which every guard held."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from cases.selftest.compile.late_programs import (
+    AOT_WRONG,
+    INDUCTOR_WRONG,
+    LATE_RIGHT,
+    LATE_WRONG,
+    autocast,
+    compile_by_aot,
+    compile_kernels,
+    new_tensor_of_the_default_dtype,
+)
+from cases.selftest.compile.watched_programs import Compile, compile_without_guards, play
+from deepstack_harness import watch_guards
+from deepstack_harness.compile.watch_facts import WatchedRegions
+
+Program = Callable[[Compile], Iterator[None]]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch.compiler.reset()
+
+
+def name_of(value: object) -> str:
+    return getattr(value, "__name__", "")
+
+
+def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool | None]:
+    """Return what was watched, and whether the outputs differ; None where the graph raised."""
+    with watch_guards() as watched:
+        try:
+            outputs = play(program, start)
+        except (RuntimeError, TypeError, IndexError):
+            return watched, None
+    return watched, any(
+        one.shape != other.shape
+        or one.dtype != other.dtype
+        or one.requires_grad < other.requires_grad
+        or not torch.allclose(one, other, atol=1e-4)
+        for one, other in zip(outputs.compiled, outputs.eager, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "start"),
+    [
+        *((each, compile_without_guards) for each in LATE_WRONG),
+        *((each, compile_by_aot) for each in AOT_WRONG),
+        *(pytest.param(each, compile_kernels, marks=pytest.mark.slow) for each in INDUCTOR_WRONG),
+    ],
+    ids=name_of,
+)
+def test_a_late_failure_is_found_by_its_name(program: Program, start: Compile) -> None:
+    watched, differs = watched_run(program, start)
+    assert differs is not False
+    names = {guard.name: str(guard.effect) for guard in watched.decisive}
+    wanted = {**LATE_WRONG, **AOT_WRONG, **INDUCTOR_WRONG}[program]
+    assert any(wanted in name for name in names), watched.report()
+    assert all(guard.effect.distance for guard in watched.decisive), watched.report()
+
+
+@pytest.mark.parametrize("start", [compile_without_guards, compile_by_aot], ids=name_of)
+@pytest.mark.parametrize("program", [*LATE_RIGHT, autocast, new_tensor_of_the_default_dtype], ids=name_of)
+def test_nothing_decides_in_a_right_program(program: Program, start: Compile) -> None:
+    watched, differs = watched_run(program, start)
+    assert differs is False
+    assert watched.decisive == [], watched.report()

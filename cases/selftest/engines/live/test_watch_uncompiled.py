@@ -1,0 +1,83 @@
+"""Models of an engine that run uncompiled, in all calls or in some: the exit status, and the reason."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.engines.synthetic_vllm import COMPILING
+from deepstack_harness.cli.main import main
+from deepstack_harness.engines.live.watch_plugin import AOT, CACHE
+from deepstack_harness.errors import ExitCode
+
+DECODER = """
+from vllm.compilation.decorators import support_torch_compile
+
+@support_torch_compile
+class Decoder(torch.nn.Module):
+    def forward(self, x):
+        return x * 3
+"""
+SERVE = """
+import sys, torch
+from vllm.plugins import load_general_plugins
+from vllm import config, forward_context
+
+load_general_plugins()
+DECODER
+settings = config.VllmConfig(enforce_eager="eager" in sys.argv, lora="lora" in sys.argv)
+model = Decoder(settings.compilation_config)
+drop = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+sample = torch.compile(lambda x: x.argmax(), backend="eager", options=drop)
+for step in range(6):
+    skip = forward_context.ForwardContext("skip" in sys.argv and step < 2 or "all" in sys.argv)
+    forward_context.STEP[:] = [skip]
+    sample(model(torch.ones(4)))
+"""
+REGISTERED = SERVE.replace("DECODER", "").replace("from vllm import", DECODER + "from vllm import")
+"""A program that defines its model before it starts an engine."""
+NOT_COMPILED = "deepstack-harness: the engine's model is not compiled: "
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "code", "told"),
+    [
+        (SERVE, "eager", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.enforce_eager` ("),
+        (REGISTERED, "lora", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.lora` ("),
+        (SERVE, "all", ExitCode.MACHINE, NOT_COMPILED + "skip_compiled, which vLLM sets for this call; "),
+        (
+            REGISTERED,
+            "skip",
+            ExitCode.HOLDS,
+            ") ran uncompiled in 2 calls: skip_compiled, which vLLM sets for this call (process ",
+        ),
+        (SERVE, "", ExitCode.HOLDS, ""),
+    ],
+    ids=["eager", "lora", "all_skipped", "some_skipped", "compiled"],
+)
+def test_a_model_that_is_not_compiled_is_not_green(
+    program: str,
+    words: str,
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(COMPILING), str(Path(__file__).parents[4])]))
+    for name in (CACHE, AOT, "VLLM_PLUGINS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    (tmp_path / "serve.py").write_text(program.replace("DECODER", DECODER))
+    assert main(["watch", "--", sys.executable, str(tmp_path / "serve.py"), words]) == code
+    captured = capfd.readouterr()
+    if code:
+        first = captured.err.splitlines()[0]
+        assert first.startswith(told)
+        assert "Decoder.forward" in first
+        assert first.endswith(" ran uncompiled in 6 calls")
+    else:
+        assert told in captured.out
+        assert captured.err == ""
+        assert told or "uncompiled" not in captured.out

@@ -1,0 +1,38 @@
+"""Makes a class of models one that is compiled, unless a setting or a step says otherwise."""
+
+from typing import Any
+
+import torch
+
+from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper  # type: ignore[import-not-found]
+from vllm.config import CompilationConfig, CompilationMode  # type: ignore[import-not-found]
+from vllm.forward_context import (  # type: ignore[import-not-found]
+    get_forward_context,
+    is_forward_context_available,
+)
+
+
+def support_torch_compile(cls: Any) -> Any:  # noqa: ANN401
+    return _support_torch_compile(cls)
+
+
+def _support_torch_compile(cls: Any) -> Any:  # noqa: ANN401
+    cls.__bases__ = (*cls.__bases__, TorchCompileWithNoGuardsWrapper)
+    make = cls.__init__
+
+    def __init__(self: Any, config: CompilationConfig) -> None:  # noqa: ANN401, N807
+        make(self)
+        self.compilation_config = config
+        self.do_not_compile = config.mode is CompilationMode.NONE
+        if not self.do_not_compile:
+            TorchCompileWithNoGuardsWrapper.__init__(self)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N807
+        if self.do_not_compile or torch.compiler.is_compiling():
+            return self.forward(*args, **kwargs)
+        if is_forward_context_available() and get_forward_context().skip_compiled:
+            return self.forward(*args, **kwargs)
+        return TorchCompileWithNoGuardsWrapper.__call__(self, *args, **kwargs)
+
+    cls.__init__, cls.__call__ = __init__, __call__
+    return cls

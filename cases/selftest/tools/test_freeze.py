@@ -1,0 +1,330 @@
+"""Frozen results: snapshots of one commit are equal, and each planted change between two is reported."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepstack_harness.engines.known import RELEASED
+from tools.freeze import INPUTS, OTHERS, ROOT, VLLM, main, parts, read_part, write_part
+
+Lines = list[dict[str, Any]]
+ROW = {
+    "key": "43602 | pr43617 | qwen3_vl | eager | cap 4: set 2 | R1", "case": "c1", "rule": "R1",
+    "verdict": "XFAIL", "shape": "missing rows", "reach": "default", "chances": 3, "value": 16.0,
+    "limit": 4.0,
+}  # fmt: skip
+DISTANCES = {"eager": 1e-6, "zero_deepstack": 1.0, "effect": 1.0, "rounding": 1e-6, "no_deepstack": None}
+CASE = {
+    "key": "case c1", "case": "c1", "group": "qwen3_vl eager", "subject": "pr43617", "graphs": 1, "breaks": 0,
+    "distances": DISTANCES,
+    "code": {"dropped": [], "kernels": ["cpp_fused_add"]},
+}  # fmt: skip
+MUTANT = {
+    "key": "none_when_empty | eager", "rule": "R1", "found": ["R1"], "holds": True,
+    "caught_by": ["check", "fuzz"], "trace": "cap 1: get 0", "examples": 2,
+}  # fmt: skip
+SENTENCES = ["symptom   answers ignore the image", "cause     get answers None"]
+SNAPSHOT: Mapping[str, Lines] = {
+    "run-ci": [{"exits": [[0, 1]]}, ROW, CASE],
+    "selftest": [{"exits": [[0, 1]]}, MUTANT],
+    "show": [{"exits": [[0, 1]]}, {"key": "show 43602", "exit": 0, "lines": SENTENCES}],
+}
+
+
+def write(folder: Path, snapshot: Mapping[str, Lines]) -> Path:
+    folder.mkdir()
+    for name, lines in snapshot.items():
+        write_part(folder / f"{name}.jsonl.xz", lines)
+    return folder
+
+
+def changed(part: str, number: int, **facts: object) -> dict[str, Lines]:
+    """The snapshot with facts of one line changed."""
+    lines = [{**line, **(facts if at == number else {})} for at, line in enumerate(SNAPSHOT[part])]
+    return {**SNAPSHOT, part: lines}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write(tmp_path / "base", SNAPSHOT)
+
+
+@pytest.fixture
+def accepted(tmp_path: Path) -> Path:
+    path = tmp_path / "accepted.toml"
+    path.write_text("")
+    return path
+
+
+def compared(base: Path, new: Mapping[str, Lines], accepted: Path, *words: str) -> int:
+    other = write(base.with_name("new"), new)
+    return main(["compare", str(base), str(other), "--accepted", str(accepted), *words])
+
+
+def test_equal_snapshots(base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compared(base, SNAPSHOT, accepted) == 0
+    assert capsys.readouterr().out == (
+        "3 parts compared: 0 differences, 0 more that are accepted, 0 entries of accepted.toml without one\n"
+    )
+
+
+KEY, WHERE = ROW["key"], "pr43617 qwen3_vl eager  ''"
+PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
+    (
+        changed("selftest", 1, found=[], holds=False, caught_by=["check"]),
+        [
+            "selftest: none_when_empty | eager: caught_by: - fuzz",
+            "selftest: none_when_empty | eager: found: - R1",
+            "selftest: none_when_empty | eager: holds: true -> false",
+        ],
+    ),
+    (changed("selftest", 1, rule="R2"), ['selftest: none_when_empty | eager: rule: "R1" -> "R2"']),
+    (
+        changed("selftest", 1, trace="cap 1: get 1"),
+        ['selftest: none_when_empty | eager: trace: "cap 1: get 0" -> "cap 1: get 1"'],
+    ),
+    (
+        changed("run-ci", 1, verdict="PASS", shape=None),
+        [f"run-ci: improvement: verdict R1 of {WHERE}: broken -> kept"],
+    ),
+    (changed("run-ci", 1, verdict="FAIL"), [f'run-ci: {KEY}: verdict: "XFAIL" -> "FAIL"']),
+    (
+        changed("run-ci", 1, shape="another value"),
+        [
+            f"run-ci: regression: verdict R1 of {WHERE}: broken: missing rows -> broken: another value",
+        ],
+    ),
+    (changed("run-ci", 1, reach="latent"), [f'run-ci: {KEY}: reach: "default" -> "latent"']),
+    (changed("run-ci", 1, chances=2), [f"run-ci: {KEY}: chances: 3 -> 2"]),
+    (changed("run-ci", 1, value=16.5), [f"run-ci: {KEY}: value: 16.0 -> 16.5"]),
+    (changed("run-ci", 1, effect="crash"), [f'run-ci: {KEY}: effect: null -> "crash"']),
+    (
+        changed("run-ci", 2, distances={**DISTANCES, "eager": 5e-6}),
+        [f"run-ci: regression: distance of {WHERE}: 1e-06 -> 5e-06"],
+    ),
+    (
+        changed("run-ci", 2, graphs=2),
+        [f"run-ci: regression: graphs of {WHERE}: 1 -> 2"],
+    ),
+    (
+        changed("run-ci", 2, code={"dropped": [], "kernels": ["extern_kernels.mm"]}),
+        [f"run-ci: new behaviour: kernels of {WHERE}: cpp_fused_add -> extern_kernels.mm"],
+    ),
+    (
+        changed("show", 1, lines=[SENTENCES[0], "cause     get returns None"]),
+        [
+            "show: show 43602: lines: - cause     get answers None",
+            "show: show 43602: lines: + cause     get returns None",
+        ],
+    ),
+    (changed("show", 0, exits=[[1, 1]]), ["show: exit codes [[0, 1]] -> [[1, 1]]"]),
+    (
+        {**SNAPSHOT, "run-ci": [*SNAPSHOT["run-ci"][:1], CASE]},
+        [f"run-ci: {KEY}: missing in the new snapshot"],
+    ),
+    (
+        changed("selftest", 1, key="another | eager"),
+        [
+            "selftest: another | eager: only in the new snapshot",
+            "selftest: none_when_empty | eager: missing in the new snapshot",
+        ],
+    ),
+    (
+        {**SNAPSHOT, "selftest": [{"error": "'selftest' ended with 4", "stderr": []}]},
+        ["selftest: not compared: made -> 'selftest' ended with 4"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("new", "lines"), PLANTED)
+def test_a_planted_change_is_reported(
+    base: Path, accepted: Path, new: dict[str, Lines], lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compared(base, new, accepted) == 1
+    *printed, last = capsys.readouterr().out.splitlines()
+    assert sorted(printed) == sorted(lines)
+    assert last.startswith(f"3 parts compared: {len(lines)} differences, ")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        changed("run-ci", 1, value=16.1),
+        changed("run-ci", 2, distances={**DISTANCES, "eager": 2e-6}),
+    ],
+)
+def test_rounding_is_no_difference(base: Path, accepted: Path, new: dict[str, Lines]) -> None:
+    assert compared(base, new, accepted) == 0
+
+
+def test_a_value_within_its_limit_is_rounding(base: Path, accepted: Path) -> None:
+    write_part(base / "run-ci.jsonl.xz", changed("run-ci", 1, value=1.0)["run-ci"])
+    assert compared(base, changed("run-ci", 1, value=3.0), accepted) == 0
+
+
+def test_a_part_that_failed_in_both_is_not_equal(
+    base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed: Lines = [{"error": "'selftest' ended with 3", "stderr": []}]
+    write_part(base / "selftest.jsonl.xz", failed)
+    assert compared(base, {**SNAPSHOT, "selftest": failed}, accepted) == 1
+    assert "selftest: not compared: 'selftest' ended with 3 -> " in capsys.readouterr().out
+
+
+def test_a_part_that_one_snapshot_does_not_have(
+    base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = {name: lines for name, lines in SNAPSHOT.items() if name != "show"}
+    assert compared(base, fewer, accepted) == 1
+    assert "show: not compared: there is no " in capsys.readouterr().out
+    other = str(base.with_name("new"))
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "[rs][!h]*"]) == 0
+    assert capsys.readouterr().out.startswith("2 parts compared: 0 differences")
+
+
+REASON = 'reason = "the sentence is plainer"'
+
+
+def test_an_accepted_difference_with_its_reason(
+    base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted.write_text(f"[[accepted]]\npart = 'sh*'\npattern = 'get (answers|returns) None'\n{REASON}\n")
+    assert (
+        compared(base, changed("show", 1, lines=[SENTENCES[0], "cause     get returns None"]), accepted) == 0
+    )
+    assert "0 differences, 2 more that are accepted" in capsys.readouterr().out
+
+
+def test_an_accepted_difference_that_is_not_there_any_more(
+    base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted.write_text(f"[[accepted]]\npart = 'show'\npattern = 'get returns None'\n{REASON}\n")
+    assert compared(base, SNAPSHOT, accepted) == 1
+    assert (
+        "accepted.toml: nothing differs as 'get returns None' in show: remove it" in capsys.readouterr().out
+    )
+    other = str(base.with_name("new"))
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "[[accepted]]\npart = 'show'\npattern = 'x'\n",
+            "an accepted difference has a part, a pattern and a",
+        ),
+        ("[[accepted]]\npart = 'show'\npattern = 'x'\nreason = ''\n", "an accepted difference has a part"),
+        (f"[[accepted]]\npart = 'show'\npattern = '('\n{REASON}\n", "unterminated subpattern"),
+        ("[[accepted", "Expected"),
+    ],
+)
+def test_a_list_of_accepted_differences_with_an_error(
+    base: Path, accepted: Path, text: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accepted.write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        compared(base, SNAPSHOT, accepted)
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--part", "shwo"], []])
+def test_nothing_to_compare_is_a_wrong_call(
+    tmp_path: Path, accepted: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write(tmp_path / "base", SNAPSHOT if words else {})
+    with pytest.raises(SystemExit, match="2"):
+        compared(base, SNAPSHOT if words else {}, accepted, *words)
+    there = "show, " if words else "none"
+    assert re.search(f"no part.*; there are .*{there}", capsys.readouterr().err)
+
+
+def test_two_snapshots_of_this_commit_are_equal(
+    tmp_path: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        assert main(["make", str(folder), "--part", "list"]) == 0
+    name = "list.jsonl.xz"
+    assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert "none-while-profiling" in str(read_part(one / name))
+    words = ["compare", str(one), str(other), "--accepted", str(accepted)]
+    assert main(words) == 0
+    about, listed = read_part(one / name)
+    write_part(other / name, [about, {**listed, "lines": listed["lines"][:-1]}])
+    assert main(words) == 1
+    capsys.readouterr()
+    assert main(["make", str(other), "--part", "list"]) == 0  # it is there, so it is not made again
+    assert not capsys.readouterr().out
+    assert main(["make", str(other), "--part", "list", "--again"]) == 0
+    assert main(words) == 0
+
+
+LISTS = """
+import sys
+if sys.argv[1] == "list":
+    print('{"id": "1"}')
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout whose harness lists one incident and does nothing else."""
+    package = tmp_path / "tree/harness/deepstack_harness"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(LISTS)
+    return tmp_path / "tree"
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("", "no record was written"),
+        ("else:\n    sys.exit(4)", "'deepstack_harness selftest --json -' ended with 4"),
+        (
+            "else:\n    print('a line')",
+            "'deepstack_harness selftest --json -' printed no JSON: Expecting value",
+        ),
+    ],
+)
+def test_a_part_that_fails_is_recorded_and_made_again(
+    tree: Path, command: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, out = tree / "harness/deepstack_harness/__main__.py", tree / "out"
+    program.write_text(LISTS + command)
+    words = ["make", str(out), "--tree", str(tree), "--part", "selftest"]
+    assert main(words) == 1
+    assert f"selftest: {error}" in capsys.readouterr().out
+    assert read_part(out / "selftest.jsonl.xz")[0]["error"].startswith(error)
+    row = {"buffer": "mutant", "found": ["R1"], "seconds": 1.5, "trace": f"in {tree}/a at 0x7f0012345678"}
+    program.write_text(f"{LISTS}else:\n    print({json.dumps(json.dumps(row))})")
+    assert main(words) == 0
+    _, record = read_part(out / "selftest.jsonl.xz")
+    assert record == {"key": "mutant", "found": ["R1"], "trace": "in TREE/a at NUMBER"}
+    assert json.loads((out / "processor_seconds.json").read_text()).keys() == {"selftest"}
+
+
+def test_a_checkout_that_does_not_run_is_not_measured(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where another harness is installed, which would run instead."""
+    make = ["make", str(tmp_path / "out"), "--part", "list", "--tree"]
+    assert main([*make, str(tmp_path)]) == 1
+    assert f"{tmp_path} has no harness that " in capsys.readouterr().out
+    (tree / "harness/deepstack_harness/__main__.py").write_text("import nothing_of_this_name")
+    assert main([*make, str(tree)]) == 1
+    assert "No module named 'nothing_of_this_name'" in capsys.readouterr().out
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_releases_of_the_cases_and_one_of_each_engine_are_measured() -> None:
+    texts = [(ROOT / "cases" / name).read_text() for name in ("test_audit_releases.py", "test_releases.py")]
+    assert {release for text in texts for release in re.findall(r'"(\d+\.\d+\.\d+)"', text)} == set(VLLM)
+    packages = {source.partition("==")[0] for source in OTHERS}
+    assert packages | {"vllm"} == {engine.package.name for engine in RELEASED}
+    assert {f"inputs-{source.replace('==', '-')}" for source in INPUTS} <= parts().keys()

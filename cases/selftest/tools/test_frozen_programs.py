@@ -1,0 +1,39 @@
+"""Sample programs and scripts that `tools.freeze` measures: none is left out, and what scripts end with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cases.selftest.play import step_programs
+from deepstack_harness.catalogue.registry import HISTORIES
+from tools import frozen_programs
+from tools.frozen_programs import STEPS, nullary
+
+SCRIPTS = {
+    "caught": "import sys\nsys.exit('the fault')  # THE FAULT; the fix: sys.exit(0)\n",
+    "crashes": "raise ValueError('no shape')  # THE FAULT; the fix: pass\n",
+    "uses_the_harness": "import deepstack_harness\n",
+}
+
+
+def test_no_sample_program_is_left_out() -> None:
+    histories, played = (
+        {name.partition(":")[2] for name, _ in nullary(each, "list[object]")} for each in STEPS
+    )
+    assert histories == set(HISTORIES)
+    named = {wrong.program.__name__ for wrong in step_programs.WRONG}
+    named |= {right.__name__ for right in step_programs.RIGHT}
+    assert played >= named | {case.program.__name__ for case in step_programs.CAPTURED}
+
+
+def test_each_script_runs_with_its_fault_and_repaired(tmp_path: Path) -> None:
+    for name, text in SCRIPTS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    command = [sys.executable, "-P", frozen_programs.__file__, "scripts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {row["script"]: row["exit"] for row in map(json.loads, done.stdout.splitlines())} == {
+        "caught": 1, "caught, fixed": 0, "crashes": "ValueError: no shape", "crashes, fixed": 0,
+        "uses_the_harness": "ModuleNotFoundError: import of deepstack_harness halted; None in sys.modules",
+        "uses_the_harness, fixed": "0 marks",
+    }  # fmt: skip

@@ -1,0 +1,297 @@
+"""The audit of a change: the classes that the changed files reach, in the source and in its base.
+
+A class is reached where a changed file is one that it depends on (`Finder.files_of`), or where a changed line
+has the name of the class or sets one of its members from elsewhere.  Where a function changes that decides
+the order of calls, every class is reached.  All other classes are the same in both, and judged in neither.
+
+What was judged of a commit or of a release is stored in the cache under its name, so that the next change
+beside it judges the changed source alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache as cached
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from deepstack_harness import files
+from deepstack_harness.audit.account import UnjudgedCarrier, account_of
+from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
+from deepstack_harness.audit.cut_systems import HELPERS_MEMBER, RANGES_MEMBER
+from deepstack_harness.audit.gate import Base, SeenClass, seen
+from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.catalogue.orders import deciding_functions
+from deepstack_harness.engines.discover import collector_paused, depth_limited
+from deepstack_harness.engines.known import cuts_of, engine_of, finder_of, open_source
+from deepstack_harness.engines.syntax import function_hashes
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.folder import revision_of
+from deepstack_harness.sources.request import ReleaseRequest, names_source, parse_source
+from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.tree import of_release
+
+Say = Callable[[str], None]
+
+
+class BaseClass(msgspec.Struct):
+    """A class of a base: its file, what it depends on, and its verdicts, None where it was not judged yet.
+
+    No `files` stand for all: of an engine whose classes are found in another way nobody knows them.
+    """
+
+    member: str
+    files: tuple[str, ...] = ()
+    derived_from: tuple[str, ...] = ()
+    seen: SeenClass | None = None
+
+
+class BaseRecord(msgspec.Struct):
+    """Everything that was found out about a base; `systems` are None where they were not judged yet."""
+
+    classes: dict[str, BaseClass]
+    systems: dict[str, SeenClass] | None = None
+
+
+@contextmanager
+def base_of(text: str, sources: list[str]) -> Iterator[str]:
+    """Yield the source that `--base` names: a source, or the files of a commit of the only source.
+
+    Raises `UsageError` for a commit of what is no git repository.
+    """
+    if names_source(text):
+        yield text
+        return
+    if len(sources) != 1:
+        raise UsageError(f"'{text}' would be a commit of one --source, and there are {len(sources)}")
+    root = Path(sources[0]).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"'{text}' is no source, and '{sources[0]}' is no repository that could have it")
+    with revision_of(root, text) as folder:
+        yield str(folder)
+
+
+def audit_change(
+    text: str, base: str, say: Say, names: Collection[str] = (), *, stated: Version | None = None
+) -> tuple[AuditedSource, Base]:
+    """Judge what is other in a source than in its base, or the classes `names` alone, and the same there.
+
+    `stated` is the release of a tree, and of its base.  Raises what `audit_source` and `base_of` raise.
+    """
+    with base_of(base, [text]) as folder:
+        of_base = stated if folder != base else None
+        before, after = _opened(folder, of_base), _opened(text, stated)
+        name = base if folder == base else f"{base} of {text}"
+        store = _store(folder, base, stated)
+        record = _load(store) or _listed(before, f"looking for classes in {name}", say)
+        change = _Change(before, after, record)
+        wanted = {each for each in change.members if each in names} if names else change.reached()
+        systems = not names and change.reaches_systems()
+        audited = audit_source(
+            text,
+            say,
+            AuditScope(
+                lambda each, _: each in wanted,
+                _others(change.members, wanted),
+                systems,
+                account=not names,
+                among=change.files,
+            ),
+            may_lack_classes=bool(change.members),
+            stated=stated,
+            source=after,
+        )
+        needed = change.needed(wanted)
+        missing = {each for each in needed if record.classes[each].seen is None}
+        if missing or (systems and record.systems is None):
+            part = AuditScope(lambda each, _: each in missing, systems=systems, account=False)
+            judged = audit_source(
+                folder, say, part, may_lack_classes=True, known_as=name, stated=of_base, source=before
+            )
+            found = seen(judged.classes)
+            for each in missing:
+                record.classes[each].seen = found.get(each, SeenClass())
+            record.systems = seen(judged.systems.subjects) if systems else record.systems
+            _save(store, record)
+        compared = {each: record.classes[each].seen or SeenClass() for each in needed}
+        lost = [change.lost(each) for each in needed if compared[each].rows and change.is_lost(each)]
+        account = replace(audited.account, unjudged=(*audited.account.unjudged, *lost))
+        audited = replace(audited, account=account, members=change.members, derived_from=change.derived_from)
+        members = {each: known.member for each, known in record.classes.items()}
+        carriers: Collection[str] = ()
+        if account.failing:
+            say(f"looking through all files of {name}")
+            with SourceWorker(folder, source=before) as worker:
+                classes = worker.classes(lambda each, _: each in needed)
+                there = account_of(
+                    worker.source, classes, unchanged=_others(members, needed), among=change.files
+                )
+            carriers = {each.name for each in there.unjudged}
+        compared |= record.systems or {}
+        return audited, Base(base, compared, members, carriers, frozenset(change.files))
+
+
+def _others(members: Mapping[str, str], chosen: Collection[str]) -> list[tuple[str, str]]:
+    """Return file and name of the classes that are not chosen."""
+    return [(file, name.rpartition(".")[2]) for name, file in members.items() if name not in chosen]
+
+
+def _opened(text: str, stated: Version | None) -> Source:
+    source = open_source(text)
+    return source if stated is None else of_release(source, stated)
+
+
+def _listed(source: Source, step: str, say: Say) -> BaseRecord:
+    """Return the classes of a source, none of them judged."""
+    say(step)
+    if not _has_finder(source):
+        return BaseRecord({each.model_class: BaseClass(each.member) for each in cuts_of(source)})
+    with collector_paused(), depth_limited(source):
+        finder = finder_of(source)
+        return BaseRecord({
+            name: BaseClass(
+                each.member, tuple(sorted(finder.files_of(name))), tuple(finder.derived_from(name))
+            )
+            for name, each in finder.carriers.items()
+        })  # fmt: skip
+
+
+def _has_finder(source: Source) -> bool:
+    engine = engine_of(source)
+    return engine.overlay is None and engine.argument is None and engine.split is None
+
+
+_SETS_MEMBER = r"(?<!self)\.(?:forward|embed_input_ids|\w*deepstack\w*)\s*=[^=]|setattr\("
+
+
+class _Change:
+    """What is other in one source than in another one, and which classes it reaches."""
+
+    def __init__(self, before: Source, after: Source, record: BaseRecord) -> None:
+        self._before, self._after, self._record = before, after, record
+        old, new = before.python_files(), after.python_files()
+        self.files = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        self._lines = "\n".join(
+            line.decode("utf-8", "replace")
+            for name in self.files
+            for line in set(old.get(name, b"").splitlines()) ^ set(new.get(name, b"").splitlines())
+        )
+        self.members, self.derived_from = dict[str, str](), dict[str, list[str]]()
+        if not _has_finder(after):
+            self.members = {each.model_class: each.member for each in cuts_of(after)}
+            return
+        with collector_paused(), depth_limited(after):
+            finder = finder_of(after)
+            known = {(each.member, name.rpartition(".")[2]) for name, each in record.classes.items()}
+            if record.classes:
+                finder.assume(known, self.files)
+            self.members = {name: each.member for name, each in finder.carriers.items()}
+            self.derived_from = {name: finder.derived_from(name) for name in self.members}
+
+    def reached(self) -> set[str]:
+        """Return the classes of the source that the change reaches, new ones among them."""
+        known = self._record.classes
+        if not self.files:
+            return set()
+        if self._decides() or not all(each.files for each in known.values()):
+            return set(self.members)
+        return {name for name in self.members if name not in known or self._reaches(name, known[name])}
+
+    def reaches_systems(self) -> bool:
+        """Return whether a file of the systems beside the classes is changed."""
+        return bool({RANGES_MEMBER, HELPERS_MEMBER} & self.files)
+
+    def needed(self, wanted: Collection[str]) -> set[str]:
+        """Return the classes of the base that some classes of the source are compared with.
+
+        Those that a changed file reaches and that are gone from the source are among them.
+        """
+        above = {each for name in wanted for each in self.derived_from.get(name, ())}
+        gone = {
+            name
+            for name, each in self._record.classes.items()
+            if name not in self.members and each.member in self.files
+        }
+        fresh = {name for name in wanted if name not in self._record.classes}
+        return (set(wanted) | gone | (above if fresh else set())) & self._record.classes.keys()
+
+    def is_lost(self, name: str) -> bool:
+        """Return whether a class of the base is still in the source, and carries nothing there."""
+        data = self._after.python_files().get(self._record.classes[name].member, b"")
+        statement = rf"^class {re.escape(name.rpartition('.')[2])}\b".encode()
+        return name not in self.members and re.search(statement, data, re.MULTILINE) is not None
+
+    def lost(self, name: str) -> UnjudgedCarrier:
+        """Return a class that carries nothing any more, as one that was not judged."""
+        why = "it carried a payload in the base, and its forward hands on none"
+        return UnjudgedCarrier(name, self._record.classes[name].member, None, why)
+
+    def _decides(self) -> bool:
+        """Return whether a function is changed that decides in which order a class is called."""
+        functions = deciding_functions(self._after.package)
+        if not any(
+            name.startswith(member.removesuffix(".py").replace("/", "."))
+            for member in self.files
+            for name in functions
+        ):
+            return False
+        before, after = (function_hashes(source, functions) for source in (self._before, self._after))
+        return before != after
+
+    def _reaches(self, name: str, known: BaseClass) -> bool:
+        if self.files & {*known.files, self.members[name]}:
+            return True
+        if any(self._record.classes[each].member in self.files for each in known.derived_from):
+            return True
+        named = {each.rpartition(".")[2] for each in (name, *known.derived_from)}
+        # Another module may set a member of a class by any name that it gives the class.
+        acts = rf"\b(?:{'|'.join(map(re.escape, named))})\b[^\"'\n]*="
+        return re.search(f"{acts}|{_SETS_MEMBER}", self._lines) is not None
+
+
+def _store(folder: str, base: str, stated: Version | None) -> Path | None:
+    """Return the file of what was found out about a base; None for a base that may change."""
+    if folder != base:
+        name = Path(folder).name  # the commit
+    else:
+        request = parse_source(base)
+        if not isinstance(request, ReleaseRequest):
+            return None
+        name = f"{request.package}-{request.version}"
+    key = hashlib.sha256("\n".join([_harness(), str(stated), version("torch"), sys.version]).encode())
+    return files.cache() / "bases" / f"{name}-{key.hexdigest()[:16]}.json"
+
+
+@cached
+def _harness() -> str:
+    """Return a digest of all files that decide a verdict: another version of the harness judges again."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for path in (*sorted(package.rglob("*.py")), *sorted(files.data("fixtures").rglob("*.*"))):
+        if path.suffix in (".py", ".toml", ".json"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path | None) -> BaseRecord | None:
+    if path is None:
+        return None
+    with suppress(OSError, UsageError, msgspec.MsgspecError):
+        return msgspec.json.decode(files.read_regular(path), type=BaseRecord)
+    return None
+
+
+def _save(path: Path | None, record: BaseRecord) -> None:
+    """Write the record; a cache that cannot be written costs the time of the next run, and nothing else."""
+    if path is not None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomically(path, msgspec.json.encode(record))

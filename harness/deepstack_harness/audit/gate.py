@@ -1,0 +1,390 @@
+"""Which findings turn the exit code of `audit` to 1: the gate, and what a finding is compared with.
+
+A base is another version of the same source.  A finding is new where the base does not have it, and where
+it is worse than that of the base: an engine comes to it more easily, more traces show it, other rows or
+more rows of the same trace are wrong, users notice more of it, or it was judged in the base and is not
+judged, or judged by fewer chances, any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts, Finding, Place
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Effect, Row, Shape, Verdict
+
+if TYPE_CHECKING:
+    from deepstack_harness.audit.account import UnjudgedCarrier
+    from deepstack_harness.audit.audited_source import AuditedSource
+
+FindingKey = tuple[str, str, str, str]
+"""Class, rule, regime and shape: what makes two findings of two nights the same fault."""
+
+
+def keys_of(classes: Iterable[ClassVerdicts]) -> frozenset[FindingKey]:
+    """Return the broken rules of some classes, known ones included."""
+    rows = (row for verdicts in classes for row in verdicts.rows if row.verdict in BROKEN)
+    return frozenset((subject_of(row), row.rule, row.regime, row.shape or "") for row in rows)
+
+
+def subject_of(row: Row) -> str:
+    """Return the class or helper that a row is about."""
+    return row.model_class or row.revision
+
+
+Cause = tuple[str, Rule, str, str]
+"""Place, rule, regime and shape: what classes share that have a fault from the same lines."""
+
+
+def cause_of(row: Row) -> Cause:
+    """Return the cause of a broken rule; without a place every class has its own."""
+    return row.where or subject_of(row), row.rule, row.regime, row.shape or ""
+
+
+def causes_of(rows: Iterable[Row]) -> set[Cause]:
+    """Return the distinct causes of broken rules."""
+    return set(map(cause_of, rows))
+
+
+def shown_of(finding: Finding, failing: Collection[Row]) -> Row:
+    """Return the row to show of a broken rule and its effects: the first that fails, be it an effect."""
+    row, also = finding
+    return next((each for each in (row, *also) if each in failing), row)
+
+
+class Gate(StrEnum):
+    """Findings that fail an audit.
+
+    ANY: all.  NEW: those that the base does not have; without a base, those that no catalogue knows.  FLAG:
+    those that default settings or a flag lead to.  DEFAULT: those that default settings lead to.  A fault of
+    unknown reach counts in both, since nobody has read the orders of that engine.  With a base ANY, FLAG and
+    DEFAULT are about the new findings alone.  Without one, known failures that are mended, or were not put to
+    the test, count in ANY and FLAG.
+    """
+
+    ANY = "any"
+    NEW = "new"
+    FLAG = "flag"
+    DEFAULT = "default"
+
+
+REACHES = (DEFAULT, UNKNOWN, FLAG, LATENT)
+"""How an engine comes to a fault, the worst first."""
+
+
+def reach_kind(reach: str | None) -> str:
+    """Return the one of `REACHES` that the reach of a broken rule belongs to."""
+    if reach is not None and reach.startswith(FLAG):
+        return FLAG
+    return reach if reach in (DEFAULT, LATENT) else UNKNOWN
+
+
+class SeenClass(msgspec.Struct, frozen=True):
+    """A class of a base, as far as it was judged: no rows for one that was not."""
+
+    rows: tuple[Row, ...] = ()
+    broken_traces: tuple[BrokenTrace, ...] = ()
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base of a comparison: its judged classes by name, and the file of every class that it has.
+
+    `carriers` are the names of what carries a payload there and was not judged, and `changed` the files that
+    are other in the source.
+    """
+
+    name: str
+    classes: Mapping[str, SeenClass]
+    members: Mapping[str, str] = field(default_factory=dict)
+    carriers: Collection[str] = ()
+    changed: Collection[str] = ()
+
+
+def seen(classes: Iterable[ClassVerdicts]) -> dict[str, SeenClass]:
+    """Return what a comparison needs of judged classes, by name."""
+    return {each.model_class: SeenClass(each.rows, each.broken_traces) for each in classes}
+
+
+@dataclass(frozen=True)
+class NewFinding:
+    """A row that the base does not have so, and in words what is new about it."""
+
+    row: Row
+    why: str
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The one value that headline, last line and exit code of an audit are made of.
+
+    `failing` and `unjudged` are rows: findings that count, and rules that could not be judged and count.
+    `base` is the name of the base, None without one; beside it `new` are the findings that are new whether
+    they count or not, `stay` and `causes` are the numbers of causes that the base has too and that fail, and
+    `mended` are the rows of the base whose rule is kept now.  Carriers that were not judged, and entries of
+    known carriers that are outdated, fail every audit; a carrier of the base does not.
+    """
+
+    gate: Gate
+    failing: tuple[Row, ...]
+    unjudged: tuple[Row, ...]
+    carriers: tuple[UnjudgedCarrier, ...] = ()
+    outdated: tuple[str, ...] = ()
+    base: str | None = None
+    new: tuple[NewFinding, ...] = ()
+    stay: int = 0
+    causes: int = 0
+    mended: tuple[Row, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing fails."""
+        return not (self.failing or self.unjudged or self.carriers or self.outdated)
+
+    def why(self, row: Row) -> str:
+        """Return what is new about a row; empty for one that is not, and without a base."""
+        return next((each.why for each in self.new if each.row == row), "")
+
+    def in_base(self, row: Row) -> bool | None:
+        """Return whether the base has a row as bad; None without a base."""
+        return None if self.base is None else not self.why(row)
+
+
+def judge_gate(audited: Sequence[AuditedSource], gate: Gate, base: Base | None = None) -> GateResult:
+    """Return what fails: the findings that `gate` lets count, of those that are new beside `base`."""
+    rows = [row for source in audited for verdicts in source.subjects for row in verdicts.rows]
+    carriers = [
+        carrier
+        for source in audited
+        for carrier in source.account.unjudged
+        # A reason is no excuse where the base was judged.
+        if not carrier.reason or (base and base.classes.get(carrier.name, SeenClass()).rows)
+    ]
+    outdated = tuple(name for source in audited for name in source.account.outdated)
+    if base is None:
+        failing = tuple(row for row in rows if _counts(row, gate))
+        unjudged = tuple(row for row in rows if row.verdict is Verdict.ERROR)
+        return GateResult(gate, failing, unjudged, tuple(carriers), outdated)
+    new = [each for source in audited for each in _new_findings(source, base)]
+    changed = {each.row for each in new}
+    failing = tuple(each.row for each in new if each.row.verdict in BROKEN and _is_reached(each.row, gate))
+    findings = [each for source in audited for verdicts in source.subjects for each in verdicts.findings]
+    shown = [shown_of(each, failing) for each in findings]
+    return GateResult(
+        gate,
+        failing,
+        tuple(each.row for each in new if each.row.verdict not in BROKEN),
+        tuple(carrier for carrier in carriers if carrier.name not in base.carriers),
+        outdated,
+        base.name,
+        tuple(new),
+        len(causes_of(row for row in shown if row not in changed)),
+        len(causes_of(row for row in shown if row in failing)),
+        tuple(row for source in audited for row in _mended(source, base)),
+    )
+
+
+def _counts(row: Row, gate: Gate) -> bool:
+    """Return whether a row counts without a base."""
+    if row.verdict is Verdict.ERROR:
+        return False
+    if row.verdict not in BROKEN:
+        return gate in (Gate.ANY, Gate.FLAG) and row.verdict in UNEXPECTED
+    return row.verdict is Verdict.FAIL if gate is Gate.NEW else _is_reached(row, gate)
+
+
+def _is_reached(row: Row, gate: Gate) -> bool:
+    kind = reach_kind(row.reach)
+    return gate in (Gate.ANY, Gate.NEW) or kind in (DEFAULT, UNKNOWN) or (gate is Gate.FLAG and kind == FLAG)
+
+
+def counterpart(name: str, source: AuditedSource, base: Base) -> tuple[str, bool]:
+    """Return the class of the base that a class is compared with, and whether the class is derived from it.
+
+    That is the class of the same name, the only one that is gone from a file where the class is the only new
+    one, or the nearest class that it is derived from; an empty name where there is none of these.
+    """
+    if name in base.members or name in base.classes:
+        return name, False
+    member = source.members.get(name)
+    gone = [old for old, there in base.members.items() if old not in source.members and there == member]
+    fresh = [each for each, there in source.members.items() if each not in base.members and there == member]
+    if len(gone) == len(fresh) == 1:
+        return gone[0], False
+    return next((each for each in source.derived_from.get(name, ()) if each in base.members), ""), True
+
+
+def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
+    judged = {verdicts.model_class: verdicts for verdicts in source.subjects}
+    found: list[NewFinding] = []
+    for name, verdicts in judged.items():
+        other, derived = counterpart(name, source, base)
+        before = base.classes.get(other, SeenClass())
+        if not derived:
+            worse = differences(verdicts, before).items()
+            reasons = {place: why for place, why in worse if not _still_ignored(place, verdicts, before)}
+        else:
+            # A class that is new has the fault of a class above it only where it has the method from there.
+            above = judged.get(other, before)
+            at = {(row.regime, row.rule): row.where for row in above.rows if row.verdict in BROKEN}
+            reasons = differences(verdicts, above, chances=False) | {
+                (row.regime, row.rule): "not in the base: the class is new"
+                for row in verdicts.rows
+                if row.verdict in BROKEN and at.get((row.regime, row.rule)) != row.where
+            }
+        found += [
+            NewFinding(row, why) for row in verdicts.rows if (why := reasons.get((row.regime, row.rule), ""))
+        ]
+        here = {(row.regime, row.rule) for row in verdicts.rows}
+        found += [
+            NewFinding(
+                replace(row, verdict=Verdict.ERROR, source=source.label, detail="it is not judged"), _LOST
+            )
+            for row in (() if derived else before.rows)
+            if row.chances and (row.regime, row.rule) not in here
+        ]
+    return found
+
+
+def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
+    """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
+    regime, rule = place
+    structure = (regime, Rule.R1)
+    old = next((row for row in before.rows if (row.regime, row.rule) == structure), None)
+    row = next(row for row in now.rows if (row.regime, row.rule) == place)
+    mended = any((each.regime, each.rule) == structure and each.verdict in KEPT for each in now.rows)
+    if rule is not Rule.R2 or row.verdict not in BROKEN or not mended or not old or old.verdict not in BROKEN:
+        return False
+    known = {each.trace for each in _traces(before, old)}
+    reach, before_reach = (REACHES.index(reach_kind(each.reach)) for each in (row, old))
+    zeros = all(each.shape == Shape.ZEROS and each.trace in known for each in _traces(now, row))
+    return zeros and reach >= before_reach
+
+
+_LOST = "not judged, and judged in the base"
+
+
+def _mended(source: AuditedSource, base: Base) -> list[Row]:
+    mended = []
+    for verdicts in source.subjects:
+        name, derived = counterpart(verdicts.model_class, source, base)
+        kept = {(row.regime, row.rule) for row in verdicts.rows if row.verdict in KEPT}
+        if not derived and name in base.classes:
+            rows = base.classes[name].rows
+            mended += [row for row in rows if row.verdict in BROKEN and (row.regime, row.rule) in kept]
+    return mended
+
+
+def differences(
+    now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenClass, *, chances: bool = True
+) -> dict[Place, str]:
+    """Return the rules that are worse than before, by regime and rule, each with what is worse.
+
+    Without `chances` rules that are kept are not compared.
+    """
+    old = {(row.regime, row.rule): row for row in before.rows}
+    found = {
+        (row.regime, row.rule): _difference(row, now, old.get((row.regime, row.rule)), before)
+        for row in now.rows
+        if row.verdict in BROKEN or row.verdict is Verdict.ERROR
+    }
+    if chances:
+        found |= _fewer_chances(now.rows, before.rows)
+    return {place: why for place, why in found.items() if why}
+
+
+_EFFECTS = (None, Effect.COST, Effect.PADDING, Effect.OUTPUT, Effect.CRASH)
+"""What users notice, the worst last."""
+
+
+def _difference(
+    row: Row, now: ClassVerdicts | SeenClass, old: Row | None, before: ClassVerdicts | SeenClass
+) -> str:
+    if row.verdict is Verdict.ERROR:
+        if not before.rows:
+            return "not judged"
+        return "" if old is not None and old.verdict is Verdict.ERROR else _LOST
+    if old is None or old.verdict not in BROKEN:
+        return "not in the base"
+    if REACHES.index(reach_kind(row.reach)) < REACHES.index(reach_kind(old.reach)):
+        return f"reach {row.reach}, in the base {old.reach}"
+    if other := _settings(row) - _settings(old):
+        return f"another setting leads there: {' or '.join(sorted(other))}"
+    return _worse_traces(_traces(now, row), _traces(before, old))
+
+
+def _settings(row: Row) -> set[str]:
+    return set((row.reach or "").removeprefix(FLAG).split(" or ")) if reach_kind(row.reach) == FLAG else set()
+
+
+def _traces(of: ClassVerdicts | SeenClass, row: Row) -> list[BrokenTrace]:
+    """Return the traces that break the rule of a row; the row's own one where the rest are not known."""
+    found = [each for each in of.broken_traces if (each.regime, each.rule) == (row.regime, row.rule)]
+    steps = () if row.step is None else (row.step,)
+    own = BrokenTrace(row.regime, row.rule, row.trace, row.value, row.shape, row.effect, steps)
+    return found or [own]
+
+
+def _worse_traces(now: Sequence[BrokenTrace], before: Sequence[BrokenTrace]) -> str:
+    """Return what is worse in the traces that break one rule; empty for nothing."""
+    known: dict[str, list[BrokenTrace]] = {}
+    for each in before:
+        known.setdefault(each.trace, []).append(each)
+    for each in now:
+        if each.trace not in known:
+            return f"also broken on '{each.trace}'"
+        reasons = [_worse(each, old) for old in known[each.trace]]
+        if all(reasons):
+            return f"on '{each.trace}' {reasons[0]}"
+    return ""
+
+
+_ABOUT = 1.01
+"""Factor up to which two distances are equal: an output is summed in another order after a refactoring."""
+
+
+def _worse(now: BrokenTrace, before: BrokenTrace) -> str:
+    """Return what is worse on one trace; empty for nothing."""
+    if _EFFECTS.index(now.effect) > _EFFECTS.index(before.effect):
+        return f"users notice {now.effect}, in the base {before.effect or 'nothing'}"
+    if now.rows or before.rows:
+        return (
+            f"{len(now.rows)} rows are wrong, in the base {len(before.rows)}"
+            if now.rows - before.rows
+            else ""
+        )
+    if now.shape != before.shape:
+        return f"the fault is '{now.shape}', in the base '{before.shape}'"
+    if set(now.steps) - set(before.steps):
+        return "other steps are wrong"
+    if (now.value or 0) > (before.value or 0) * _ABOUT:
+        return f"the figure is {now.value:g}, in the base {before.value or 0:g}"
+    return ""
+
+
+def _fewer_chances(now: Iterable[Row], before: Iterable[Row]) -> dict[Place, str]:
+    """Return the rules that are kept, or not tested, and were put to the test more often before.
+
+    A class with more room comes less often to its capacity: then a call is a chance of R2 in place of R4.
+    """
+    rows, found = {(row.regime, row.rule): row for row in now}, dict[Place, str]()
+    old_chances = {(row.regime, row.rule): row.chances or 0 for row in before if row.verdict in KEPT | BROKEN}
+    for place, was in old_chances.items():
+        row = rows.get(place)
+        if row is None or row.verdict in BROKEN or row.verdict is Verdict.ERROR:
+            continue
+        tested = row.chances or 0
+        if place[1] is Rule.R4:
+            other = (place[0], Rule.R2)
+            more = (rows[other].chances or 0) - old_chances.get(other, 0) if other in rows else 0
+            tested += max(0, more)
+        if tested < was:
+            found[place] = f"tested {tested} times, in the base {was} times"
+    return found

@@ -1,0 +1,154 @@
+"""Play the sample programs of a checkout, or the scripts of its incidents, and print a row of JSON for each.
+
+`tools.freeze` runs this file in the environment of the checkout that it measures: what is here works with the
+checkout's public calls, and with the folders of sample programs of any of its commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import pkgutil
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all", "eager/full")
+STEPS = ("deepstack_harness.models.histories", "cases.selftest.play.step_programs")
+WATCHED = "cases.selftest.compile.watched_programs"
+CAPTURED = "cases.selftest.compile.captured_programs"
+_MARK = re.compile(r"^( *)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
+
+Row = dict[str, Any]
+
+
+def nullary(name: str, returns: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the functions without arguments of a module, and of those in its package, by what they return."""
+    package = importlib.import_module(name)
+    found = pkgutil.iter_modules(getattr(package, "__path__", []), f"{name}.")
+    for module in (package, *(importlib.import_module(each.name) for each in found)):
+        for function_name, function in sorted(vars(module).items()):
+            if not inspect.isfunction(function) or function.__module__ != module.__name__:
+                continue
+            signature = inspect.signature(function)
+            if not signature.parameters and returns in str(signature.return_annotation):
+                yield f"{module.__name__}:{function_name}", function
+
+
+def steps() -> Iterator[Row]:
+    """Yield a row for each program, arm and promise; the text of an exception is the result of a program."""
+    from deepstack_harness import compile_steps
+
+    programs = [program for name in STEPS for program in nullary(name, "list[object]")]
+    for name, program in programs:
+        torch.compiler.reset()
+        try:
+            region, calls, *options = program()
+            judged = compile_steps(region, calls, arms=ARMS, **(options[0] if options else {}))
+        except Exception as error:  # noqa: BLE001  # a result like another
+            yield {"program": name, "problem": f"raised {type(error).__name__}: {error}"}
+            continue
+        if judged.unjudged:
+            yield {"program": name, "problem": f"not judged: {'; '.join(judged.unjudged)}"}
+        for finding in judged.findings:
+            call = finding.call
+            yield {
+                "program": name, "arm": finding.arm, "promise": finding.promise, "verdict": finding.verdict,
+                "value": finding.value, "limit": finding.limit, "effect": finding.effect,
+                "chances": finding.chances, "steps": finding.calls,
+                "inputs": [*call.neutral, *(changed.name for changed in call.changed)] if call else [],
+                "guards": [guard.rule for guard in call.guards] if call else [],
+            }  # fmt: skip
+
+
+def watch() -> Iterator[Row]:
+    """Yield what a watch sees in each program whose guards are dropped."""
+    from deepstack_harness import watch_guards
+
+    module = importlib.import_module(WATCHED)
+    for program in (*module.WRONG, *module.RIGHT):
+        torch.compiler.reset()
+        with watch_guards() as watched:
+            differs = "raised"
+            with contextlib.suppress(RuntimeError, TypeError):  # a graph for other inputs may fail by itself
+                played = module.play(program)
+                pairs = zip(played.compiled, played.eager, strict=True)
+                differs = str(any(one.shape != two.shape or not torch.equal(one, two) for one, two in pairs))
+        yield seen(f"{WATCHED}:{program.__name__}", watched, differs)
+
+
+def captured() -> Iterator[Row]:
+    """Yield what a watch sees in each program that captures a graph and replays it."""
+    from pytest import MonkeyPatch  # noqa: PT013  # the stand-ins for graphs of a GPU are put in place by it
+
+    from deepstack_harness.compile.watch_captured import watch_captured
+    from deepstack_harness.compile.watch_facts import WatchedRegions
+
+    programs = importlib.import_module(CAPTURED)
+    graphs = importlib.import_module("cases.selftest.compile.recorded_graphs")
+    runner = importlib.import_module("cases.selftest.compile.test_watch_captured")
+    with MonkeyPatch.context() as patch:
+        graphs.use_recorded_graphs(patch)
+        for program in (*programs.WRONG, *programs.RIGHT):
+            watched, run = WatchedRegions(), runner.Run()
+            with watch_captured(watched):
+                program(run.start)
+            yield seen(f"{CAPTURED}:{program.__name__}", watched, str(not all(run.equal)))
+
+
+def seen(name: str, watched: Any, differs: str) -> Row:  # noqa: ANN401  # of any commit
+    """Return the row of one watch: calls, and each failed guard that decides."""
+    guards = [
+        f"{guard.source} {guard.kind} {guard.guard_class}: {guard.then} -> {guard.now}, "
+        f"call {guard.first_call}, {guard.calls} calls; {guard.effect}"
+        for guard in watched.decisive
+    ]
+    calls = [[region.name, region.calls, region.unseen] for region in watched.regions]
+    return {"program": name, "differs": differs, "regions": calls, "decisive": guards}
+
+
+def scripts(folder: str) -> Iterator[Row]:
+    """Yield the exit code of each script of a folder, as it is and with its marked line repaired.
+
+    The harness cannot be imported while they run: what is written for an upstream issue needs torch only.
+    """
+    sys.modules["deepstack_harness"] = None  # type: ignore[assignment]
+    for path in sorted(Path(folder).glob("*.py")):
+        text = path.read_text()
+        repaired = path.with_name(f"{path.stem}_fixed")
+        repaired.write_text(_MARK.sub(r"\1\2", text))
+        marks = len(_MARK.findall(text))
+        yield {"script": path.stem, "exit": ended(path)}
+        yield {"script": f"{path.stem}, fixed", "exit": ended(repaired) if marks == 1 else f"{marks} marks"}
+
+
+def ended(path: Path) -> int | str:
+    """Run a file as a program and return its exit code, or what it raised."""
+    torch.compiler.reset()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as end:
+            return 1 if isinstance(end.code, str) else int(end.code or 0)
+        except Exception:  # noqa: BLE001  # a crash is no fault that was shown
+            return traceback.format_exc(limit=0).strip()
+    return 0
+
+
+MODES: dict[str, Callable[..., Iterator[Row]]] = {
+    "steps": steps, "watch": watch, "captured": captured, "scripts": scripts,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for row in MODES[sys.argv[1]](*sys.argv[2:]):
+        print(json.dumps(row), flush=True)
