@@ -361,12 +361,28 @@ def outcome(folder: Path, text: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
-def test_it_imports_the_engine_and_nothing_of_ours(tmp_path: Path) -> None:
+def test_it_and_a_script_are_written_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--script", str(tmp_path / "show.py"), "--upstream-test", str(tmp_path / "test_it.py")]
+    assert main(["repro", "43602", *words]) == ExitCode.HOLDS
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert {path.name for path in tmp_path.glob("*.py")} == {"show.py", "test_it.py"}
+
+
+def test_it_imports_the_engine_and_nothing_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "test_it.py"
     assert main(["repro", "43602", "--upstream-test", str(path)]) == ExitCode.HOLDS
     text = path.read_text()
     compile(text, path, "exec")
     assert "harness" not in text
+    place = "tests/compile/test_qwen3_vl_deepstack.py"
+    assert capsys.readouterr().out == f"wrote {path}; in the engine it is {place}\n"
+    licence, holder, *rest = text.splitlines()
+    assert licence == "# SPDX-License-Identifier: Apache-2.0"
+    assert holder.startswith("# SPDX-FileCopyrightText: Copyright contributors to the ")
+    assert f"In vLLM this file is {place}." in rest
+    assert [line for line in text.splitlines() if len(line) > 88] == []
     assert set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)) == {
         "pytest",
         "torch",

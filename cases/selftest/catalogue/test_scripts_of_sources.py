@@ -179,7 +179,6 @@ WITHOUT_SET = ModelFile(set="")
         ("26626", [], FAULTY, "which is in no class of a source: leave --source out"),
         ("40143", [], FAULTY, "show a variant of ours: leave --source out"),
         ("43602", ["--arm", "eager"], FAULTY, "leave --full, --trace, --arm and --workload out"),
-        ("43602", ["--upstream-test", "upstream.py"], FAULTY, "--upstream-test is for the suite of"),
         ("43602", [], NEEDS_MORE, "its methods need helper of their package"),
         ("43602", [], WITHOUT_SET, "has no set in it"),
         ("43602", [], OTHER_STATE, "its methods read self.filled"),
@@ -210,3 +209,7 @@ def test_the_command_that_runs_a_program_is_told(tmp_path: Path, capsys: Capture
         f"wrote {show}; run it with a copy of vLLM, such as", f"  python {show} {root / MEMBER}",
     ]  # fmt: skip
     assert f"written for vllm at {tmp_path}" in " ".join(show.read_text().replace("#", "").split())
+    words = ["--script", str(show), "--upstream-test", str(tmp_path / "test_it.py")]
+    assert main(["repro", "43602", "--source", str(root), *words]) == ExitCode.HOLDS
+    *same, last = capsys.readouterr().out.splitlines()
+    assert (same, last.partition(";")[0]) == (lines, f"wrote {tmp_path / 'test_it.py'}")

@@ -16,6 +16,7 @@ from deepstack_harness.workers.profiles import (
     CONTRACT_LIMITS,
     CUDA,
     FOREIGN_LIMITS,
+    OWN_CLASS,
     RANKS,
     SandboxProfile,
     profile_for,
@@ -107,9 +108,10 @@ def test_an_environment_that_code_under_test_has_changed_gives_no_advice(
     ("asked", "profile"),
     [
         ({"device": "cuda:1", "ranks": 2}, CUDA),
-        ({"device": "cpu", "ranks": 2, "processes": False}, RANKS),
-        ({"device": "cpu"}, COMPILE),
-        ({"device": "cpu", "processes": False}, CONTRACT),
+        ({"device": "cpu", "ranks": 2, "within": CONTRACT}, RANKS),
+        ({"device": "cpu"}, OWN_CLASS),
+        ({"device": "cpu", "within": COMPILE}, COMPILE),
+        ({"device": "cpu", "within": CONTRACT}, CONTRACT),
     ],
 )
 def test_a_device_and_ranks_need_a_weaker_sandbox(asked: dict[str, Any], profile: SandboxProfile) -> None:

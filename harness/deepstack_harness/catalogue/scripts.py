@@ -200,7 +200,12 @@ def render_upstream_test(incident: Incident) -> str:
             f"incident {incident.id} has no test for an engine's own suite, only {', '.join(having)} has: "
             "--pytest writes one that needs torch and pytest alone"
         )
-    return _tidy(made.get_template(name).render(references=", ".join(incident.references)))
+    references, place = ", ".join(incident.references), UPSTREAM_PLACES[incident.id]
+    return _tidy(made.get_template(name).render(references=references, place=place))
+
+
+UPSTREAM_PLACES = {"43602": "tests/compile/test_qwen3_vl_deepstack.py"}
+"""The path of each test for an engine's own suite in the engine's repository."""
 
 
 def _render(kind: str, incident: Incident, family: str) -> str:

@@ -71,14 +71,17 @@ def _write_files(args: Namespace, output: Output, run_data: RunData) -> None:
         from deepstack_harness.runs.report.page import render_page
 
         write_text(args.html, render_page(run_data))
+        output.line(f"wrote {args.html}, a page for a browser: {summarise(run_data).headline}")
     if args.markdown:
         from deepstack_harness.runs.report.texts import render_markdown
 
         write_text(args.markdown, render_markdown(run_data))
+        output.line(f"wrote {args.markdown}")
     if args.junit:
         from deepstack_harness.runs.report.junit import render_junit
 
         write_text(args.junit, render_junit(run_data))
+        output.line(f"wrote {args.junit}")
     if args.annotations:
         from deepstack_harness.runs.report.texts import annotations
 

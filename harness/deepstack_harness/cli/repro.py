@@ -249,8 +249,10 @@ def _refuse_combinations(incident: Incident, args: Namespace) -> None:
             "--script, --pytest and --upstream-test show the catalogue's own trace: "
             "leave --full, --trace, --arm and --workload out"
         )
-    if args.upstream_test and args.source is not None:
-        raise UsageError("--upstream-test is for the suite of whatever engine runs it: leave --source out")
+    if args.upstream_test and args.source is not None and not (args.script or args.pytest):
+        raise UsageError(
+            "--upstream-test is for the suite of whatever engine runs it: leave --source out, or add --script"
+        )
     if args.workload is None:
         return
     if args.full or args.trace is not None or args.arm is not None:

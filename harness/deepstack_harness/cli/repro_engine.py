@@ -173,10 +173,12 @@ def write_source_files(
         text = render_source_pytest(incident, family, program)
         run = f"{SOURCE_VARIABLE}={filename} python -m pytest {args.pytest}"
         written.append((args.pytest, text, run))
+    upstream = _upstream_test(incident, args)
     for path, text, run in written:  # all can be written before one is
         write_text(path, text)
         output.line(f"wrote {path}; run it with a copy of {program.title}, such as")
         output.line(f"  {run}")
+    _write_upstream_test(upstream, incident, args, output)
     return ExitCode.HOLDS
 
 
@@ -260,17 +262,33 @@ def _free_names(method: ast.FunctionDef) -> set[str]:
 
 def write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
     """Write the files that were asked for, and say so; `family` is empty where the incident has none."""
-    from deepstack_harness.catalogue.scripts import render_pytest, render_script, render_upstream_test
+    from deepstack_harness.catalogue.scripts import render_pytest, render_script
 
     texts = [(path, render(incident, family)) for path, render in (
         (args.script, render_script), (args.pytest, render_pytest),
     ) if path]  # fmt: skip
-    if args.upstream_test:
-        texts.append((args.upstream_test, render_upstream_test(incident)))
+    upstream = _upstream_test(incident, args)
     for path, text in texts:  # all can be written before one is
         write_text(path, text)
         output.line(f"wrote {path}")
+    _write_upstream_test(upstream, incident, args, output)
     return ExitCode.HOLDS
+
+
+def _upstream_test(incident: Incident, args: Namespace) -> str:
+    """Return the test for the engine's own suite, empty where none was requested."""
+    from deepstack_harness.catalogue.scripts import render_upstream_test
+
+    return render_upstream_test(incident) if args.upstream_test else ""
+
+
+def _write_upstream_test(text: str, incident: Incident, args: Namespace, output: Output) -> None:
+    """Write the test, and print where it goes in the engine's repository."""
+    from deepstack_harness.catalogue.scripts import UPSTREAM_PLACES
+
+    if text:
+        write_text(args.upstream_test, text)
+        output.line(f"wrote {args.upstream_test}; in the engine it is {UPSTREAM_PLACES[incident.id]}")
 
 
 _TRACE_OPTIONS = {

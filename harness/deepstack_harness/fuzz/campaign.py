@@ -49,7 +49,7 @@ from deepstack_harness.fuzz.strategies import growing_counts, pairs
 from deepstack_harness.models.variants import check_family
 from deepstack_harness.play.written_programs import why_not_shown
 from deepstack_harness.text import plural
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, OWN_CLASS, SandboxProfile
 
 SMALL = range(1, 5)
 """Capacities of which every N and P is played."""
@@ -353,7 +353,7 @@ def _sandbox(request: FuzzRequest) -> SandboxProfile | None:
         source = open_source(request.source)
         cut_methods_of(source, request.family)  # caches a release, for a worker that has no network
         return COMPILE if compiles else CONTRACT
-    return COMPILE if request.buffer else None
+    return OWN_CLASS if request.buffer else None
 
 
 class _CampaignWatch(Watch):

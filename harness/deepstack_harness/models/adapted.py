@@ -10,9 +10,10 @@ a caller are those of the code under test.
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -161,11 +162,11 @@ class AdaptedBuffer:
             rows = answer if shape.has_hidden else answer.unsqueeze(-1)
             at = shape.dims.index("levels") if shape.has_levels else None
             levels = [rows] if at is None else list(rows.unbind(at))
-        elif isinstance(answer, tuple | list) and (shape.listed or self._adapter.answers_levels):
-            wanted = len(shape.dims) - 1
-            if any(not isinstance(level, Tensor) or level.dim() != wanted for level in answer):
+        elif (each := levels_in(answer)) is not None and (shape.listed or self._adapter.answers_levels):
+            wanted, given = len(shape.dims) - 1, [level for level in each if isinstance(level, Tensor)]
+            if len(given) < len(each) or any(level.dim() != wanted for level in given):
                 return cast("tuple[Tensor, ...]", answer)
-            levels = [level if shape.has_hidden else level.unsqueeze(-1) for level in answer]
+            levels = [level if shape.has_hidden else level.unsqueeze(-1) for level in given]
         else:
             return cast("tuple[Tensor, ...] | None", answer)
         return AdaptedAnswer.of(levels if tokens is None else [level[:tokens] for level in levels], answer)
@@ -217,8 +218,12 @@ def adapted(make: Callable[..., object], options: AdapterOptions, target: str) -
     return _tried(make, adapter)
 
 
-def check_interface(make: BufferFactory, target: str) -> None:
-    """Make one small buffer as the contract says; raises `UsageError` for all that lacks."""
+def check_interface(make: BufferFactory, target: str) -> BufferFactory:
+    """Make one small buffer as the contract says; return what makes buffers that answer tuples of levels.
+
+    That is `make` itself, unless its get answers a container that `levels_in` unpacks.  Raises `UsageError`
+    for all that lacks, and for another container.
+    """
     parameters = parameters_of(make)
     try:
         made = make(*_TRIED.values(), dtype=torch.float32, device=_CPU)
@@ -231,6 +236,98 @@ def check_interface(make: BufferFactory, target: str) -> None:
         raise UsageError(f"{said}; {why or WHERE}") from None
     if why := refusal(_members_of(made, parameters), target):
         raise UsageError(why)
+    answers = _small_answers(made)
+    for answer in answers:
+        _refuse_container(answer, target)
+    return UnpackedClass(make) if any(map(_is_packed, answers)) else make
+
+
+_MOST_LEVELS = 4096
+"""Levels of a container that are read: a mapping of user code may have no end."""
+
+
+def levels_in(answer: object) -> Sequence[object] | None:
+    """Return the levels of a tuple, a list, a mapping or an object with such `tensors`, in their order.
+
+    None for anything else, which is not iterated: an object whose `__getitem__` takes names has an iterator
+    without an end.
+    """
+    if isinstance(answer, tuple | list):
+        return answer
+    inner = answer if isinstance(answer, Mapping) else getattr(answer, "tensors", None)
+    if isinstance(inner, Mapping):
+        return list(islice(inner.values(), _MOST_LEVELS))
+    return inner if isinstance(inner, tuple | list) else None
+
+
+def _is_packed(answer: object) -> bool:
+    return not isinstance(answer, tuple | list | None) and levels_in(answer) is not None
+
+
+def _small_answers(made: Buffer) -> list[object]:
+    """Return what get of a small buffer answers without a payload, and with one; none of what raises."""
+    answers: list[object] = []
+    with _any_error():
+        answers.append(made.get(1))
+    with _any_error():
+        made.set(torch.ones(_TRIED["levels"], 3, _TRIED["hidden"]))
+        answers.append(made.get(3))
+    return answers
+
+
+def _refuse_container(answer: object, target: str) -> None:
+    """Raise `UsageError`, with the wrapper to write, for an answer whose levels cannot be read."""
+    if answer is None or isinstance(answer, Tensor) or levels_in(answer) is not None:
+        return
+    module, _, name = target.rpartition(":")
+    raise UsageError(
+        f"{target}: get answers an object of class {type(answer).__name__}, in which levels cannot be found: "
+        "a tuple, list or mapping of tensors is read, and an object with such `tensors`. Check a wrapper:\n\n"
+        f"from {module.removesuffix('.py').replace('/', '.') or 'my_module'} import {name}\n\n\n"
+        f"class Levels({name}):\n"
+        "    def get(self, tokens):\n"
+        "        answer = super().get(tokens)\n"
+        "        return tuple(answer[level] for level in range(3))  # each (tokens, hidden), in order"
+    )
+
+
+class UnpackedBuffer:
+    """A buffer whose get answers a container of levels; all else is the buffer's own."""
+
+    def __init__(self, made: Buffer) -> None:
+        self._made = made
+
+    def __getattr__(self, name: str) -> object:
+        """Return the buffer's own attribute; none of Python's, which copies look for before `__init__`."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        return getattr(self._made, name)
+
+    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """Return the levels in the buffer's answer; what is no container of tensors as it is."""
+        answer: object = self._made.get(tokens)
+        levels = levels_in(answer)
+        if (
+            isinstance(answer, tuple)
+            or levels is None
+            or not all(isinstance(each, Tensor) for each in levels)
+        ):
+            return cast("tuple[Tensor, ...] | None", answer)
+        return AdaptedAnswer.of(cast("Sequence[Tensor]", levels), answer)
+
+
+@dataclass(frozen=True)
+class UnpackedClass:
+    """A class of buffers whose get answers a container of levels, as a `protocols.BufferFactory`."""
+
+    make: BufferFactory
+
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> Buffer:
+        """Make a buffer."""
+        made = self.make(capacity, hidden, levels, dtype=dtype, device=device)
+        return cast(Buffer, UnpackedBuffer(made))
 
 
 def parameters_of(function: object) -> tuple[Parameter, ...]:
@@ -348,6 +445,6 @@ def _tried(make: Callable[..., object], adapter: Adapter) -> Adapter:
         buffer = _small(make, as_levels)
         with _any_error():
             buffer.set(torch.ones(sizes, dtype=parse_buffer_dtype(adapter.dtype or "float32")))
-        if isinstance(buffer.get(3), tuple | list):
+        if levels_in(buffer.get(3)) is not None:
             adapter = as_levels
     return adapter

@@ -34,7 +34,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     value_of,
 )
-from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS, SandboxProfile
+from deepstack_harness.workers.profiles import FOREIGN_LIMITS, OWN_CLASS, SandboxProfile
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.warm import WarmWorker
 
@@ -251,9 +251,7 @@ def load_buffer(text: str, adapter: Adapter | None = None) -> BufferFactory:
         from deepstack_harness.models.adapted import AdaptedClass
 
         return AdaptedClass(made, adapter)
-    buffer_class = cast(BufferFactory, made)
-    check_fit(buffer_class, text)
-    return buffer_class
+    return check_fit(cast(BufferFactory, made), text)
 
 
 def load_adapted(text: str, options: AdapterOptions) -> Adapter:
@@ -284,7 +282,7 @@ def load_named(text: str) -> Callable[..., object]:
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
-    with WarmWorker(limits, preload=__name__, sandbox=COMPILE) as worker:
+    with WarmWorker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
         result = worker.call(_LOAD_ALL, {"names": list(names)})
     if isinstance(result, WorkerEnd):
         raise UsageError(f"loading {', '.join(names)}: {result.sentence}")
@@ -334,8 +332,8 @@ def _imported(name: str) -> object:
         ) from None
 
 
-def check_fit(make: BufferFactory, text: str) -> None:
-    """Make one small buffer; raises `UsageError` where `make`, named `text`, does not fit the interface."""
+def check_fit(make: BufferFactory, text: str) -> BufferFactory:
+    """Return what makes buffers of `make`, named `text`; raises `UsageError` where it does not fit."""
     from deepstack_harness.models.adapted import check_interface
 
-    check_interface(make, text)
+    return check_interface(make, text)

@@ -13,14 +13,13 @@ storage which the buffer lets go of is really freed.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import cast
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from deepstack_harness.contract.observation import Answer, GraphUse, RowRange
-from deepstack_harness.models.adapted import AdaptedAnswer
+from deepstack_harness.models.adapted import AdaptedAnswer, levels_in
 
 _ZERO = RowRange(0, 0, 0, 1)
 _UNKNOWN = RowRange(None, 0, 0, 1)
@@ -191,9 +190,7 @@ class TypeNames:
 
 def levels_of(answer: object) -> tuple[Tensor, ...]:
     """Return the tensors (P, hidden) of an answer; one tensor for all levels, or None, has none."""
-    if answer is None or isinstance(answer, Tensor):
-        return ()
-    given = cast(Iterable[object], answer)
+    given = () if isinstance(answer, Tensor) else levels_in(answer) or ()
     return tuple(level for level in given if isinstance(level, Tensor) and level.dim() == 2)  # else one lacks
 
 
@@ -230,7 +227,7 @@ def _looked_at(answer: object, levels: tuple[Tensor, ...]) -> Sequence[Tensor]:
         return levels
     if isinstance(answer.original, Tensor):
         return [answer.original] * len(levels)
-    return list(cast(Iterable[Tensor], answer.original))
+    return [level for level in levels_in(answer.original) or () if isinstance(level, Tensor)]
 
 
 Payload = tuple[Tensor, ...] | None

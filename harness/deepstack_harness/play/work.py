@@ -33,6 +33,7 @@ from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
+from deepstack_harness.models.adapted import UnpackedClass
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play import observe
 from deepstack_harness.play.attempt import announcing
@@ -196,7 +197,9 @@ def load(channel: Channel, target: str, options: AdapterOptions | None = None) -
     """
     channel.phase(f"the import of {target}")
     adapter = load_adapted(target, options) if options is not None else None
-    return Loaded(str(getattr(load_buffer(target, adapter), "__name__", target)), adapter)
+    made = load_buffer(target, adapter)
+    named = made.make if isinstance(made, UnpackedClass) else made
+    return Loaded(str(getattr(named, "__name__", target)), adapter)
 
 
 def bind_work(case: Case, source: SourceClass) -> Bound:

@@ -232,8 +232,7 @@ def _behind_adapter(make: BufferFactory, options: AdapterOptions | None) -> tupl
     """Return the reference of a class and what makes its buffers; raises `UsageError` for what lacks."""
     name = name_of(make)
     if options is None:
-        check_fit(make, name)
-        return live_buffer(name), make
+        return live_buffer(name), check_fit(make, name)
     adapter = adapted(make, options, name)
     return live_buffer(name, adapter), AdaptedClass(make, adapter)
 

@@ -60,6 +60,8 @@ CONTRACT = SandboxProfile("contract")
 """Methods of a buffer, called step by step without a compiler: no network and no new process."""
 COMPILE = SandboxProfile("compile", processes=True, caches=True)
 """Code that Inductor or Triton compiles: they start compilers, which write to caches.  No network."""
+OWN_CLASS = SandboxProfile("own class", processes=True, caches=True, devices=("/dev/shm",))
+"""A buffer class that the user names, which may share memory with processes of its own.  No network."""
 RANKS = SandboxProfile("ranks", network="loopback", processes=True, caches=True, devices=("/dev/shm",))
 """Several ranks, started by one worker: they meet over a loopback device."""
 CUDA = SandboxProfile(
@@ -176,15 +178,13 @@ def profile_of(case: Case) -> SandboxProfile | None:
     if case.buffer.kind not in (BufferKind.SOURCE, BufferKind.USER):
         return None
     # A user's class is imported, and what it imports may start processes: triton asks ldconfig.
-    imports = case.buffer.kind is BufferKind.USER
-    compiles = case.arm.backend is not Backend.NONE
-    return profile_for(case.device, ranks=case.arm.ranks, processes=imports or compiles)
+    within = OWN_CLASS if case.buffer.kind is BufferKind.USER else COMPILE
+    within = within if within is OWN_CLASS or case.arm.backend is not Backend.NONE else CONTRACT
+    return profile_for(case.device, ranks=case.arm.ranks, within=within)
 
 
-def profile_for(device: str, *, ranks: int = 1, processes: bool = True) -> SandboxProfile:
-    """Return the strictest profile for a device and a number of ranks; compilers are `processes`."""
+def profile_for(device: str, *, ranks: int = 1, within: SandboxProfile = OWN_CLASS) -> SandboxProfile:
+    """Return the strictest profile for a device and a number of ranks: `within`, where one CPU is enough."""
     if device.partition(":")[0] != "cpu":
         return CUDA
-    if ranks > 1:
-        return RANKS
-    return COMPILE if processes else CONTRACT
+    return RANKS if ranks > 1 else within

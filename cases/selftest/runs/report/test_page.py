@@ -2,7 +2,10 @@
 
 import base64
 import hashlib
+import html
+import json
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -315,6 +318,18 @@ def test_figures_have_no_more_digits_than_matter(value: float | None, text: str)
     assert number(value) == text
 
 
+def test_the_command_of_a_run_stands_on_the_page_as_it_was_typed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", found=planned()[:2])
+    record = json.loads((run / "run.json").read_text())
+    record["command"] = ["deepstack-harness", "run", "incident == '43602'"]
+    record["environment"]["device"] = ["NVIDIA H200", "NVIDIA H200"]
+    (run / "run.json").write_text(json.dumps(record))
+    page = html.unescape(render_page(load_run(run)))
+    assert f"<td>{shlex.join(record['command'])}</td>" in page
+    assert "<td>NVIDIA H200, NVIDIA H200</td>" in page
+    assert "('" not in page.partition('id="about"')[2]
+
+
 def test_the_command_writes_every_file_it_is_asked_for_and_nothing_beside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +338,8 @@ def test_the_command_writes_every_file_it_is_asked_for_and_nothing_beside(
     files = {option: tmp_path / option.strip("-") for option in ("--html", "--markdown", "--junit")}
     words = [word for option, path in files.items() for word in (option, str(path))]
     assert main(["report", str(run), *words]) == 0
-    assert capsys.readouterr().out == ""
+    page, *others = capsys.readouterr().out.splitlines()
+    assert page.startswith(f"wrote {files['--html']}, a page for a browser: ")
+    assert others == [f"wrote {files[option]}" for option in ("--markdown", "--junit")]
     assert [path.read_text(encoding="utf-8")[:2] for path in files.values()] == ["<!", "##", "<?"]
     assert {path: path.read_bytes() for path in run.iterdir()} == before

@@ -392,7 +392,7 @@ def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
 
     def compile_to_module(graph: GraphLowering) -> SimpleNamespace:
         functions.clear()
-        module = original(graph) if run else _generate(graph)
+        module: Any = original(graph) if run else _generate(graph)
         code = Path(module.__file__).read_text("utf-8") if run else module.code
         number = watched.add(graph, functions, arguments, code)
 

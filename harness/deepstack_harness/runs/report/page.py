@@ -6,6 +6,7 @@ A content security policy forbids every request, and every script but ours, by i
 import base64
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -162,8 +163,10 @@ def _flat(about: object) -> list[tuple[str, str]]:
         if isinstance(value, dict):
             for key, each in value.items():
                 walk(f"{name} {key}".strip(), each)
-        elif value not in (None, [], ""):
-            flat.append((name, " ".join(map(str, value)) if isinstance(value, list) else str(value)))
+        elif isinstance(value, list | tuple) and value:
+            flat.append((name, shlex.join(value) if name == "command" else ", ".join(map(str, value))))
+        elif value not in (None, (), [], ""):
+            flat.append((name, str(value)))
 
     walk("", about)
     return flat
