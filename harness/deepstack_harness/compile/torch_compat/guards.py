@@ -317,12 +317,16 @@ def _text(leaf: Any) -> str:  # noqa: ANN401
 
 
 def _failing_leaves(source: str, node: Any, value: object) -> Iterator[FailedLeaf]:  # noqa: ANN401
+    of_type = True
     for leaf in node.get_leaf_guards():
         try:
             held = leaf(value)
         except TypeError:  # a guard that relates several inputs
             continue
+        except SystemError:  # the length of what has none: the guard on its type fails first
+            held = not of_type
         if not held:
+            of_type = False
             text = _text(leaf)
             yield FailedLeaf(
                 source, type(leaf).__name__, text, _listed("size", text), _listed("stride", text)
