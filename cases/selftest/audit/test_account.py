@@ -336,15 +336,12 @@ def test_a_new_carrier_that_can_be_driven_is_judged(tmp_path: Path, capsys: Capt
     assert "R1" in last.partition(". ")[0]
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--fail-on", "new"], ["--fail-on", "default"], ["--bisect"], ["--base"]]
-)
+@pytest.mark.parametrize("words", [[], ["--fail-on", "new"], ["--fail-on", "default"], ["--bisect"]])
 def test_a_new_carrier_that_cannot_be_driven_is_red(
     tmp_path: Path, capsys: Capture, words: list[str]
 ) -> None:
     root = planted_source(tmp_path / "tree", PLAIN)
-    named = [*words, str(root)] if words == ["--base"] else words
-    code, rows = audit(root, tmp_path, *named)
+    code, rows = audit(root, tmp_path, *words)
     assert code is ExitCode.BROKEN
     (row,) = (row for row in rows if row["rule"] is None)
     assert (row["model_class"], row["where"], row["verdict"]) == ("Twofold", f"{NEW}:6", "ERROR")

@@ -245,8 +245,8 @@ def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version
 
 def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "vllm/model_executor/models/broken.py").write_text("deepstack = (\n")
-    assert main(["audit", "--vllm", str(source)]) == ExitCode.USAGE
-    assert "broken.py:1" in capsys.readouterr().err
+    assert main(["audit", "--vllm", str(source)]) == ExitCode.BROKEN
+    assert "broken.py:1: not valid in Python" in capsys.readouterr().out
 
 
 def test_expected_improved_and_new(audited: Audited) -> None:

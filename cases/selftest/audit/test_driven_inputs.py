@@ -222,7 +222,7 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
     assert result.ruleId == "not-driven"
-    assert "TimesZero.extra" in str(result.message)
+    assert "TimesZero: its input extra" in str(result.message)
     lines = capsys.readouterr().out.splitlines()
     assert any("could not be driven" in line for line in lines)
     assert max(len(line) for line in lines if str(tmp_path) not in line and str(SYNTHETIC) not in line) <= 80

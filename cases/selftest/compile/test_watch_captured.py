@@ -117,8 +117,8 @@ def test_a_sentence_says_what_differs() -> None:
         run(3, second)
     sentence, *_ = watched.report().splitlines()
     assert sentence == (
-        f"Net.forward: x was float32 tensor [3, 4] on cpu at 0x{first.data_ptr():x} when captured, and "
-        f"float32 tensor [3, 4] on cpu at 0x{second.data_ptr():x} in 1 of 2 replays (first in replay 2); "
+        f"Net.forward: `x` was float32 tensor [3, 4] on cpu at 0x{first.data_ptr():x} when captured, and "
+        f"float32 tensor [3, 4] on cpu at 0x{second.data_ptr():x} in 1 of 2 replays; "
         "a replay reads what was captured"
     )
 

@@ -163,8 +163,9 @@ def judge_classes(text: str, output: Output) -> SourceVerdict:
     """Print and record all classes of a source that may have an incident; return the verdict on them."""
     with output.progress("looking for classes") as say:
         faults = find_faults(text, say)
-    output.line()
-    output.line(f"every class of {faults.label} that hands a payload to a compiled text model:", "bold")
+    if faults.judged or faults.unjudged:
+        output.line()
+        output.line(f"every class of {faults.label} that hands a payload to a compiled text model:", "bold")
     for row in faults.judged:
         output.record(row)
         mark = "HAS it " if row in faults.faulty else "free of it"
