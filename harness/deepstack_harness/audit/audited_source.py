@@ -59,7 +59,7 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
     The lines are those of the method that the rule is about, be it the class's own or inherited, or of its
     `forward` where its methods keep the rule; without such a method they are those of the class.
     """
-    methods = _methods(source, audited)
+    methods, statement = _methods(source, audited), _statement(source, audited)
 
     def placed(row: Row) -> Row:
         in_forward = (row.regime, row.rule) in verdicts.in_forward
@@ -68,7 +68,8 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
         if row.rule is Rule.R9 and audited.patched_at:
             return replace(row, where=audited.patched_at)
         place = _place_of(row.rule, methods, in_forward=in_forward)
-        return replace(row, where=place or class_at(source, audited))
+        lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
+        return replace(row, where=place or f"{audited.cut.member}{lines}")
 
     rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
