@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.audit.hostile_sources import MECHANISMS, source
+from cases.selftest.engines.synthetic_vllm import COUNTED, Vllm
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.catalogue.plans import Where, plan_audit
 from deepstack_harness.cli.main import main
@@ -36,13 +37,20 @@ def short_limits_and_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
+@pytest.fixture(scope="module")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Start the server that this process keeps for all its workers: it is no process that an audit left."""
+    with SourceWorker(str(Vllm(qwen=COUNTED, omni="").tree(tmp_path_factory.mktemp("plain")))) as worker:
+        assert worker.classes()
+
+
 def left_behind() -> set[str]:
     """Name the processes of workers that are there, and what they left in the temporary folder."""
     children = {f"process {pid}" for pid in child_processes()}
     return children | {str(path) for path in Path(tempfile.gettempdir()).iterdir()}
 
 
-@pytest.mark.usefixtures("short_limits_and_own_folder")
+@pytest.mark.usefixtures("fork_server", "short_limits_and_own_folder")
 @pytest.mark.parametrize(
     "mechanism",
     [name if name in DAILY else pytest.param(name, marks=SLOW) for name in MECHANISMS],

@@ -37,7 +37,7 @@ from deepstack_harness.fuzz.campaign import (
 from deepstack_harness.fuzz.faults import Finding, Progress
 from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt, hunt
 from deepstack_harness.fuzz.player import FindingKind, InProcessPlayer
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, OWN_CLASS, SandboxProfile
 
 PR43617 = FuzzRequest(revision="pr43617")
 
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     ("asked", "profile"),
     [
         (FuzzRequest(revision="pr43617", arm="inductor/drop_all"), None),
-        (FuzzRequest(buffer="mine:Mine"), COMPILE),
+        (FuzzRequest(buffer="mine:Mine"), OWN_CLASS),
         (FuzzRequest(source="TREE"), CONTRACT),
         (FuzzRequest(source="TREE", arm="eager/drop_all"), COMPILE),
     ],

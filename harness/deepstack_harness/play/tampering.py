@@ -104,6 +104,9 @@ class Instruments:
 
     def replaced(self) -> str:
         """Return a sentence that names functions which are others now, or empty."""
+        if getattr(sys.modules.get(__name__), "Instruments", None) is not type(self):
+            # Code under test ran before the case too, where its interface was looked at.
+            return f"{__name__} was taken out of sys.modules, or replaced"
         now = _namespaces()
         changed = [
             f"{owner}.{name}"
