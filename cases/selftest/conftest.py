@@ -1,6 +1,7 @@
 """Fixtures of the harness's own tests."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +30,14 @@ def qwen() -> Model:
     """The tiny Qwen3-VL decoder, drawn once."""
     torch.set_num_threads(1)
     return Model.build("qwen3_vl")
+
+
+@pytest.fixture(autouse=True)
+def same_import_path() -> Iterator[None]:
+    """Put `sys.path` back: a command that imports a user's file adds its folder, and children inherit it."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_a_compiled_session_inside_is_closed_as_well(qwen: Model) -> None:
     session = open_arm(ArmSpec.parse("eager/drop_all/full"), qwen.decoder, qwen.profile(16))
     assert torch.compiler.config.fail_on_recompile_limit_hit is True
     session.close()
-    assert torch.compiler.config.fail_on_recompile_limit_hit is before is False
+    assert torch.compiler.config.fail_on_recompile_limit_hit is before
 
 
 class Deaf(CpuGraph):

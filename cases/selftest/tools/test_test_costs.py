@@ -45,6 +45,7 @@ def test_that_does_nothing(running):
 def recorded(folder: Path) -> dict[str, tuple[float, int]]:
     """Run the tests above; return seconds and starts by the name of a test."""
     (folder / "test_burns.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text("[pytest]\n")  # the folder may lie in a checkout
     words = ["-m", "pytest", "-q", "-p", "xdist", "-n", "1", "-p", "tools.test_costs", "--costs=record"]
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

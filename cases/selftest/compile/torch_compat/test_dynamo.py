@@ -104,6 +104,18 @@ def test_the_recompile_limit_is_recognised() -> None:
     assert not dynamo.is_recompile_limit(RuntimeError("something else"))
 
 
+def test_the_recompile_limit_is_the_users_again_after_the_last_that_refuses_it() -> None:
+    config = torch.compiler.config
+    before = config.fail_on_recompile_limit_hit
+    first, second = dynamo.refuse_silent_fallback(), dynamo.refuse_silent_fallback()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert config.fail_on_recompile_limit_hit is True
+    second.__exit__(None, None, None)
+    assert config.fail_on_recompile_limit_hit is before
+
+
 @functools.lru_cache
 def doubled(number: int) -> int:
     return 2 * number

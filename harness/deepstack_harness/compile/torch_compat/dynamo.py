@@ -199,10 +199,23 @@ def _holds(guard: str, outer: Mapping[str, object], scope: Mapping[str, object])
         return True
 
 
-def refuse_silent_fallback() -> AbstractContextManager[None]:
-    """Raise at the recompile limit while open, instead of running eager from then on."""
-    patched: AbstractContextManager[None] = torch.compiler.config.patch(fail_on_recompile_limit_hit=True)  # type: ignore[attr-defined]
-    return patched
+_SETTINGS_BEFORE: list[bool] = []
+"""What `fail_on_recompile_limit_hit` was before each `refuse_silent_fallback` that is open."""
+
+
+@contextmanager
+def refuse_silent_fallback() -> Iterator[None]:
+    """Raise at the recompile limit while open, instead of running eager from then on.
+
+    Sessions are closed in any order; the setting is the user's again once the last one is closed.
+    """
+    config = torch.compiler.config
+    _SETTINGS_BEFORE.append(config.fail_on_recompile_limit_hit)
+    config.fail_on_recompile_limit_hit = True
+    try:
+        yield
+    finally:
+        config.fail_on_recompile_limit_hit = _SETTINGS_BEFORE.pop()
 
 
 def uncompiled(region: Callable[..., object]) -> Callable[..., object]:
