@@ -50,6 +50,7 @@ def verdicts(found: JudgedCase, *rules: Rule) -> list[Verdict]:
 MEASURED = (Rule.R0, Rule.R10, Rule.R11, Rule.R14)
 
 
+@pytest.mark.slow  # 16 s; kernels of an H200 by day
 def test_a_right_buffer_keeps_every_rule_and_no_kernel_reads_more_than_the_step() -> None:
     found = judged("qwen3_vl:opaque")
     assert not found.broken, found.judgements

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cases.selftest.play import step_programs
 from deepstack_harness.catalogue.registry import HISTORIES
 from tools import frozen_programs
@@ -27,6 +29,7 @@ def test_no_sample_program_is_left_out() -> None:
     assert played >= named | {case.program.__name__ for case in step_programs.CAPTURED}
 
 
+@pytest.mark.slow  # 5 s
 def test_each_script_runs_with_its_fault_and_repaired(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text)
