@@ -88,7 +88,6 @@ def calls(measured: Mapping[str, Measurement]) -> Calls:
 
 
 @pytest.mark.parametrize("target", [pytest.param("h200", marks=ON_H200)])
-@pytest.mark.slow  # 19 s; kernels are counted by test_kernels.py of compile by day
 def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pytest.FixtureRequest) -> None:
     names = ("sliced", "full", "rows")
     asked = [subject(target, **SUBJECTS[name]) for name in names]

@@ -31,7 +31,7 @@ def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:
 @pytest.mark.parametrize(
     ("revision", "lowest", "highest"),
     [
-        pytest.param("pr40932", 0.0, 0.5, marks=pytest.mark.slow),
+        ("pr40932", 0.0, 0.5),
         pytest.param("pr43617", 1.0, 1.0, marks=pytest.mark.slow),
     ],
 )
