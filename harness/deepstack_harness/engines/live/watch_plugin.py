@@ -73,7 +73,8 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
         why = "torch can compile again only then"
     elif wanted and AOT not in users:
         wanted[AOT] = environment.get(AOT) or ("1" if compiles_ahead() else "0")
-    environment.update({**wanted, SET: json.dumps(wanted)})
+    if wanted:
+        environment.update({**wanted, SET: json.dumps(wanted)})
     made = " and ".join(f"{name}={value}" for name, value in wanted.items())
     texts = [f"{made}, set by the watch: {why}"] if wanted else []
     texts += [f"{name}={environment[name]}, as it was set" for name in sorted(users - wanted.keys())]
