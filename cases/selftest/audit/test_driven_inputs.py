@@ -207,6 +207,7 @@ def test_what_cannot_be_driven_is_named_with_its_place() -> None:
     assert results[1].where.startswith(f"{MODELS}/attributes.py:")
 
 
+@pytest.mark.slow  # 5 s
 def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows_file, sarif = tmp_path / "rows.jsonl", tmp_path / "findings.sarif"
     options = ["--json", str(rows_file), "--sarif", str(sarif)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_vllm import COMPILING
 from deepstack_harness.cli.main import main
 from deepstack_harness.engines.live.watch_plugin import AOT, CACHE
@@ -42,18 +43,21 @@ NOT_COMPILED = "deepstack-harness: the engine's model is not compiled: "
 
 @pytest.mark.parametrize(
     ("program", "words", "code", "told"),
-    [
-        (SERVE, "eager", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.enforce_eager` ("),
-        (REGISTERED, "lora", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.lora` ("),
-        (SERVE, "all", ExitCode.MACHINE, NOT_COMPILED + "skip_compiled, which vLLM sets for this call; "),
-        (
-            REGISTERED,
-            "skip",
-            ExitCode.HOLDS,
-            ") ran uncompiled in 2 calls: skip_compiled, which vLLM sets for this call (process ",
-        ),
-        (SERVE, "", ExitCode.HOLDS, ""),
-    ],
+    by_day(
+        [
+            (SERVE, "eager", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.enforce_eager` ("),
+            (REGISTERED, "lora", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.lora` ("),
+            (SERVE, "all", ExitCode.MACHINE, NOT_COMPILED + "skip_compiled, which vLLM sets for this call; "),
+            (
+                REGISTERED,
+                "skip",
+                ExitCode.HOLDS,
+                ") ran uncompiled in 2 calls: skip_compiled, which vLLM sets for this call (process ",
+            ),
+            (SERVE, "", ExitCode.HOLDS, ""),
+        ],
+        lambda row: row[2],
+    ),
     ids=["eager", "lora", "all_skipped", "some_skipped", "compiled"],
 )
 def test_a_model_that_is_not_compiled_is_not_green(
