@@ -118,15 +118,6 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
 
 
-@pytest.mark.slow  # 7 s
-def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
-    engine: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A graph that was compiled ahead ends the engine where one of its guards fails."""
-    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
-    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
-
-
 @pytest.mark.slow  # 9 s
 def test_a_graph_of_its_cache_is_told_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
