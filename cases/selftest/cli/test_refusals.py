@@ -155,7 +155,7 @@ KERNELS = [
         ("--execute", "--execute interprets code for a GPU that need not be here (h200), not 'cpu'"),
         ("--target h200 --execute --cubin", "leave one of them out"),
         ("--target h200 --configurations", "--configurations compares what --execute runs"),
-        ("--cost --cubin", "brings its own decoder and sizes: leave --layers, --cubin out"),
+        ("--payload-cost --cubin", "brings its own decoders and sizes: leave --layers, --cubin out"),
     ]
 ]
 RUNS = [

@@ -3,6 +3,7 @@
 The engine is `synthetic/compiling`: a package `vllm` with the names that the plugin touches.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from cases.selftest.engines.synthetic_vllm import COMPILING
 from deepstack_harness.cli.main import main
 from deepstack_harness.compile.watch_process import FOLDER, RESTORED
-from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, without_cache
+from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, SET, without_cache
 from deepstack_harness.errors import ExitCode
 
 SERVE = """
@@ -115,15 +116,6 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert code == ExitCode.BROKEN
         assert FOUND in told
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
-
-
-@pytest.mark.slow  # 7 s
-def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
-    engine: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A graph that was compiled ahead ends the engine where one of its guards fails."""
-    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
-    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
 
 
 @pytest.mark.slow  # 9 s
@@ -236,7 +228,18 @@ def test_what_the_user_has_set_is_left() -> None:
     ahead, live = dict[str, str](), {AOT: "0"}
     without_cache(ahead, lambda: True)
     without_cache(live, lambda: False)
+    assert [json.loads(each.pop(SET)) for each in (ahead, live)] == [{CACHE: "1", AOT: "1"}, {CACHE: "1"}]
     assert (ahead, live) == ({CACHE: "1", AOT: "1"}, {CACHE: "1", AOT: "0"})
+    assert without_cache({AOT: "0"}, lambda: True).endswith(f"; {AOT}=0, as it was set")
     restoring = {RESTORED: "[\"L['x']\"]", AOT: "1", CACHE: "1"}
     assert without_cache(restoring, lambda: True).startswith(f"{AOT}=0 and {BYTECODE}=0, set by the watch")
     assert (restoring[AOT], restoring[BYTECODE]) == ("0", "0")
+
+
+def test_what_a_watch_set_in_a_parent_process_is_not_called_the_users() -> None:
+    environment = {AOT: "0"}
+    made = without_cache(environment, lambda: True)
+    assert without_cache(environment, lambda: False) == made
+    assert f"{CACHE}=1, set by the watch" in made
+    environment[CACHE] = "0"  # the program itself, before it starts another engine
+    assert f"{CACHE}=0, as it was set" in without_cache(environment, lambda: True)
