@@ -193,12 +193,12 @@ def _scope(names: Sequence[str]) -> AuditScope:
 
 
 def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
-    """Raise `UsageError` for a class that no source has, or that could not be judged."""
+    """Raise `UsageError` for a class that no source has."""
     judged = {verdicts.model_class for source in audited for verdicts in source.classes}
+    known = {each for source in audited for each in source.members} | judged
     for name in names:
-        if name not in judged:
-            known = sorted({each for source in audited for each in source.members} | judged)
-            there = f"; there are {', '.join(known)}" if known else ""
+        if name not in known:
+            there = f"; there are {', '.join(sorted(known))}" if known else ""
             raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
 
 
