@@ -24,7 +24,7 @@ from deepstack_harness.engines.known import (
     open_source,
 )
 from deepstack_harness.errors import ExitCode, HarnessError, UsageError
-from deepstack_harness.sources.request import OVER, names_source, split_over
+from deepstack_harness.sources.request import OVER, ReleaseRequest, names_source, parse_source, split_over
 
 if TYPE_CHECKING:
     from deepstack_harness.cli.audit_findings import AuditFinding
@@ -315,6 +315,9 @@ def _show_tables(
     table.show(classes)
     show_systems(output, [source.systems for source in audited])
     show_engine_rules(output, audited)
+    for text in args.source:
+        if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):
+            output.line(f"its incidents: deepstack-harness affected {split_over(text)[0]}")
     table.close([verdicts for source in audited for verdicts in source.subjects])
     if args.fail_on not in (None, Gate.ANY):
         show_gate(output, result)
