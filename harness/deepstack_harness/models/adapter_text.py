@@ -93,8 +93,8 @@ def _call(make: object, method: str, value: str) -> str:
 
 
 def _given(parameter: inspect.Parameter, value: str) -> str:
-    named = parameter.kind is parameter.KEYWORD_ONLY or value in {"...", parameter.name}
-    return f"{parameter.name}={value}" if named else value
+    named = parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
+    return f"{parameter.name}={value}" if named or value == "..." else value
 
 
 def _size_of(name: str) -> str:
