@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
@@ -277,16 +278,19 @@ def test_reference_answers_every_question_rightly() -> None:
 
 @pytest.mark.parametrize(
     ("buffer", "rule"),
-    [
-        ("pr40145", "R2"),
-        ("pr43617", "R4"),
-        ("refuses_padding", "R2"),
-        ("refuses_full_capacity", "R2"),
-        ("clear_checks_padded_count", "R2"),
-        ("answers_up_to_capacity", "R4"),
-        ("accepts_negative_get", "R8"),
-        ("rejects_get_after_clearing", "R8"),
-    ],
+    by_day(
+        [
+            ("pr40145", "R2"),
+            ("pr43617", "R4"),
+            ("refuses_padding", "R2"),
+            ("refuses_full_capacity", "R2"),
+            ("clear_checks_padded_count", "R2"),
+            ("answers_up_to_capacity", "R4"),
+            ("accepts_negative_get", "R8"),
+            ("rejects_get_after_clearing", "R8"),
+        ],
+        lambda row: row[1],
+    ),
 )
 def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:
     assert rule in {finding.name for finding in boundary_hunt(buffer, 5).findings}
@@ -320,6 +324,7 @@ def adapter_file(name: str, folder: Path) -> str:
     return f"{file}:Adapter"
 
 
+@pytest.mark.slow  # 6 s
 def test_a_hunt_on_an_adapter_class_finds_its_fault_in_a_trace_that_fits(tmp_path: Path) -> None:
     request, player = FuzzRequest(buffer=adapter_file("StaleNumbers", tmp_path)), InProcessPlayer()
     target = target_of(request, player)
@@ -330,6 +335,7 @@ def test_a_hunt_on_an_adapter_class_finds_its_fault_in_a_trace_that_fits(tmp_pat
     assert Rule.R3 in broken_rules(str(trace), buffer=request.buffer)
 
 
+@pytest.mark.slow  # 2 s
 def test_a_hunt_on_a_right_adapter_class_finds_nothing(tmp_path: Path) -> None:
     request, player = FuzzRequest(buffer=adapter_file("Numbers", tmp_path)), InProcessPlayer()
     assert not hunt(target_of(request, player), player, examples=60).findings

@@ -41,6 +41,7 @@ def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract)
     assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
 
 
+@pytest.mark.slow  # 8 s; `check` of one by day
 def test_a_buffer_for_live_use_is_refused_under_graphs_alone(deepstack_contract: DeepstackContract) -> None:
     deepstack_contract(buffer_named("copies_on_get"))
     with pytest.raises(Failed) as caught:
@@ -97,6 +98,7 @@ def test_a_class_that_does_not_fit_is_refused(deepstack_contract: DeepstackContr
         deepstack_contract(dict)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow  # 6 s; `check` of one by day
 def test_an_adapter_class_is_held_to_the_contract(deepstack_contract: DeepstackContract) -> None:
     right = adapter_class(wrong_shapes.Numbers, **numbers("read", "write", "reset"))
     assert Rule.R3 in deepstack_contract(right, traces=STALE).kept
