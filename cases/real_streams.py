@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from deepstack_harness.audit.streams.device import Lanes, Project, sequential
-from deepstack_harness.audit.streams.model_check import different_bits, run_layers
 from deepstack_harness.audit.streams.projections import DualStream, dual_stream_named, dual_streams_of
+from deepstack_harness.audit.streams.recording import different_bits, run_layers
 from deepstack_harness.audit.streams.subgraphs import one_stream
 from deepstack_harness.compile.torch_compat.modes import spin
 from deepstack_harness.contract.facts import OnDevice

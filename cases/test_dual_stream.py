@@ -9,7 +9,6 @@ from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.contract.facts import System, SystemSubject
 from deepstack_harness.contract.oracles.judge import effect_of
 from deepstack_harness.contract.oracles.neighbours import judge_ordering as judge
-from deepstack_harness.contract.oracles.neighbours import unordered
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 
@@ -25,8 +24,6 @@ def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
     incident = find("36795")
     if incident.script is not None and name == incident.script.subject:
         assert (effect_of(found),) == incident.effects
-    raced = sum(len(unordered(recording)) for recording in seen.recordings)
-    assert bool(raced) == any(recording.different for recording in seen.recordings)
     compiled = [(counted.layers, counted.distinct, counted.compiled) for counted in seen.subgraphs]
     of_names, of_weights = [(1, 1, 1), (4, 4, 4), (16, 16, 16)], [(1, 1, 1), (4, 1, 1), (16, 1, 1)]
     assert compiled == ((of_names if way.named else of_weights) if way.subgraphs else [])
@@ -53,4 +50,3 @@ def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> N
             recording.setting: {one.stream for one in recording.operations} for recording in seen.recordings
         }
         assert used["two streams"] == {"main", "aux"}
-        assert all(recording.orders > 1 for recording in seen.recordings if len(used[recording.setting]) > 1)

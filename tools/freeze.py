@@ -93,6 +93,11 @@ _SELFTEST = (
     ),
 )  # fmt: skip
 
+_EXAMPLES = (
+    f"-m pytest -q -rA -c {os.devnull} --rootdir examples --disable-warnings -p no:cacheprovider "
+    "-p no:randomly examples/steps examples/adapter examples/kernels"
+)
+
 VLLM = ("0.33.0", "0.22.1", "0.20.0", "0.23.0", "0.19.1", "0.20.1", "0.20.2", "0.21.0", "0.27.1", "0.11.2")
 """Those of `cases/test_audit_releases.py` and `cases/test_releases.py`."""
 OTHERS = (
@@ -133,20 +138,7 @@ def parts() -> dict[str, Part]:
             (
                 (*_HARNESS, "watch", "--", "{python}", "examples/watch/server.py"),
                 (*_HARNESS, "watch", "--", "{python}", "examples/watch/server.py", "--warm-up-with-image"),
-                (
-                    *(
-                        "-m",
-                        "pytest",
-                        "-q",
-                        "-rA",
-                        "-c",
-                        os.devnull,
-                        "--rootdir",
-                        "examples",
-                        "--disable-warnings",
-                    ),
-                    *("-p", "no:cacheprovider", "examples/steps", "examples/adapter", "examples/kernels"),
-                ),
+                tuple(_EXAMPLES.split()),
             )
         ),
         "run-ci": Part(((*_HARNESS, "run", "--tier", "ci", "--out", "{tmp}", "--quiet"),), *_RUN),
@@ -193,13 +185,14 @@ class Tree:
             text = text.replace(str(path), name) if path else text
         text = re.sub(r"/\S*/(?=site-packages/)|/tmp/\S*|/\S*/deepstack-\w+", "PATH/", text)
         text = re.sub(r"0x[0-9a-f]{6,}|(?<![\d.])\d{7,}\b|(?<=process )\d+", "NUMBER", text)
-        return re.sub(r"\b[\d.,]+ ?(processor seconds|seconds|us|ms|s)\b", r"TIME \1", text)
+        return re.sub(r"\b[\d.,]+ ?(processor seconds|seconds|us|ms|s)\b( \(\d+:[\d:]+\))?", r"TIME \1", text)
 
 
 def measure(part: Part, tree: Tree, incidents: Sequence[str]) -> list[Facts]:
     """Return the line about a part, and its records.
 
-    An exit code other than 0 and 1, output that cannot be read, and no record at all are the error of a part.
+    A refusal (exit code 2) is a record with its sentence. An exit code above 2, output that cannot
+    be read, and no record at all are the error of a part.
     """
     records: list[Facts] = []
     ended: Counter[int] = Counter()
@@ -213,8 +206,8 @@ def measure(part: Part, tree: Tree, incidents: Sequence[str]) -> list[Facts]:
             done = tree.run(words, folder)
             ended[done.returncode] += 1
             what = plain(" ".join(words)).removeprefix("-m ")
-            if "--script" in words and done.returncode == 2:
-                records.append({"key": what, "exit": 2})  # an incident without a script
+            if done.returncode == 2:  # an incident without a script, a release without a class
+                records.append({"key": what, "exit": 2, "lines": plain(done.stderr).splitlines()})
             elif done.returncode not in (0, 1):
                 last = plain(done.stderr).splitlines()[-20:]
                 return [{"error": f"'{what}' ended with {done.returncode}", "stderr": last}]
@@ -289,7 +282,6 @@ def make(out: Path, names: Sequence[str], tree: Tree, *, again: bool) -> int:
         return 1
     incidents = [row["id"] for row in map(json.loads, listed.stdout.splitlines())]
     costs = out / "processor_seconds.json"
-    seconds = json.loads(costs.read_text()) if costs.exists() else {}
     failed = 0
     for name in names:
         path = out / (name + _SUFFIX)
@@ -300,6 +292,7 @@ def make(out: Path, names: Sequence[str], tree: Tree, *, again: bool) -> int:
         write_part(path, lines)
         error = lines[0].get("error", "")
         failed += bool(error)
+        seconds = json.loads(costs.read_text()) if costs.exists() else {}
         seconds[name] = round(_processor_seconds() - before)
         costs.write_text(json.dumps(seconds, indent=1) + "\n")
         print(

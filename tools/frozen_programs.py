@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import io
 import json
@@ -23,8 +24,15 @@ from typing import Any
 import torch
 
 ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all", "eager/full")
-STEPS = ("deepstack_harness.models.histories", "cases.selftest.play.step_programs")
+STEPS = {
+    "deepstack_harness.models.histories": "list[object]",
+    "cases.selftest.play.step_programs": "list[object]",
+    "cases.selftest.play.judged_programs": "tuple[typing.Any, ...]",
+}
+"""Modules of programs for `steps` and what a program returns; 0d83418 does not have the last one."""
 WATCHED = "cases.selftest.compile.watched_programs"
+LATE = "cases.selftest.compile.late_programs"
+"""0d83418 does not have it."""
 CAPTURED = "cases.selftest.compile.captured_programs"
 _MARK = re.compile(r"^( *)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
 
@@ -48,9 +56,10 @@ def steps() -> Iterator[Row]:
     """Yield a row for each program, arm and promise; the text of an exception is the result of a program."""
     from deepstack_harness import compile_steps
 
-    programs = [program for name in STEPS for program in nullary(name, "list[object]")]
-    for name, program in programs:
+    there = [module for module in STEPS if importlib.util.find_spec(module)]
+    for name, program in (program for module in there for program in nullary(module, STEPS[module])):
         torch.compiler.reset()
+        torch.manual_seed(0)  # of weights that a program does not seed
         try:
             region, calls, *options = program()
             judged = compile_steps(region, calls, arms=ARMS, **(options[0] if options else {}))
@@ -75,15 +84,21 @@ def watch() -> Iterator[Row]:
     from deepstack_harness import watch_guards
 
     module = importlib.import_module(WATCHED)
-    for program in (*module.WRONG, *module.RIGHT):
+    programs = [(each, module.compile_without_guards) for each in (*module.WRONG, *module.RIGHT)]
+    if importlib.util.find_spec(LATE):
+        late = importlib.import_module(LATE)
+        programs += [(each, module.compile_without_guards) for each in (*late.LATE_WRONG, *late.LATE_RIGHT)]
+        programs += [(each, late.compile_by_aot) for each in late.AOT_WRONG]
+    for program, start in programs:
         torch.compiler.reset()
         with watch_guards() as watched:
             differs = "raised"
-            with contextlib.suppress(RuntimeError, TypeError):  # a graph for other inputs may fail by itself
-                played = module.play(program)
+            # A graph for other inputs may fail by itself.
+            with contextlib.suppress(RuntimeError, TypeError, IndexError):
+                played = module.play(program, start)
                 pairs = zip(played.compiled, played.eager, strict=True)
                 differs = str(any(one.shape != two.shape or not torch.equal(one, two) for one, two in pairs))
-        yield seen(f"{WATCHED}:{program.__name__}", watched, differs)
+        yield seen(f"{program.__module__}:{program.__name__}", watched, differs)
 
 
 def captured() -> Iterator[Row]:

@@ -1,8 +1,7 @@
-"""R12: what placeholder ranges are asked, what is judged, where a class comes from, and its cost."""
+"""R12: which placeholders a class is called for, what is judged, and where a class comes from."""
 
 import shutil
 import traceback
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,40 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.engines.synthetic_vllm import RANGE_FILE, write_systems
-from deepstack_harness.audit import ranges
 from deepstack_harness.audit.ranges import (
-    Feature,
     ListRange,
     MakeRange,
     ReferenceRange,
-    Served,
     TensorRange,
-    WrapsListRange,
     as_tensor,
-    ask,
     bind_range,
-    geo3k,
     kept_as,
     observe_ranges,
-    place,
     range_named,
-    schedule_step,
-    step_costs,
 )
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
-from deepstack_harness.catalogue.workload import Chunk, Request, ScheduledStep, schedule
-from deepstack_harness.contract.facts import (
-    RangeAnswer,
-    RangeObservation,
-    RangeQuestions,
-    System,
-    SystemSubject,
-)
+from deepstack_harness.contract.facts import Bounds, RangeObservation, System, SystemSubject
+from deepstack_harness.contract.oracles.neighbours import bounds_within
 from deepstack_harness.contract.oracles.neighbours import judge_ranges as judge
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.errors import UsageError
 
 SUBJECT = SystemSubject(System.PLACEHOLDER_RANGES, "list")
 MASKS = st.none() | st.text("01", max_size=200)
@@ -99,46 +83,16 @@ def test_the_tensor_is_told_from_the_list() -> None:
     assert kept_as(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
 
 
-def test_an_observation_goes_to_json_and_back() -> None:
-    seen = observe(ListRange)
-    assert RangeObservation.from_json(seen.to_json()) == seen
-    assert seen.kept_as == "list"
-
-
-def test_every_short_mask_is_asked_about_every_range() -> None:
-    asked = {(one.mask, start, end) for one in observe(ListRange).asked for start, end, _ in one.ranges}
-    every = {"".join(bits) for size in range(7) for bits in product("01", repeat=size)}
+def test_every_short_mask_is_called_with_every_range() -> None:
+    seen = {(one.mask, one.length): len(one.ranges) for one in observe(ListRange).placeholders}
+    every = {("".join(bits), size) for size in range(7) for bits in product("01", repeat=size)}
     assert len(every) == 127
-    assert asked >= {
-        (mask, start, end) for mask in every for end in range(len(mask) + 1) for start in range(end + 1)
-    }
-
-
-@pytest.mark.parametrize("length", [0, 1, 20, 21, 501])
-def test_ranges_are_inside_and_those_outside_are_not(length: int) -> None:
-    assert all(0 <= start <= end <= length for start, end in ranges.ranges(length))
-    assert {(0, 0), (0, length), (length, length)} <= set(ranges.ranges(length))
-    outside = ranges.outside(length) if length else []
-    assert not any(0 <= start <= end <= length for start, end in outside)
-
-
-def outside(make: MakeRange, mask: str | None) -> list[str]:
-    """For each question that no caller may ask: the answer, or the kind of exception."""
-    (seen,) = (one for one in observe(make).outside if one.mask == mask)
-    return [str(answer).split(":")[0] for _, _, answer in seen.ranges]
-
-
-def test_what_is_answered_outside_is_stated_and_not_judged() -> None:
-    assert outside(ReferenceRange, "0110") == ["IndexError"] * 5
-    assert outside(ReferenceRange, None) == ["IndexError"] * 5
-    # vLLM's own answers where it should not: a negative index is 0, the wrong way round is not noticed.
-    assert outside(ListRange, "0110") == ["(0, 2)", "(0, 0)", "IndexError", "IndexError", "(2, 0)"]
-    assert outside(ListRange, None) == ["(-1, 4)", "(0, -1)", "(0, 5)", "(5, 5)", "(4, 0)"]
-    assert judge(observe(ListRange)).verdict is Verdict.PASS
+    assert seen.keys() == every | {(None, size) for size in range(7)}
+    assert all(count == (size + 1) * (size + 2) // 2 for (_, size), count in seen.items())
 
 
 class Tensors(TensorRange):
-    """Gives tensors where indices are due: equal to the right ones, and no ints."""
+    """Returns tensors where indices are due: equal to the right ones, and no ints."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
         start, end = super().get_embeds_indices_in_range(start_idx, end_idx)
@@ -152,23 +106,42 @@ class Broken(ListRange):
         raise ValueError("no room")
 
 
+class Unmasked(ListRange):
+    """Wrong only without a mask, and only for the whole placeholder."""
+
+    def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
+        short = self.is_embed is None and end_idx == self.length == 6
+        return super().get_embeds_indices_in_range(start_idx, end_idx - short)
+
+
 def test_an_answer_that_is_no_pair_of_ints_is_wrong() -> None:
     judged = judge(observe(Tensors))
     assert judged.verdict is Verdict.FAIL
     assert "tensor(" in judged.detail
 
 
-def test_a_class_that_cannot_be_made_answers_nothing_right() -> None:
+def test_a_class_that_cannot_be_made_returns_nothing_right() -> None:
     judged = judge(observe(Broken))
     assert judged.verdict is Verdict.FAIL
     assert "gives ValueError: no room, 0 is right" in judged.detail
 
 
-def changed(mask: str | None, **changes: object) -> RangeObservation:
-    """A correct observation in which one placeholder's answers are replaced."""
+def test_a_fault_without_a_mask_is_named_by_its_length() -> None:
+    judged = judge(observe(Unmasked))
+    assert judged.value == 7
+    assert judged.detail.startswith("length 6 without a mask, start 0, end 6: gives (0, 5), (0, 6) is right")
+
+
+def changed(mask: str, embeds: int | None = None, **ranges: Bounds | str) -> RangeObservation:
+    """A correct observation in which values of one placeholder are replaced; `s1e3` names a range."""
     seen = observe(ListRange)
-    asked = [replace(one, **changes) if one.mask == mask else one for one in seen.asked]  # type: ignore[arg-type]
-    return replace(seen, asked=tuple(asked))
+    (one,) = (one for one in seen.placeholders if one.mask == mask)
+    values = [
+        ranges.get(f"s{start}e{end}", right)
+        for (start, end), right in zip(bounds_within(len(mask)), one.ranges, strict=True)
+    ]
+    other = replace(one, embeds=one.embeds if embeds is None else embeds, ranges=tuple(values))
+    return replace(seen, placeholders=tuple(other if each is one else each for each in seen.placeholders))
 
 
 def test_a_wrong_count_is_named_with_both_numbers() -> None:
@@ -178,18 +151,17 @@ def test_a_wrong_count_is_named_with_both_numbers() -> None:
 
 
 def test_a_wrong_range_is_named_with_mask_start_and_end() -> None:
-    judged = judge(changed("0110", ranges=(RangeAnswer(1, 2, (0, 1)), RangeAnswer(1, 3, (0, 1)))))
+    judged = judge(changed("0110", s1e3=(0, 1)))
     assert judged.detail == "mask 0110 (4), start 1, end 3: gives (0, 1), (0, 2) is right"
 
 
-def test_a_wrong_start_alone_is_wrong() -> None:
-    judged = judge(changed("0110", ranges=(RangeAnswer(2, 3, (0, 2)),)))
+def test_a_wrong_start_is_wrong_where_the_end_is_right() -> None:
+    judged = judge(changed("0110", s2e3=(0, 2)))
     assert judged.detail == "mask 0110 (4), start 2, end 3: gives (0, 2), (1, 2) is right"
 
 
-def test_one_wrong_answer_of_each_kind_is_told_and_the_rest_counted() -> None:
-    wrong = (RangeAnswer(0, 0, (0, 2)), RangeAnswer(1, 2, (0, 0)), RangeAnswer(1, 3, "KeyError: 3"))
-    judged = judge(changed("0110", ranges=wrong))
+def test_one_wrong_answer_of_each_kind_is_named_and_the_rest_counted() -> None:
+    judged = judge(changed("0110", s0e0=(0, 2), s1e2=(0, 0), s1e3="KeyError: 3"))
     assert judged.value == 3
     assert judged.detail == (
         "mask 0110 (4), start 0, end 0: gives (0, 2), (0, 0) is right; "
@@ -197,35 +169,18 @@ def test_one_wrong_answer_of_each_kind_is_told_and_the_rest_counted() -> None:
     )
 
 
-def test_a_long_mask_is_cut_short() -> None:
+@pytest.mark.parametrize(
+    ("mask", "said"), [("", "an empty mask"), ("101", "mask 101 (3)"), (None, "length 0 without a mask")]
+)
+def test_what_was_never_called_is_no_pass(mask: str | None, said: str) -> None:
     seen = observe(ListRange)
-    long = ask(ListRange, "01" * 40, 80, [(0, 80)])
-    judged = judge(replace(seen, asked=(*seen.asked, replace(long, embeds=1))))
-    assert judged.detail.startswith(f"mask {'01' * 16}.. (80): get_num_embeds() gives 1, 40 is right")
-
-
-NEEDED: dict[str, Callable[[RangeQuestions], bool]] = {
-    "an empty mask": lambda one: one.mask != "",
-    "a placeholder without a mask": lambda one: one.mask is not None,
-    "a mask with a gap": lambda one: "101" not in (one.mask or ""),
-    "end index 0, a whole mask": lambda one: not one.mask,
-}
-
-
-@pytest.mark.parametrize("missing", NEEDED)
-def test_what_was_never_asked_is_no_pass(missing: str) -> None:
-    seen = observe(ListRange)
-    kept = tuple(one for one in seen.asked if NEEDED[missing](one))
-    judged = judge(replace(seen, asked=kept))
-    assert judged.verdict is Verdict.ERROR
-    assert missing in judged.detail
-    assert judge(replace(seen, asked=())).verdict is Verdict.ERROR
-
-
-def test_a_mask_of_another_length_is_our_own_bug() -> None:
-    seen = observe(ListRange)
-    with pytest.raises(ValueError, match="mask '01' has not 3 positions"):
-        judge(replace(seen, asked=(*seen.asked, RangeQuestions("01", 3, 1, ()))))
+    others = tuple(one for one in seen.placeholders if one.mask != mask)
+    for left in (
+        others,
+        tuple(replace(one, ranges=()) if one.mask == mask else one for one in seen.placeholders),
+    ):
+        judged = judge(replace(seen, placeholders=left))
+        assert (judged.verdict, judged.detail) == (Verdict.ERROR, f"never called: {said}")
 
 
 def test_a_class_is_cut_out_of_a_source_and_runs_under_its_own_lines(tmp_path: Path) -> None:
@@ -274,115 +229,3 @@ def test_a_source_without_such_a_class_is_refused(tmp_path: Path, what: str) -> 
     files = {} if text is None else {"ranges": text}
     with pytest.raises(UsageError, match=said):
         bind_range(open_source(str(write_systems(tmp_path, **files))))
-
-
-BOTH: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
-REQUESTS = [Request(f"row{number}", ((320, 320),) * (number % 3), 20, 3) for number in range(9)]
-
-
-def decoding(requests: int, features: int, steps: int = 20) -> Served:
-    """One token a step for each request, behind as many features of 77 positions each."""
-    mask = f"0{'1' * 75}0"
-    prompt = len(mask) * features
-    asked = [Request(f"decode{number}", (), prompt, steps) for number in range(requests)]
-    decodes = [
-        step
-        for step in schedule(asked, prompt * requests, requests)
-        if all(chunk.tokens == 1 for chunk in step.chunks)
-    ]
-    placed = tuple(Feature(number * len(mask), mask) for number in range(features))
-    return Served(f"decoding {requests} x {features}", {request.id: placed for request in asked}, decodes)
-
-
-def test_features_lie_in_their_prompts_and_follow_each_other() -> None:
-    served = geo3k(REQUESTS)
-    chunks = [chunk for step in served.steps for chunk in step.chunks]
-    for request, features in served.features.items():
-        behind = 0
-        for feature in features:
-            assert feature.offset == behind
-            assert set(feature.mask) == {"0", "1"}
-            behind += len(feature.mask)
-        assert 0 < behind < sum(chunk.tokens for chunk in chunks if chunk.request == request)
-
-
-def test_every_visual_token_of_the_workload_gets_an_embedding() -> None:
-    served = geo3k(REQUESTS)
-    for request in REQUESTS:
-        marks = "".join(feature.mask for feature in served.features.get(request.id, ()))
-        assert marks.count("1") == request.visual_tokens
-        assert marks.count("0") == 2 * len(request.images)
-    assert served.features["tail"] == served.features["row1"]
-
-
-def test_the_workload_that_comes_along_is_served_to_its_end() -> None:
-    served = geo3k()
-    assert len(served.features) == 97  # 96 rows with one image each, and the first again at the end
-    assert max(len(step.chunks) for step in served.steps) == 32
-    done = {chunk.request for step in served.steps for chunk in step.chunks}
-    assert done >= served.features.keys()
-
-
-def test_a_decode_step_lies_behind_all_features() -> None:
-    served = decoding(3, 2, steps=5)
-    assert len(served.steps) == 5
-    for step in served.steps:
-        assert [(chunk.request, chunk.tokens) for chunk in step.chunks] == [
-            (f"decode{n}", 1) for n in range(3)
-        ]
-        assert all(chunk.start >= 2 * 77 for chunk in step.chunks)
-
-
-@pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
-def test_a_step_asks_as_the_scheduler_does(make: MakeRange) -> None:
-    served = Served(
-        "one", {"a": (Feature(2, "0110"), Feature(6, "11"), Feature(8, "1"), Feature(9, "1"))}, ()
-    )
-    placed = place(make, served)
-    # Tokens 4..7: the first two are reached, the third begins behind the step and ends the search.
-    asked = schedule_step(ScheduledStep((Chunk("a", 4, 4, 0), Chunk("text", 0, 5, 0))), placed)
-    assert asked == ((2 + 1) + (2 + 2) + 1, 5)
-    # Token 8: all before are done.
-    assert schedule_step(ScheduledStep((Chunk("a", 8, 1, 0),)), placed) == (2 + 2 + (1 + 1) + 1, 5)
-
-
-def test_an_order_of_answers_that_differs_is_not_compared() -> None:
-    with pytest.raises(NotMeasured, match=r"workload decoding 2 x 1: \(embeddings, questions\) were"):
-        step_costs({"list": ListRange, "other": Lopsided}, decoding(2, 1), 1)
-
-
-class Lopsided(ListRange):
-    """Counts one too many."""
-
-    def get_num_embeds(self) -> int:
-        return super().get_num_embeds() + 1
-
-
-def test_nothing_asked_is_nothing_measured() -> None:
-    with pytest.raises(NotMeasured, match=r"workload empty: .* were \[\(0, 0\)\]"):
-        step_costs(BOTH, Served("empty", {}, decoding(1, 1).steps), 1)
-
-
-def test_a_fault_that_the_workload_does_not_reach_costs_no_comparison() -> None:
-    assert step_costs({"list": ListRange, "wraps": WrapsListRange}, decoding(1, 1), 1)
-
-
-def test_calls_into_torch_grow_with_requests_and_features_and_the_list_makes_none() -> None:
-    calls = {size: {cost.variant: cost.torch_calls for cost in step_costs(BOTH, decoding(*size), 1)}
-             for size in ((1, 1), (4, 1), (4, 5))}  # fmt: skip
-    assert {found["list"] for found in calls.values()} == {0}
-    one = calls[1, 1]["tensor"]
-    assert one >= 2  # an index, and a conversion
-    assert (calls[4, 1]["tensor"], calls[4, 5]["tensor"]) == (4 * one, 20 * one)
-
-
-def test_calls_into_torch_are_those_of_one_step() -> None:
-    few, many = (step_costs({"tensor": TensorRange}, decoding(1, 1, steps), 1) for steps in (1, 9))
-    assert few[0].torch_calls == many[0].torch_calls > 0
-
-
-def test_a_step_cost_states_what_was_asked() -> None:
-    (cost,) = step_costs({"list": ListRange}, decoding(4, 5, steps=7), 1)
-    assert (cost.variant, cost.workload) == ("list", "decoding 4 x 5")
-    assert (cost.requests, cost.features, cost.steps, cost.questions) == (4, 5, 7, 4 * 5 * 7)
-    assert cost.microseconds > 0

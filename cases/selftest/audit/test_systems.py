@@ -41,8 +41,6 @@ WRAPS = RANGE_FILE.replace(
     "self._before(end_idx)",
     "end_idx if self.embeds_cumsum is None else self.embeds_cumsum[end_idx - 1]",
 )
-ALWAYS_WRAPS = RANGE_FILE.replace("[index - 1] if index else NOTHING", "[index - 1]")
-RAISES = RANGE_FILE.replace("self._before(self.length)", "self._before(self.lenght)")
 OUTSIDE = STREAM_FILE.replace("        event1.record()\n    first", "    event1.record()\n    first")
 
 
@@ -71,8 +69,8 @@ def test_every_variant_is_shown_and_judged_as_the_catalogue_has_it(
         assert row["family"] == row["trace"] == row["arm"] == row["dtype"] == ""
         assert [line for line in out if line.startswith(f"{name} ")] != []
     if number == "40143":
-        assert "kept as tensor; a scheduling step of geo3k takes " in rows["tensor"]["detail"]
-        assert "kept as list; a scheduling step of geo3k takes " in rows["list"]["detail"]
+        assert "kept as tensor" in rows["tensor"]["detail"]
+        assert "kept as list" in rows["list"]["detail"]
         assert rows["list_empty"]["detail"].endswith(
             "IndexError: list index out of range, 0 is right; kept as list"
         )
@@ -102,37 +100,24 @@ def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:
     root = str(write_systems(tmp_path, ranges=RANGE_FILE, streams=STREAM_FILE))
     assert main(["repro", "40143", "--vllm", root]) == ExitCode.HOLDS
     out = capsys.readouterr().out
-    assert "kept as list; a scheduling step of geo3k takes " in out
+    assert "kept as list" in out
     assert out.endswith("PlaceholderRange: free of incident 40143\n")
     assert main(["repro", "36795", "--vllm", root]) == ExitCode.HOLDS
     assert capsys.readouterr().out.endswith("maybe_execute_in_parallel: free of incident 36795\n")
 
 
+@pytest.mark.slow  # 2 s
 def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture) -> None:
     root = write_systems(tmp_path, ranges=WRAPS, streams=OUTSIDE)
     assert main(["repro", "40143", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
-    assert "kept as list; a scheduling step of geo3k takes " in out
+    assert "kept as list" in out
     assert f"where: {RANGES}:{line_of(WRAPS, '@dataclass') + 1}\n" in out
     assert out.endswith("PlaceholderRange: HAS incident 40143, breaks R12\n")
     assert main(["repro", "36795", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert f"where: {STREAMS}:{line_of(OUTSIDE, 'def maybe')}\n" in out
     assert out.endswith("maybe_execute_in_parallel: HAS incident 36795, breaks R13\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (RAISES, "AttributeError: 'PlaceholderRange' object has no attribute 'lenght'"),
-        (ALWAYS_WRAPS, "NotMeasured: workload geo3k: (embeddings, questions) were "),
-    ],
-)
-def test_what_does_not_get_through_the_workload_has_no_cost(
-    text: str, why: str, tmp_path: Path, capsys: Capture
-) -> None:
-    assert main(["repro", "40143", "--vllm", str(write_systems(tmp_path, ranges=text))]) == ExitCode.BROKEN
-    assert f"kept as list; cost not measured: {why}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("number", "since"), [("40143", "0.16.0"), ("36795", "0.19.0")])
@@ -163,6 +148,7 @@ def audited(root: Path, path: Path) -> dict[str, dict[str, object]]:
     return {row["model_class"]: row for row in rows if row["system"] not in ("account", "deepstack")}
 
 
+@pytest.mark.slow  # 2 s
 def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
     root = Vllm("0.19.1", QWEN).tree(write_systems(tmp_path / "vllm", ranges=WRAPS, streams=STREAM_FILE))
     rows = audited(root, tmp_path / "rows.jsonl")
@@ -172,7 +158,7 @@ def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
     }
     out = capsys.readouterr().out
     assert "\nbeside the buffer\nvllm at " in out
-    assert "kept as list; a scheduling step of geo3k takes " in out
+    assert "kept as list" in out
     assert out.splitlines()[-2].endswith("R12")
     last = "reached by default: R1, unknown for 1 class. Not known before: R1. Effect: not measured."
     assert out.splitlines()[-1].startswith(last)
@@ -203,7 +189,7 @@ def test_releases_are_audited(release: str, tmp_path: Path) -> None:
     ranges, *helpers = [row for row in rows if row["system"] not in ("deepstack", "account")]
     verdict, kept_as, names = RELEASES[release]
     assert (ranges["rule"], ranges["verdict"], ranges["source"]) == ("R12", verdict, f"vllm {release}")
-    assert f"kept as {kept_as}; a scheduling step of geo3k takes " in ranges["detail"]
+    assert f"kept as {kept_as}" in ranges["detail"]
     assert [(row["model_class"], row["rule"], row["verdict"]) for row in helpers] == [
         (name, "R13", "PASS") for name in names
     ]

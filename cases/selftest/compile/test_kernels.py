@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.cli import kernels as command
 from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
@@ -18,7 +19,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.compile import kernels
 from deepstack_harness.compile.kernel_steps import Decode, sized_family
-from deepstack_harness.compile.kernels import Costs, Measurement, StepCost, Subject, measure_costs
+from deepstack_harness.compile.kernels import Measurement, Subject
 from deepstack_harness.compile.torch_compat.inductor import kernels_in
 from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
@@ -248,7 +249,7 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     ("words", "sentence"),
     [
         (["--code", "file"], "cannot write to 'file': File exists"),
-        (["--code", "there", "--cost"], "--cost brings its own decoder and sizes: leave --code"),
+        (["--code", "there", "--payload-cost"], "brings its own decoders and sizes: leave --code"),
     ],
 )
 def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
@@ -264,7 +265,8 @@ def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
 
 
 @pytest.mark.skipif(bool(why_not()), reason="no triton that generates code for an H200")
-@pytest.mark.parametrize("words", [[], ["--execute"]])
+@pytest.mark.parametrize("words", by_day([["--execute"], []]))
+@pytest.mark.slow  # 10 s
 def test_code_for_a_gpu_has_the_source_of_every_kernel(words: list[str], tmp_path: Path) -> None:
     sizes = ["--capacity", "16", "--tokens", "5", "--layers", "3"]
     assert main(["kernels", "--target", "h200", *sizes, *words, "--quiet", "--code", str(tmp_path)]) == 0
@@ -322,40 +324,6 @@ def test_a_rule_is_said_with_its_figure_where_it_has_one(capsys: pytest.CaptureF
     assert "against" not in skipped
 
 
-TIMED_STEPS = (StepCost(256, 1, 0.5, 0.25, 0.125), StepCost(4096, 8, 6.0, 0.003, 0.002))
-
-
-COSTS = Costs("granite4_vision:opaque", "inductor/drop_all", "float32", "cpu", "2.13.0", 2, TIMED_STEPS)
-
-
-@pytest.mark.slow  # the C++ compiler takes half a minute for its two graphs
-@pytest.mark.xdist_group("inductor")
-def test_whole_buffers_cost_more_than_slices() -> None:
-    found = measure_costs([64, 4096], [1], 1, layers=1)
-    small, large = found.steps
-    assert [(step.capacity, step.tokens) for step in found.steps] == [(64, 1), (4096, 1)]
-    assert large.extra_rows > 2
-    assert large.extra_rows > small.extra_rows
-    assert large.zeros > 0.1
-
-
-def test_each_step_is_a_line_and_a_row_with_both_ratios(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "measure_costs", lambda: COSTS)
-    path = tmp_path / "rows.jsonl"
-    assert main(["kernels", "--cost", "--json", str(path)]) == ExitCode.HOLDS
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[-2:]] == [
-        ["256", "1", "500.00", "250.00", "2.0x", "125.00", "2.00x"],
-        ["4096", "8", "6000.00", "3.00", "2000.0x", "2.00", "1.50x"],
-    ]
-    small, large = map(json.loads, path.read_text().splitlines())
-    assert (small["kind"], small["full_to_sliced"], small["zeros_to_skipped"]) == ("cost", 2.0, 2.0)
-    assert (large["full_seconds"], large["sliced_seconds"], large["skipped_seconds"]) == (6.0, 0.003, 0.002)
-    assert (large["capacity"], large["tokens"], large["family"]) == (4096, 8, "granite4_vision:opaque")
-
-
 MISBEHAVING = "cases.selftest.workers.misbehaving"
 
 
@@ -378,15 +346,6 @@ def test_kernels_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kernels, "_SUBJECT_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
     with pytest.raises(HarnessError, match=f"measuring kernels for target 'cpu': {ALWAYS[name]}") as caught:
         kernels.measure([SUBJECT])
-    assert type(caught.value) is kind_of(name)
-
-
-@pytest.mark.parametrize("name", ALWAYS)
-def test_costs_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_TIME_STEPS", replace(kernels._TIME_STEPS, target=f"{MISBEHAVING}:{name}"))
-    monkeypatch.setattr(kernels, "_TIME_STEPS_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
-    with pytest.raises(HarnessError, match=f"timing decode steps: {ALWAYS[name]}") as caught:
-        kernels.measure_costs()
     assert type(caught.value) is kind_of(name)
 
 

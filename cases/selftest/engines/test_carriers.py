@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, RIGHT, write_carrier
 from deepstack_harness.audit.classes import COMPILED_TRACE
 from deepstack_harness.contract.arm import ArmSpec
@@ -203,7 +204,7 @@ def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Dist
     return said, apart
 
 
-@pytest.mark.parametrize("container", NONE_UNTIL_THE_FIRST)
+@pytest.mark.parametrize("container", by_day(NONE_UNTIL_THE_FIRST, count=2))
 def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str, tmp_path: Path) -> None:
     said, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST[container]))
     assert said.verdict is Verdict.FAIL
@@ -212,7 +213,7 @@ def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str,
     assert apart.no_deepstack == 0.0
 
 
-@pytest.mark.parametrize("container", RIGHT)
+@pytest.mark.parametrize("container", by_day(RIGHT))
 def test_zeros_in_the_profile_run_keep_the_payload(container: str, tmp_path: Path) -> None:
     said, apart = judged(found(tmp_path, RIGHT[container]))
     assert said.verdict is Verdict.PASS

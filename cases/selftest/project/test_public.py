@@ -43,7 +43,7 @@ OPTIONS = {
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
-        "--profile-tokens --target --cubin --execute --configurations --code --cost --payload-cost"
+        "--profile-tokens --target --cubin --execute --configurations --code --payload-cost"
     ),
     "engine": (
         "--source --vllm --family --schedule --mode --methods --regime --search --seed --record --dry-run"

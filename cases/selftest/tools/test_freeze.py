@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.engines.known import RELEASED
-from tools.freeze import INPUTS, OTHERS, ROOT, VLLM, main, parts, read_part, write_part
+from tools.freeze import INPUTS, OTHERS, ROOT, VLLM, Tree, main, parts, read_part, write_part
 
 Lines = list[dict[str, Any]]
 ROW = {
@@ -28,7 +29,30 @@ MUTANT = {
     "caught_by": ["check", "fuzz"], "trace": "cap 1: get 0", "examples": 2,
 }  # fmt: skip
 SENTENCES = ["symptom   answers ignore the image", "cause     get answers None"]
+PROGRAM = "cases.selftest.play.step_programs:attribute"
+FINDING = {
+    "key": f"{PROGRAM} | eager/drop_all | I1", "verdict": "FAIL", "effect": "output", "chances": 1,
+    "value": 2.64289, "limit": 1.68e-05, "steps": [2], "inputs": ["self.factor"],
+    "guards": ["L['self'].factor == 1.0"],
+}  # fmt: skip
+GUARD = "L['negated'] FALSE_MATCH decides: bool False -> bool True, call 2, 1 calls"
+WATCHED = {"key": "programs:closure", "decisive": [GUARD], "differs": "True", "regions": [["turn", 2, 0]]}
+CLASS = "deepstack | deepstack | Qwen3VLForConditionalGeneration | captured"
+AUDITED = {
+    "key": f"{CLASS} | R5", "rule": "R5",
+    "verdict": "XFAIL", "shape": "cleared payload", "reach": "latent", "evidence": "read", "chances": 4,
+    "where": "vllm/model_executor/models/qwen3_vl.py:12-40",
+}  # fmt: skip
+INPUT = {
+    "key": "vllm==0.33.0 | MossAudioModel | deepstack_input_embeds", "promise": "I1", "standing": "open",
+    "warm_up": "None", "read_by": ["forward"],
+}  # fmt: skip
 SNAPSHOT: Mapping[str, Lines] = {
+    "scripts": [{"exits": [[0, 3]]}, {"key": "43602", "exit": 1}, {"key": "43602, fixed", "exit": 0}],
+    "steps": [{"exits": [[0, 1]]}, FINDING],
+    "watch": [{"exits": [[0, 1]]}, WATCHED],
+    "audit-vllm-0.33.0": [{"exits": [[0, 1]]}, AUDITED],
+    "inputs-vllm-0.33.0": [{"exits": [[0, 1]]}, INPUT],
     "run-ci": [{"exits": [[0, 1]]}, ROW, CASE],
     "selftest": [{"exits": [[0, 1]]}, MUTANT],
     "show": [{"exits": [[0, 1]]}, {"key": "show 43602", "exit": 0, "lines": SENTENCES}],
@@ -69,10 +93,10 @@ def test_equal_snapshots(base: Path, accepted: Path, capsys: pytest.CaptureFixtu
     assert compared(base, SNAPSHOT, accepted) == 0
     unmade, summary = capsys.readouterr().out.splitlines()
     assert unmade.startswith(
-        "not compared, since neither snapshot has them: list, affected, scripts, steps, "
+        "not compared, since neither snapshot has them: list, affected, captured, examples, "
     )
     assert summary == (
-        "3 parts compared: 0 differences, 0 more that are accepted, 0 entries of accepted.toml without one"
+        "8 parts compared: 0 differences, 0 more that are accepted, 0 entries of accepted.toml without one"
     )
 
 
@@ -137,6 +161,52 @@ PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
             "selftest: none_when_empty | eager: missing in the new snapshot",
         ],
     ),
+    (changed("scripts", 1, exit=0), ["scripts: 43602: exit: 1 -> 0"]),
+    (
+        changed("scripts", 2, exit="ValueError: no shape"),
+        ['scripts: 43602, fixed: exit: 0 -> "ValueError: no shape"'],
+    ),
+    (
+        changed("steps", 1, verdict="PASS", value=None),
+        [
+            f"steps: {FINDING['key']}: value: 2.64289 -> null",
+            f'steps: {FINDING["key"]}: verdict: "FAIL" -> "PASS"',
+        ],
+    ),
+    (
+        changed("steps", 1, guards=[]),
+        [f"steps: {FINDING['key']}: guards: - L['self'].factor == 1.0"],
+    ),
+    (
+        changed("steps", 1, inputs=["self"]),
+        [
+            f"steps: {FINDING['key']}: inputs: + self",
+            f"steps: {FINDING['key']}: inputs: - self.factor",
+        ],
+    ),
+    (changed("watch", 1, decisive=[]), [f"watch: programs:closure: decisive: - {GUARD}"]),
+    (
+        changed("watch", 1, regions=[["turn", 1, 1]]),
+        ['watch: programs:closure: regions: [["turn", 2, 0]] -> [["turn", 1, 1]]'],
+    ),
+    (
+        changed("audit-vllm-0.33.0", 1, verdict="IMPROVED", shape=None),
+        [
+            f"audit-vllm-0.33.0: improvement: verdict R5 of {CLASS}   '': broken -> kept",
+        ],
+    ),
+    (
+        changed("audit-vllm-0.33.0", 1, verdict="FAIL"),
+        [f'audit-vllm-0.33.0: {AUDITED["key"]}: verdict: "XFAIL" -> "FAIL"'],
+    ),
+    (
+        changed("audit-vllm-0.33.0", 1, where=None),
+        [f'audit-vllm-0.33.0: {AUDITED["key"]}: where: "{AUDITED["where"]}" -> null'],
+    ),
+    (
+        changed("inputs-vllm-0.33.0", 1, standing="closed"),
+        [f'inputs-vllm-0.33.0: {INPUT["key"]}: standing: "open" -> "closed"'],
+    ),
     (
         {**SNAPSHOT, "selftest": [{"error": "'selftest' ended with 4", "stderr": []}]},
         ["selftest: not compared: made -> 'selftest' ended with 4"],
@@ -144,14 +214,14 @@ PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("new", "lines"), PLANTED)
+@pytest.mark.parametrize(("new", "lines"), by_day(PLANTED, count=6))
 def test_a_planted_change_is_reported(
     base: Path, accepted: Path, new: dict[str, Lines], lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compared(base, new, accepted) == 1
     _, *printed, last = capsys.readouterr().out.splitlines()
     assert sorted(printed) == sorted(lines)
-    assert last.startswith(f"3 parts compared: {len(lines)} differences, ")
+    assert last.startswith(f"8 parts compared: {len(lines)} differences, ")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +256,8 @@ def test_a_part_that_one_snapshot_does_not_have(
     assert compared(base, fewer, accepted) == 1
     assert "show: not compared: there is no " in capsys.readouterr().out
     other = str(base.with_name("new"))
-    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "[rs][!h]*"]) == 0
-    assert "\n2 parts compared: 0 differences" in capsys.readouterr().out
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "*c*"]) == 0
+    assert "\n3 parts compared: 0 differences" in capsys.readouterr().out
 
 
 REASON = 'reason = "the sentence is plainer"'
@@ -247,6 +317,7 @@ def test_nothing_to_compare_is_a_wrong_call(
     assert re.search(f"no part.*; there are .*{there}", capsys.readouterr().err)
 
 
+@pytest.mark.slow  # 3 s
 def test_two_snapshots_of_this_commit_are_equal(
     tmp_path: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +382,20 @@ def test_a_part_that_fails_is_recorded_and_made_again(
     _, record = read_part(out / "selftest.jsonl.xz")
     assert record == {"key": "mutant", "found": ["R1"], "trace": "in TREE/a at NUMBER"}
     assert json.loads((out / "processor_seconds.json").read_text()).keys() == {"selftest"}
+
+
+def test_a_refusal_is_a_record_with_its_sentence(tree: Path) -> None:
+    refuses = "else:\n    print('mbridge 0.15.1 has no class', file=sys.stderr)\n    sys.exit(2)"
+    (tree / "harness/deepstack_harness/__main__.py").write_text(LISTS + refuses)
+    assert main(["make", str(tree / "out"), "--tree", str(tree), "--part", "audit-mbridge-*"]) == 0
+    about, record = read_part(tree / "out/audit-mbridge-0.15.1.jsonl.xz")
+    assert about == {"exits": [[2, 1]]}
+    assert record["lines"] == ["mbridge 0.15.1 has no class"]
+
+
+@pytest.mark.parametrize("text", ["4 passed in 8.05s", "4 passed in 106.12s (0:01:46)", "4 passed in 1 s"])
+def test_a_time_is_left_out(text: str) -> None:
+    assert Tree(ROOT, "python").plain(text) == "4 passed in TIME s"
 
 
 def test_a_checkout_that_does_not_run_is_not_measured(

@@ -3,9 +3,13 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from cases.selftest.play import step_programs
+from cases.selftest.play.judged_programs import PROGRAMS
 from deepstack_harness.catalogue.registry import HISTORIES
 from tools import frozen_programs
 from tools.frozen_programs import STEPS, nullary
@@ -18,15 +22,18 @@ SCRIPTS = {
 
 
 def test_no_sample_program_is_left_out() -> None:
-    histories, played = (
-        {name.partition(":")[2] for name, _ in nullary(each, "list[object]")} for each in STEPS
+    histories, played, judged = (
+        {name.partition(":")[2] for name, _ in nullary(each, returns)} for each, returns in STEPS.items()
     )
     assert histories == set(HISTORIES)
     named = {wrong.program.__name__ for wrong in step_programs.WRONG}
     named |= {right.__name__ for right in step_programs.RIGHT}
     assert played >= named | {case.program.__name__ for case in step_programs.CAPTURED}
+    parameters = {each.program for each in PROGRAMS if isinstance(each.program, partial)}
+    assert judged == {each.program.__name__ for each in PROGRAMS if each.program not in parameters}
 
 
+@pytest.mark.slow  # 5 s
 def test_each_script_runs_with_its_fault_and_repaired(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text)

@@ -6,9 +6,9 @@ import msgspec
 import torch
 
 from deepstack_harness.audit.cut_systems import RANGES_CLASS
-from deepstack_harness.audit.ranges import OTHER_KIND, bind_range, observe_ranges, range_named, step_costs_of
-from deepstack_harness.audit.streams.model_check import rehearse
+from deepstack_harness.audit.ranges import bind_range, observe_ranges
 from deepstack_harness.audit.streams.projections import DualStream, helpers_of
+from deepstack_harness.audit.streams.recording import rehearse
 from deepstack_harness.audit.streams.subgraphs import LAYERS, count_growth, observe_results
 from deepstack_harness.contract.facts import OnDevice, OrderingObservation, System, SystemSubject
 from deepstack_harness.engines.known import open_source
@@ -42,24 +42,16 @@ def observe_ordering(
 
 
 def observe_range(channel: Channel, text: str) -> dict[str, object]:
-    """Question the range class of a source; return the fields of an `ObservedRange`.
+    """Call the range class of a source; return the fields of an `ObservedRange`.
 
     Raises `UsageError` where the source has no such class.
     """
     source = open_source(text)
-    channel.phase(f"the questions to {RANGES_CLASS}")
+    channel.phase(f"the calls of {RANGES_CLASS}")
     bound = bind_range(source)
     subject = SystemSubject(System.PLACEHOLDER_RANGES, source.label, RANGES_CLASS, source.package)
     seen = observe_ranges(subject, bound.make)
-    answer: dict[str, object] = {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
-    ours = OTHER_KIND.get(seen.kept_as)
-    if ours is not None:  # a class whose answers are wrong has findings instead of a cost
-        channel.phase(f"the cost of {RANGES_CLASS}")
-        try:
-            answer["costs"] = list(step_costs_of({"theirs": bound.make, ours: range_named(ours)}).values())
-        except Exception as error:  # noqa: BLE001  # what a class raises is no bug of ours
-            answer["not_measured"] = f"{type(error).__name__}: {error}"
-    return answer
+    return {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
 
 
 def observe_helpers(channel: Channel, text: str) -> None:

@@ -25,7 +25,6 @@ from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.facts import (
     OrderingObservation,
     RangeObservation,
-    SchedulingCost,
     System,
     SystemSubject,
 )
@@ -37,7 +36,6 @@ from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Ve
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.sources.source import Source
-from deepstack_harness.text import plural
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.remote import Remote
 
@@ -158,37 +156,33 @@ def _beside_known(source: Source, subjects: Iterable[JudgedSubject]) -> list[Jud
 
 
 class PlaceholderRanges:
-    """The auditor of R12, which also measures the cost of a scheduling step."""
+    """The auditor of R12."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
-        """Judge every variant; those that differ only in how the sum is kept have a cost."""
-        from deepstack_harness.audit.ranges import OTHER_KIND, observe_ranges, range_named, step_costs_of
+        """Judge every variant."""
+        from deepstack_harness.audit.ranges import observe_ranges, range_named
 
-        costs = step_costs_of({name: range_named(name) for name in OTHER_KIND})
         for name in incident.revisions:
             subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
             seen = observe_ranges(subject, range_named(name))
             row = _system_row(incident, subject, neighbours.judge_ranges(seen), seen.torch)
-            cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
-            yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
+            yield JudgedSubject(name, must_break(incident, name), (row,), f"kept as {seen.kept_as}")
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
-        """Judge the class of the source, with its cost against our variant of the other kind."""
+        """Judge the class of the source."""
         range_file(worker.source)
         result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
             return
-        answer = value_of(result, f"questions to {RANGES_CLASS}")
+        answer = value_of(result, f"calls of {RANGES_CLASS}")
         seen = answer.observation
         row = _system_row(incident, seen.subject, neighbours.judge_ranges(seen), seen.torch)
-        cost = _compared(*answer.costs) if answer.costs else ""
-        refused = f"cost not measured: {answer.not_measured}" if answer.not_measured else ""
-        yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), answer.where)
+        yield JudgedSubject(RANGES_CLASS, None, (row,), f"kept as {seen.kept_as}", answer.where)
 
 
 class DualStreams:
-    """The auditor of R13: orders of the streams, results, distinct subgraphs."""
+    """The auditor of R13: operations that nothing orders, results, distinct subgraphs."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant."""
@@ -199,7 +193,7 @@ class DualStreams:
             subject = SystemSubject(System.DUAL_STREAM, name)
             seen = observe_ordering(subject, dual_stream_named(name))
             row = _system_row(incident, subject, neighbours.judge_ordering(seen), seen.torch)
-            yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
+            yield JudgedSubject(name, must_break(incident, name), (row,), _subgraphs(seen))
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge every helper of the source; none stands for an op, so nothing is compiled."""
@@ -209,7 +203,7 @@ class DualStreams:
             helper = msgspec.convert(fact, ObservedHelper)
             seen = helper.observation
             row = _system_row(incident, seen.subject, neighbours.judge_ordering(seen), seen.torch)
-            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), helper.where)
+            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _subgraphs(seen), helper.where)
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
         else:
@@ -217,12 +211,10 @@ class DualStreams:
 
 
 class ObservedRange(msgspec.Struct):
-    """The range class of a source: its answers, costs of a step (its own, ours), and FILE:LINE."""
+    """The range class of a source, and FILE:LINE where it begins."""
 
     observation: RangeObservation
     where: str
-    costs: tuple[SchedulingCost, ...] = ()
-    not_measured: str = ""
 
 
 class ObservedHelper(msgspec.Struct):
@@ -253,30 +245,10 @@ def _system_row(incident: Incident, subject: SystemSubject, judgement: Judgement
     )  # fmt: skip
 
 
-def _kept(seen: RangeObservation) -> str:
-    return f"kept as {seen.kept_as}"
-
-
-def _compared(own: SchedulingCost, other: SchedulingCost) -> str:
-    cheap, dear = sorted([own.microseconds, other.microseconds])
-    return (
-        f"a scheduling step of {own.workload} takes {own.microseconds:.1f} us, "
-        f"with our '{other.variant}' {other.microseconds:.1f} us ({dear / cheap:.1f} times)"
-    )
-
-
-def _played(seen: OrderingObservation) -> str:
+def _subgraphs(seen: OrderingObservation) -> str:
     counts = ", ".join(f"{count.layers} -> {count.distinct}" for count in seen.subgraphs)
     times = ", ".join(f"{count.seconds:.2f}" for count in seen.subgraphs)
-    orders = sum(recording.orders for recording in seen.recordings)
-    return _joined(
-        f"{plural(orders, 'order')} played",
-        f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else "",
-    )
-
-
-def _joined(*words: str) -> str:
-    return "; ".join(filter(None, words))
+    return f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else ""
 
 
 _SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)

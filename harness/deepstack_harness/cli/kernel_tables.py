@@ -1,6 +1,6 @@
 """The tables of `kernels`: generated kernels of one decoder, or of two beside each other.
 
-`--execute` adds what each launch touched, and `--cost` the times of decode steps.
+`--execute` adds what each launch touched, and `--payload-cost` has the times of decode steps.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
-from deepstack_harness.compile.kernels import Costs, Measurement, Pair, Subject, paired
+from deepstack_harness.compile.kernels import Measurement, Pair, Subject, paired
 from deepstack_harness.compile.payload_costs import LAYERS, PAYLOAD, TimedPayload, extra_of_model
 from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
 from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
@@ -74,23 +74,6 @@ def show_judgement(output: Output, subject: Subject, judgement: Judgement) -> No
     figure = "" if value is None else f", {value:,.0f} {judgement.unit} against {limit:,.0f}"
     line = f"{judgement.rule} of {subject.revision}: {judgement.verdict.word}{figure}; {judgement.detail}"
     output.line(line, judgement.verdict.style or "green")
-
-
-def show_costs(output: Output, costs: Costs) -> None:
-    """Print each step in milliseconds, with the two ratios."""
-    output.line(
-        f"decode steps of {costs.family}, {costs.dtype}, {costs.device}, torch {costs.torch}, one thread; "
-        f"milliseconds, the minimum of {costs.repetitions} alternating measurements"
-    )
-    output.line()
-    columns = [Column(width, right=True) for width in (8, 6, 12, 9, 8, 11, 18)]
-    headings = ["capacity", "tokens", "whole buffer", "sliced", "ratio", "no payload", "zeros to skipping"]
-    output.row(columns, headings, "dim")
-    for step in costs.steps:
-        times = [f"{1000 * seconds:.2f}" for seconds in (step.full, step.sliced, step.skipped)]
-        full, sliced, skipped = times
-        cells = [str(step.capacity), str(step.tokens), full, sliced, f"{step.extra_rows:.1f}x", skipped]
-        output.row(columns, [*cells, f"{step.zeros:.2f}x"])
 
 
 _PAYLOAD_COLUMNS = (Column(6, right=True), Column(28), Column(5), *(Column(9, right=True),) * 5)

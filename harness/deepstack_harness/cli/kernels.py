@@ -31,11 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_removed(
         parser, "--run", "run generated code with '--target h200 --execute', or an inductor arm of 'repro'"
     )
-    parser.add_argument(
-        "--cost",
-        action="store_true",
-        help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
-    )
+    add_removed(parser, "--cost", "time what a payload costs a step with '--payload-cost'")
     parser.add_argument(
         "--payload-cost",
         action="store_true",
@@ -111,10 +107,6 @@ def _add_target(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when the kernels were measured, whatever the verdict on rule R10."""
-    if args.cost and args.payload_cost:
-        raise UsageError("--cost and --payload-cost time other steps: leave one of them out")
-    if args.cost:
-        return _cost(args, output)
     if args.payload_cost:
         return _payload_cost(args, output)
     from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
@@ -184,21 +176,6 @@ def _write_code(folder: str, measured: Sequence[Measurement], output: Output) ->
             name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
             write_text(str(Path(folder) / name), code)
             output.line(f"wrote {Path(folder) / name}")
-
-
-def _cost(args: Namespace, output: Output) -> ExitCode:
-    from deepstack_harness.cli.kernel_tables import show_costs
-    from deepstack_harness.compile.kernel_rows import cost_rows
-    from deepstack_harness.compile.kernels import measure_costs
-
-    if options := options_in_use(args, args.of_sizes):
-        raise UsageError(f"--cost brings its own decoder and sizes: leave {options} out")
-    with output.progress("timing decode steps"):
-        costs = measure_costs()
-    for row in cost_rows(costs):
-        output.record(row)
-    show_costs(output, costs)
-    return ExitCode.HOLDS
 
 
 def _payload_cost(args: Namespace, output: Output) -> ExitCode:

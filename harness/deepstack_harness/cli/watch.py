@@ -220,17 +220,23 @@ def _report(watched: WatchedRun, output: Output) -> None:
         )
     for line in region_lines(watched.regions):
         output.line(line)
+    engines: dict[str, list[str]] = {}
     for process in watched.processes:
         for region in process.regions.values():
             if region["uncompiled"] and not region["problem"]:
                 output.line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
         for text in process.engines.values():
-            output.line(f"process {process.pid} is {text}")
+            engines.setdefault(text, []).append(str(process.pid))
         if process.compiles and not process.ended:
             output.line(
                 f"process {process.pid} did not come to its end: its counts and findings are here, the last "
                 "inputs are missing"
             )
+    for text, pids in engines.items():
+        several = len(pids) > 1
+        output.line(
+            f"{'processes' if several else 'process'} {', '.join(pids)} {'are' if several else 'is'} {text}"
+        )
     if watched.decisive:
         _say_unwatched(watched)
 

@@ -1,4 +1,4 @@
-"""Rows that `kernels --json` writes: kernels and graphs, launches of an interpreted step, costs of steps.
+"""Rows that `kernels --json` writes: kernels and graphs, launches of an interpreted step.
 
 Each row is a dict from the names of its fields; `schema_version` says which fields there are.  Rows of
 kernels and of launches begin with the same fields, which say what was measured.  No torch.
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from deepstack_harness.compile.kernels import Costs, Measurement
+from deepstack_harness.compile.kernels import Measurement
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess
 from deepstack_harness.errors import NotMeasured
 
@@ -189,26 +189,3 @@ def executed_rows(step: ExecutedStep) -> Iterator[JsonRow]:
     for call in step.accesses.calls:
         named = ("schema_version", "system", "family", "revision", "target")
         yield {**{name: common[name] for name in named}, "kind": "library", **asdict(call)}
-
-
-def cost_rows(costs: Costs) -> Iterator[JsonRow]:
-    """Yield a row for each step that was timed; times in seconds."""
-    for step in costs.steps:
-        yield {
-            "schema_version": SCHEMA_VERSION,
-            "system": "deepstack",
-            "kind": "cost",
-            "family": costs.family,
-            "arm": costs.arm,
-            "dtype": costs.dtype,
-            "device": costs.device,
-            "capacity": step.capacity,
-            "tokens": step.tokens,
-            "full_seconds": step.full,
-            "sliced_seconds": step.sliced,
-            "skipped_seconds": step.skipped,
-            "full_to_sliced": step.extra_rows,
-            "zeros_to_skipped": step.zeros,
-            "repetitions": costs.repetitions,
-            "torch": costs.torch,
-        }

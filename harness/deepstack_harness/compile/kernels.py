@@ -3,7 +3,6 @@
 A `Subject` says what is compiled, at which sizes and for which target; it is checked before anything is
 imported.  `measure` answers with one `Measurement` for each subject: the kernels of every graph call, and the
 time and memory that measuring took.  `paired` puts the kernels of two measurements side by side.
-`measure_costs` times decode steps instead; its ratios hold for one machine and one tiny decoder.
 
 Every measurement has a worker of its own: pretending to have a GPU cannot be undone in a process, and a
 compile counts only with cold caches.  No torch is imported here.
@@ -189,66 +188,3 @@ def _pairing_key(kernel: Kernel) -> tuple[str | None, ...]:
     # Generated names list every fused operation and so differ; only extern kernels are paired by name.
     name = kernel.kernel if kernel.kind == "extern" else None
     return kernel.kind, name, kernel.symbolic_points, kernel.symbolic_reduction
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Seconds of one decode step: the least of its repetitions, and of a hundred times as many cheap ones.
-
-    `full`: the graph runs every row of the buffer; `sliced`: it runs the rows of the step, and the payload
-    is zeros; `skipped`: another graph, which was compiled without a payload.
-    """
-
-    capacity: int
-    tokens: int
-    full: float
-    sliced: float
-    skipped: float
-
-    @property
-    def extra_rows(self) -> float:
-        """Ratio of a step that runs the whole buffer to one that runs its own rows."""
-        return self.full / self.sliced
-
-    @property
-    def zeros(self) -> float:
-        """Ratio of a step that adds zeros to one that adds nothing."""
-        return self.sliced / self.skipped
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Costs of all steps, on one machine with one decoder."""
-
-    family: str
-    arm: str
-    dtype: str
-    device: str
-    torch: str
-    repetitions: int
-    steps: tuple[StepCost, ...]
-
-
-CAPACITIES = (256, 1024, 2048)
-TOKENS = (1, 2, 4, 8)
-REPETITIONS = 2
-_TIME_STEPS = Remote("deepstack_harness.compile.kernel_steps:time_steps", Costs)
-_TIME_STEPS_TIMEOUT_S = 900.0
-
-
-def measure_costs(
-    capacities: Sequence[int] = CAPACITIES,
-    tokens: Sequence[int] = TOKENS,
-    repetitions: int = REPETITIONS,
-    layers: int | None = None,
-) -> Costs:
-    """Time every step at every capacity, in a worker of one thread that compiles two graphs.
-
-    `layers` replaces the family's number of layers.  Raises `MachineError` where the worker ended, and
-    `HarnessError` where it failed.
-    """
-    sizes = {"capacities": list(capacities), "tokens": list(tokens), "layers": layers}
-    limits = Limits(call_s=_TIME_STEPS_TIMEOUT_S)
-    with WarmWorker(limits) as worker:
-        result = worker.call(_TIME_STEPS, {**sizes, "repetitions": repetitions})
-    return value_of(result, "timing decode steps")

@@ -1,47 +1,36 @@
 """Time steps of a decoder with a payload and without one; for a worker, on a CPU or on CUDA.
 
-A step is what an engine does for one batch: `set` copies the payload of an image, `get` hands rows to the
-decoder, `clear` zeroes them.  A step of text sets nothing, and adds the zeros that lie in the buffer.  The
-control decodes without a payload, and calls no buffer.
-
-The steps take turns, so that a clock that drifts moves them all, and the median of each is told.  Nothing is
-told of a payload that does not show in the output, or of one tensor whose output is not that of the list.
+A step is what an engine does for one batch: `set` copies the payload of an image, `get` returns rows for the
+decoder, `clear` zeroes them.  A step of text sets nothing, and adds the zeros of the buffer.  The control
+decodes without a payload, and calls no buffer.  `torch.utils.benchmark` takes the times, which synchronizes
+with CUDA; the steps take turns, so that a clock that drifts moves all of them.
 """
 
 import gc
-import statistics
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from typing_extensions import override
+from torch import Tensor
+from torch.utils.benchmark import Measurement, Timer
 
-from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph, Graphs
+from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graphs
 from deepstack_harness.compile.payload_costs import LIST, PAYLOAD, TENSOR, TENSOR_AGAINST_LIST, PayloadWork
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.arm import Capture
 from deepstack_harness.contract.facts import Measured
 from deepstack_harness.errors import NotMeasured
-from deepstack_harness.models.family import parse_device, tiny_family_named
+from deepstack_harness.models.family import TinyFamily, parse_device, tiny_family_named
 from deepstack_harness.models.layers import give_storage
 from deepstack_harness.models.reference import ReferenceBuffer
 
 _MODES = (Capture.NONE, Capture.FULL, Capture.PIECEWISE, Capture.BREAKABLE)
-_SPARE_ROWS = 8
-"""Rows of a buffer above the largest step: a slice of it is never contiguous by chance.
-
-Compiled without guards, a graph would take the stride between the levels of a contiguous tensor for their
-size, and read the wrong rows of every shorter step.
-"""
+_SPARE_ROWS = 8  # without them all levels of the largest step are contiguous, and a graph takes that stride
 _WARM_UPS = 3
-_AT_A_TIME = 5
-"""Steps between two events of a CUDA stream: an event is good to half a microsecond."""
+_AT_A_TIME = 5  # steps between two readings of the clock: on a GPU, both wait for the stream
 _LIMITS = {torch.bfloat16: 0.1, torch.float32: 1e-4}
 """By how much the outputs of two forms of one payload may differ, for their largest value."""
 
@@ -50,98 +39,31 @@ def time_payload(work: PayloadWork) -> list[Measured]:
     """Time every step of a piece of work; raises `NotMeasured` where a payload did not show."""
     device = parse_device(work.target)
     gc.collect()  # graphs of the work before, which hold memory of the GPU
-    gc.freeze()  # torch collects garbage at each capture, and what was imported stays
+    gc.freeze()  # torch collects garbage at each capture
     with torch.no_grad(), ExitStack() as stack:
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
             stack.callback(torch.cuda.empty_cache)
-        decoder = _Decoder.build(work, device)
+        dynamo.start_counting()  # drops what the work before has compiled
         stack.callback(dynamo.start_counting)
-        decoder.compile(max(work.tokens))  # a graph that is traced for one token would be for that alone
-        graphs: dict[Capture, Graphs] = {mode: _graphs(device, mode) for mode in _MODES[1:]}
-        series = [
-            step
+        subject = _subject_of(work, device)
+        subject.compile(max(work.tokens))
+        graphs = {mode: _graphs(device, mode) for mode in _MODES}
+        return [
+            row
             for tokens in work.tokens
             for mode in _MODES
-            for step in _steps(decoder, graphs.get(mode), mode, tokens)
+            for row in _time_place(subject, graphs[mode], mode, tokens)
         ]
-        _sample(series, work.repetitions, _Clock.of(device))
-    return list(_rows(decoder, series))
 
 
-class _Clock(ABC):
-    """A clock for steps that may run on a device of their own."""
-
-    name: str
-
-    @staticmethod
-    def of(device: torch.device) -> "_Clock":
-        return _CudaClock() if device.type == "cuda" else _CpuClock()
-
-    @abstractmethod
-    def seconds(self, run: Callable[[], object]) -> float:
-        """Return the time of one step."""
-
-
-class _CpuClock(_Clock):
-    name = "time.perf_counter"
-
-    @override
-    def seconds(self, run: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
-
-
-class _CudaClock(_Clock):
-    """Events on the current stream: they see the work of the GPU and the gaps while it waits for the CPU."""
-
-    name = "CUDA events"
-
-    @override
-    def seconds(self, run: Callable[[], object]) -> float:
-        make: Callable[..., Any] = torch.cuda.Event
-        begin, end = make(enable_timing=True), make(enable_timing=True)
-        torch.cuda.synchronize()
-        begin.record()
-        for _ in range(_AT_A_TIME):
-            run()
-        end.record()
-        end.synchronize()
-        milliseconds = float(begin.elapsed_time(end))
-        return milliseconds / 1000 / _AT_A_TIME
-
-
-class _WithoutPayload(nn.Module):
-    """The decoder alone; each form has a class of its own, since compiled graphs belong to their code."""
-
-    def __init__(self, decoder: nn.Module) -> None:
-        super().__init__()
-        self.decoder = decoder
-
-    @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: object) -> Tensor:
-        out: Tensor = self.decoder(hidden, positions, None)
-        return out
-
-
-class _OfList(_WithoutPayload):
-    """Levels as a tuple, (N, H) each."""
-
-    @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: object) -> Tensor:
-        out: Tensor = self.decoder(hidden, positions, payload)
-        return out
-
-
-class _OfTensor(_WithoutPayload):
-    """All levels in one tensor (levels, N, H)."""
-
-    @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: object) -> Tensor:
-        assert isinstance(payload, Tensor)
-        out: Tensor = self.decoder(hidden, positions, payload.unbind(0))
-        return out
+def _graphs(device: torch.device, mode: Capture) -> Graphs | None:
+    """Return where the graphs of a mode come from; they share a stream and a pool, as an engine's do."""
+    if mode is Capture.NONE:
+        return None
+    if device.type == "cuda":
+        return CudaGraphs(device, broken_at_attention=mode is not Capture.FULL)
+    return CpuGraphs()
 
 
 class _OneTensor:
@@ -151,15 +73,12 @@ class _OneTensor:
         self.rows = like.new_zeros(levels, capacity, hidden)
 
     def get(self, tokens: int) -> Tensor:
-        """Return (levels, tokens, hidden)."""
         return self.rows[:, :tokens]
 
     def set(self, payload: Tensor) -> None:
-        """Copy a payload (levels, N, hidden)."""
         self.rows[:, : payload.size(1)].copy_(payload)
 
     def clear(self, tokens: int) -> None:
-        """Zero the first rows of every level."""
         self.rows[:, :tokens].zero_()
 
 
@@ -172,59 +91,42 @@ class _NoBuffer:
     def set(self, payload: Tensor) -> None:
         pass
 
-    def clear(self, tokens: int) -> None:
-        pass
+    clear = get
 
 
 _Buffer = ReferenceBuffer | _OneTensor | _NoBuffer
-_Form = tuple[Callable[..., Tensor], _Buffer]
 
 
 @dataclass(frozen=True)
-class _Decoder:
-    """A decoder in all forms, compiled or not, with a buffer for each of them."""
+class _Subject:
+    """A decoder in all forms, compiled or not: by form, how it is called and the buffer of its payload."""
 
     work: PayloadWork
-    device: torch.device
-    dtype: torch.dtype
-    hidden: int
-    levels: int
-    layers: int
-    forms: dict[str, _Form]
+    family: TinyFamily[Any]
+    like: Tensor
+    forms: Mapping[str, tuple[Callable[..., Tensor], _Buffer]]
 
-    @classmethod
-    def build(cls, work: PayloadWork, device: torch.device) -> "_Decoder":
-        """Make the decoder with weights drawn where they lie: a billion of them from a CPU take a minute."""
-        family, dtype = (
-            tiny_family_named(work.family),
-            torch.bfloat16 if device.type == "cuda" else torch.float32,
-        )
-        with torch.device("meta"):
-            decoder = family.decoder()
-        give_storage(decoder, dtype, device)
-        torch.manual_seed(0)
-        for parameter in decoder.parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(1)
-            else:
-                parameter.normal_(std=parameter.size(-1) ** -0.5)
-        decoder.eval()
-        capacity = max(work.tokens) + _SPARE_ROWS
-        like = torch.empty(0, dtype=dtype, device=device)
-        levels = ReferenceBuffer(capacity, family.width, family.levels, dtype=dtype, device=device)
-        buffers: dict[str, tuple[type[_WithoutPayload], _Buffer]] = {
-            "": (_WithoutPayload, _NoBuffer()),
-            LIST: (_OfList, levels),
-            TENSOR: (_OfTensor, _OneTensor(family.levels, capacity, family.width, like)),
-        }
-        dynamo.start_counting()  # drops what the work before has compiled
-        forms: dict[str, _Form] = {
-            form: (_compiled(make(decoder), work.backend), buffer) for form, (make, buffer) in buffers.items()
-        }
-        return cls(work, device, dtype, family.hidden, family.levels, family.config.layers, forms)
+    def conditions(self, mode: Capture) -> dict[str, str | int | float]:
+        """Return what the rows of one mode have in common."""
+        work, device = self.work, self.like.device
+        runs = "eager" if work.backend == "none" else f"{work.backend}/drop_all"
+        return {
+            "model": work.model, "arm": runs if mode is Capture.NONE else f"{runs}/{mode}",
+            "hidden": self.family.hidden, "levels": self.family.levels, "layers": self.family.config.layers,
+            "dtype": str(self.like.dtype).removeprefix("torch."), "clock": "torch.utils.benchmark",
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "samples": work.repetitions, "torch": str(torch.__version__),
+        }  # fmt: skip
+
+    def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return hidden (N, H), positions (3, N) and the payload of an image (levels, N, H)."""
+        family, dtype, device = self.family, self.like.dtype, self.like.device
+        hidden = torch.randn(tokens, family.hidden, dtype=dtype, device=device)
+        payload = torch.randn(family.levels, tokens, family.width, dtype=dtype, device=device)
+        return hidden, family.positions(tokens, device), payload
 
     def compile(self, tokens: int) -> None:
-        """Call each form once, with sizes that are marked as dynamic; later calls need no marks."""
+        """Call each form with sizes that are marked as dynamic; one token would be compiled in."""
         hidden, positions, image = self.inputs(tokens)
         dynamo.mark_dynamic(hidden, 0)
         dynamo.mark_dynamic(positions, 1)
@@ -238,152 +140,153 @@ class _Decoder:
             call(hidden, positions, payload)
             buffer.clear(tokens)
 
-    def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return hidden (N, H), positions (3, N) and the payload of an image (levels, N, H)."""
-        family = tiny_family_named(self.work.family)
-        hidden = torch.randn(tokens, self.hidden, dtype=self.dtype, device=self.device)
-        payload = torch.randn(self.levels, tokens, family.width, dtype=self.dtype, device=self.device)
-        return hidden, family.positions(tokens, self.device), payload
 
+def _subject_of(work: PayloadWork, device: torch.device) -> _Subject:
+    """Make the decoder with weights drawn on its device: a billion of them from a CPU take a minute."""
+    family = tiny_family_named(work.family)
+    like = torch.empty(0, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device)
+    with torch.device("meta"):
+        decoder = family.decoder()
+    give_storage(decoder, like.dtype, device)
+    torch.manual_seed(0)
+    for parameter in decoder.parameters():
+        parameter.fill_(1) if parameter.ndim == 1 else parameter.normal_(std=parameter.size(-1) ** -0.5)
+    decoder.eval()
 
-def _compiled(module: nn.Module, backend: str) -> Callable[..., Tensor]:
-    """Return the module, or its forward compiled as engines do: one graph, all guards dropped."""
-    if backend == "none":
-        return module
-    # A new dict for each call: torch.compile takes the filter out of it.
-    options: dict[str, str | int | bool | Callable[..., Any]] = {
-        "guard_filter_fn": torch.compiler.skip_all_guards_unsafe
+    # Three functions: compiled graphs belong to the code that was compiled.
+    def without(hidden: Tensor, positions: Tensor, payload: None) -> Tensor:  # noqa: ARG001  # called as the others
+        out: Tensor = decoder(hidden, positions, None)
+        return out
+
+    def with_list(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...]) -> Tensor:
+        out: Tensor = decoder(hidden, positions, payload)
+        return out
+
+    def with_tensor(hidden: Tensor, positions: Tensor, payload: Tensor) -> Tensor:
+        out: Tensor = decoder(hidden, positions, payload.unbind(0))
+        return out
+
+    def compiled(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Compile as engines do: one graph, all guards dropped."""
+        if work.backend == "none":
+            return forward
+        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        return torch.compile(forward, fullgraph=True, dynamic=False, backend=work.backend, options=options)
+
+    capacity, levels, width = max(work.tokens) + _SPARE_ROWS, family.levels, family.width
+    as_list = ReferenceBuffer(capacity, width, levels, dtype=like.dtype, device=device)
+    forms: dict[str, tuple[Callable[..., Tensor], _Buffer]] = {
+        "": (compiled(without), _NoBuffer()),
+        LIST: (compiled(with_list), as_list),
+        TENSOR: (compiled(with_tensor), _OneTensor(levels, capacity, width, like)),
     }
-    forward: Callable[..., Tensor] = torch.compile(
-        module.forward, fullgraph=True, dynamic=False, backend=backend, options=options
-    )
-    return forward
-
-
-def _graphs(device: torch.device, mode: Capture) -> Graphs:
-    """Return where the graphs of a mode come from; they share a stream and a pool, as an engine's do."""
-    if device.type == "cuda":
-        return CudaGraphs(device, broken_at_attention=mode is not Capture.FULL)
-    return CpuGraphs()
+    return _Subject(work, family, like, forms)
 
 
 @dataclass
 class _Step:
-    """One kind of step, its output (N, H), and the seconds of its samples."""
+    """One kind of step: how it is run, where its output (N, H) is then, and its times."""
 
-    mode: Capture
-    tokens: int
     form: str
     kind: str
     run: Callable[[], object]
     out: Callable[[], Tensor]
-    seconds: list[float]
-
-    @property
-    def place(self) -> tuple[Capture, int]:
-        """Mode and tokens: the steps of one place are held against each other."""
-        return self.mode, self.tokens
+    times: list[Measurement] = field(default_factory=list)
 
     @property
     def microseconds(self) -> float:
-        """The median of its samples."""
-        return statistics.median(self.seconds) * 1e6
+        return float(Measurement.merge(self.times)[0].median) * 1e6
 
 
-def _steps(decoder: _Decoder, graphs: Graphs | None, mode: Capture, tokens: int) -> Iterator[_Step]:
+def _time_place(subject: _Subject, graphs: Graphs | None, mode: Capture, tokens: int) -> Iterator[Measured]:
+    """Yield the rows of one mode and size: for each kind of step the list, the tensor, and both compared."""
+    steps = {(step.form, step.kind): step for step in _steps(subject, graphs, mode, tokens)}
+    _check(steps, f"{mode}, {tokens} tokens")
+    timers = [(step, Timer("run()", globals={"run": step.run})) for step in steps.values()]
+    for _, timer in timers:
+        timer.timeit(_WARM_UPS)
+    for _ in range(subject.work.repetitions):
+        for step, timer in timers:
+            step.times.append(timer.timeit(_AT_A_TIME))
+    control = steps["", ""]
+    for kind in ("text", "image"):
+        as_list, one = steps[LIST, kind], steps[TENSOR, kind]
+        for measure, step, against in (
+            (PAYLOAD, as_list, control), (PAYLOAD, one, control), (TENSOR_AGAINST_LIST, one, as_list),
+        ):  # fmt: skip
+            conditions = {**subject.conditions(mode), "tokens": tokens, "step": kind, "form": step.form}
+            spread = float(Measurement.merge(step.times)[0].iqr) * 1e6
+            yield Measured(
+                measure, step.microseconds, "us", against.microseconds, conditions,
+                f"the middle half of the samples is {spread:.1f} us wide",
+            )  # fmt: skip
+
+
+def _steps(subject: _Subject, graphs: Graphs | None, mode: Capture, tokens: int) -> Iterator[_Step]:
     """Yield the control, and text and image steps of both forms, in one mode; captures them in `graphs`."""
-    hidden, positions, image = decoder.inputs(tokens)
-    for form, (call, buffer) in decoder.forms.items():
-        step = _Runnable(call, buffer, hidden, positions, tokens)
-        run, out = step.plain() if graphs is None else step.captured(mode, graphs)
-        if not form:
-            yield _Step(mode, tokens, form, "", run, out, [])
-            continue
-        yield _Step(mode, tokens, form, "text", run, out, [])
-        yield _Step(mode, tokens, form, "image", partial(_set_and_run, buffer, image, run), out, [])
+    hidden, positions, image = subject.inputs(tokens)
+    for form, (call, buffer) in subject.forms.items():
+        run, out = _runnable(partial(call, hidden, positions), buffer, tokens, graphs, mode)
+
+        def with_image(buffer: _Buffer = buffer, run: Callable[[], object] = run) -> None:
+            buffer.set(image)
+            run()
+
+        yield _Step(form, "text" if form else "", run, out)
+        if form:
+            yield _Step(form, "image", with_image, out)
 
 
-def _set_and_run(buffer: _Buffer, image: Tensor, run: Callable[[], object]) -> None:
-    buffer.set(image)
-    run()
+def _runnable(
+    decode: Callable[..., Tensor], buffer: _Buffer, tokens: int, graphs: Graphs | None, mode: Capture
+) -> tuple[Callable[[], object], Callable[[], Tensor]]:
+    """Return a step that gets, decodes and clears, as a replay where there are `graphs`, and its output.
 
+    PIECEWISE leaves get and clear outside the graph.
+    """
 
-@dataclass(frozen=True)
-class _Runnable:
-    """A step of one form: get, decode from tensors that stay where they are, clear."""
-
-    call: Callable[..., Tensor]
-    buffer: _Buffer
-    hidden: Tensor
-    positions: Tensor
-    tokens: int
-
-    def decode(self, payload: object) -> Tensor:
-        """Return (N, H)."""
-        return self.call(self.hidden, self.positions, payload)
-
-    def plain(self) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-        """Return the step without a graph, and what gives its last output."""
-        last = [self._once()]
-
-        def run() -> None:
-            last[0] = self._once()
-
-        return run, lambda: last[0]
-
-    def captured(self, mode: Capture, graphs: Graphs) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-        """Return the step as a replay, and what gives its output; PIECEWISE leaves get and clear outside."""
-        with graphs.warming_up():
-            for _ in range(_WARM_UPS):
-                out = self._once()
-        static, graph = torch.empty_like(out), graphs.graph()
-        payload = self.buffer.get(self.tokens)
-        if mode is Capture.PIECEWISE:
-            with graph.recording():
-                graph.call(lambda: static.copy_(self.decode(payload)))
-            return partial(self._replay_between, graph), lambda: static
-        with graph.recording():
-            payload = graph.record(lambda: self.buffer.get(self.tokens))
-            graph.call(lambda: static.copy_(self.decode(payload)))
-            graph.record(lambda: self.buffer.clear(self.tokens))
-        return graph.again, lambda: static
-
-    def _once(self) -> Tensor:
-        out = self.decode(self.buffer.get(self.tokens))
-        self.buffer.clear(self.tokens)
+    def once() -> Tensor:
+        out = decode(buffer.get(tokens))
+        buffer.clear(tokens)
         return out
 
-    def _replay_between(self, graph: Graph) -> None:
-        self.buffer.get(self.tokens)
-        graph.again()
-        self.buffer.clear(self.tokens)
+    outs = [once()]
+    if graphs is None:
+        return lambda: outs.__setitem__(0, once()), lambda: outs[0]
+    with graphs.warming_up():
+        for _ in range(_WARM_UPS):
+            once()
+    static, graph = torch.empty_like(outs[0]), graphs.graph()
+    if mode is Capture.PIECEWISE:
+        payload = buffer.get(tokens)
+        with graph.recording():
+            graph.call(lambda: static.copy_(decode(payload)))
+
+        def between() -> None:
+            buffer.get(tokens)
+            graph.again()
+            buffer.clear(tokens)
+
+        return between, lambda: static
+    with graph.recording():
+        recorded = graph.record(lambda: buffer.get(tokens))
+        graph.call(lambda: static.copy_(decode(recorded)))
+        graph.record(lambda: buffer.clear(tokens))
+    return graph.again, lambda: static
 
 
-def _sample(series: Sequence[_Step], repetitions: int, clock: _Clock) -> None:
-    """Check each step, warm it up, and take its samples by turns with the other steps of its place."""
-    for place in dict.fromkeys(step.place for step in series):
-        steps = [step for step in series if step.place == place]
-        _check(steps)
-        for step in steps * _WARM_UPS:
-            step.run()
-        for _ in range(repetitions):
-            for step in steps:
-                step.seconds.append(clock.seconds(step.run))
-
-
-def _check(steps: Sequence[_Step]) -> None:
+def _check(steps: Mapping[tuple[str, str], _Step], where: str) -> None:
     """Raise `NotMeasured` where an image does not show in the output, or a list and a tensor differ."""
     outs: dict[tuple[str, str], Tensor] = {}
-    for step in steps:
+    for name, step in steps.items():
         step.run()
-        outs[step.form, step.kind] = step.out().clone().float()
+        outs[name] = step.out().clone().float()
     control = outs["", ""]
-    limit = _LIMITS[steps[0].out().dtype] * max(1.0, float(control.abs().max()))
+    limit = _LIMITS[steps["", ""].out().dtype] * max(1.0, float(control.abs().max()))
 
     def close(one: Tensor, other: Tensor) -> bool:
         return float((one - other).abs().max()) <= limit  # False for nan
 
-    where = f"{steps[0].mode}, {steps[0].tokens} tokens"
     if not all(bool(out.isfinite().all()) for out in outs.values()):
         raise NotMeasured(f"{where}: an output is not finite")
     for form in (LIST, TENSOR):
@@ -393,35 +296,3 @@ def _check(steps: Sequence[_Step]) -> None:
             raise NotMeasured(f"{where}: a cleared payload as a {form} shows in the output")
     if not close(outs[LIST, "image"], outs[TENSOR, "image"]):
         raise NotMeasured(f"{where}: a list and one tensor of the same payload give other outputs")
-
-
-def _rows(decoder: _Decoder, series: Sequence[_Step]) -> Iterator[Measured]:
-    """Yield the rows of each place and kind of step: the list, the tensor, and one against the other."""
-    steps = {(step.place, step.kind, step.form): step for step in series}
-    for (place, kind, form), as_list in steps.items():
-        if form != LIST:
-            continue
-        control, one = steps[place, "", ""], steps[place, kind, TENSOR]
-        yield _row(decoder, as_list, PAYLOAD, control)
-        yield _row(decoder, one, PAYLOAD, control)
-        yield _row(decoder, one, TENSOR_AGAINST_LIST, as_list)
-
-
-def _row(decoder: _Decoder, step: _Step, measure: str, control: _Step) -> Measured:
-    work = decoder.work
-    runs = "eager" if work.backend == "none" else f"{work.backend}/drop_all"
-    conditions: dict[str, str | int | float] = {
-        "model": work.model, "tokens": step.tokens,
-        "arm": runs if step.mode is Capture.NONE else f"{runs}/{step.mode}",
-        "step": step.kind, "form": step.form, "hidden": decoder.hidden, "levels": decoder.levels,
-        "layers": decoder.layers, "dtype": str(decoder.dtype).removeprefix("torch."),
-        "device": _device_name(decoder.device), "clock": _Clock.of(decoder.device).name,
-        "samples": len(step.seconds), "torch": str(torch.__version__),
-    }  # fmt: skip
-    first, _, last = statistics.quantiles(step.seconds, n=4)
-    spread = f"the middle half of the samples: {first * 1e6:.1f} to {last * 1e6:.1f} us"
-    return Measured(measure, step.microseconds, "us", control.microseconds, conditions, spread)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -9,9 +9,7 @@ beside the buffer: a dual-stream projection, and the answers of a placeholder ra
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import Literal
 
 Span = tuple[int, int]
 """Neighbouring rows or bytes as a half-open range."""
@@ -323,21 +321,15 @@ class Recording:
     """Several layers one after the other, over recording streams and events, in one setting.
 
     `early_waits` counts waits for an event that nobody had recorded, which do
-    nothing.  `orders` is the number of orders in which the streams may run the operations,
-    all of which were played; `different` of them gave a result that is not that of the
-    projections one after the other, bit for bit; `first_different` lists the operations of
-    the first.  `equal` says whether the order of the host's own calls gave the right
-    result; `raised` is what was raised instead of a result, and then nothing was played.
+    nothing.  `equal` says whether the order of the host's own calls gave the result of the
+    projections one after the other, bit for bit; `raised` is what was raised instead of a result.
     """
 
     setting: str
     streams: tuple[str, ...]
     operations: tuple[Operation, ...]
     early_waits: int
-    orders: int
-    different: int
     equal: bool
-    first_different: tuple[str, ...] = ()
     raised: str = ""
 
 
@@ -402,85 +394,35 @@ class OrderingObservation:
     on_device: OnDevice | None
     torch: str
 
-    def to_json(self) -> bytes:
-        """Return one line of JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> "OrderingObservation":
-        """Read back what `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
-
 
 Bounds = tuple[int, int]
 
 
-class RangeAnswer(NamedTuple):
-    """The answer of `get_embeds_indices_in_range(start, end)`.
-
-    `answer` is the two indices, or a text: the exception, or an answer that is no pair of ints.
-    """
-
-    start: int
-    end: int
-    answer: Bounds | str
-
-
 @dataclass(frozen=True)
-class RangeQuestions:
-    """All questions to one placeholder, with its answers.
+class PlaceholderAnswers:
+    """What one placeholder returned: `ranges` for all its ranges, in the order of `bounds_within`.
 
-    `mask` has one `0` or `1` a position, None where the placeholder has none;
-    `embeds` is what `get_num_embeds()` gave, as in `RangeAnswer.answer`.
+    `mask` has one `0` or `1` a position, None where the placeholder has none.  A text is an exception, or
+    another value than the number or the two indices that are due.
     """
 
     mask: str | None
     length: int
     embeds: int | str
-    ranges: tuple[RangeAnswer, ...]
+    ranges: tuple[Bounds | str, ...]
 
 
 @dataclass(frozen=True)
 class RangeObservation:
-    """The answers of one class.
+    """What one class returned for every placeholder.
 
-    `kept_as` is the type in which it keeps the cumulative sum (`tensor`, `list`, `unknown`).
-    `asked` holds questions within 0 <= start <= end <= length; those in `outside` are the
-    caller's mistake: they are facts, which R12 does not judge.
+    `kept_as` is the type in which it stores the cumulative sum (`tensor`, `list`, `unknown`).
     """
 
     subject: SystemSubject
     kept_as: str
-    asked: tuple[RangeQuestions, ...]
-    outside: tuple[RangeQuestions, ...]
+    placeholders: tuple[PlaceholderAnswers, ...]
     torch: str
-
-    def to_json(self) -> bytes:
-        """Return one line of JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> "RangeObservation":
-        """Read the text that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
-
-
-@dataclass(frozen=True)
-class SchedulingCost:
-    """The cost of scheduling a workload with one class, in the cheapest of the repetitions.
-
-    `microseconds` (of the processor) and `torch_calls` (calls into torch) are those of a mean step; `steps`,
-    `requests` and `features` are the workload's, `questions` the calls that its steps made.
-    """
-
-    variant: str
-    workload: str
-    requests: int
-    features: int
-    steps: int
-    questions: int
-    microseconds: float
-    torch_calls: float
 
 
 @dataclass(frozen=True)

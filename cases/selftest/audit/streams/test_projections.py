@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
-from deepstack_harness.audit.streams import device, model_check, projections
+from deepstack_harness.audit.streams import device, projections
 from deepstack_harness.audit.streams.device import Lanes, Project
-from deepstack_harness.audit.streams.model_check import Setting, rehearse
 from deepstack_harness.audit.streams.projections import (
     BREAKABLE,
-    DUAL,
     IN_CAPTURE,
     ONE,
     TWO,
@@ -21,6 +19,7 @@ from deepstack_harness.audit.streams.projections import (
     dual_streams_of,
     helpers_of,
 )
+from deepstack_harness.audit.streams.recording import Setting, rehearse
 from deepstack_harness.audit.system_work import observe_ordering
 from deepstack_harness.contract.facts import (
     OnDevice,
@@ -36,7 +35,7 @@ from deepstack_harness.contract.oracles.neighbours import judge_ordering as judg
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 SUBJECT = SystemSubject(System.DUAL_STREAM, "dual")
@@ -87,17 +86,12 @@ def test_a_wait_before_the_first_recording_does_nothing(which: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("project", "others", "orders"),
-    [
-        (device.sequential, 1, 1),
-        (device.dual, 1, 4),
-        (device.dual, 2, 36),
-        (device.dual_of_copy, 1, 4),
-    ],
+    ("project", "others"),
+    [(device.sequential, 1), (device.dual, 1), (device.dual, 2), (device.dual_of_copy, 1)],
 )
-def test_correct_ways_have_no_race_over_all_orders(project: Project, others: int, orders: int) -> None:
+def test_correct_ways_have_no_race(project: Project, others: int) -> None:
     recording = two_streams(project, others)
-    assert (recording.orders, recording.different, recording.equal) == (orders, 0, True)
+    assert recording.equal
     assert not unordered(recording)
     assert dependent(recording)
 
@@ -113,11 +107,10 @@ FAULTY = [
 
 
 @pytest.mark.parametrize("project", FAULTY, ids=lambda project: project.__name__)
-def test_every_race_shows_in_some_order_and_not_in_the_hosts_own(project: Project) -> None:
+def test_every_race_is_found_though_the_hosts_own_order_gives_the_right_result(project: Project) -> None:
     recording = two_streams(project)
     assert recording.equal
-    assert 0 < recording.different < recording.orders
-    assert sorted(recording.first_different) == sorted(one.name for one in recording.operations)
+    assert unordered(recording)
 
 
 def unkept(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
@@ -150,9 +143,10 @@ def observed(project: Project, *settings: str) -> OrderingObservation:
 
 def test_a_wrong_result_is_a_violation_in_every_setting() -> None:
     judged = judge(observed(wrong, ONE, TWO))
-    assert (judged.rule, judged.verdict, judged.value) == (Rule.R13, Verdict.FAIL, 4)
-    assert judged.detail.startswith(
-        "one stream: 1 of 1 orders give another result; one stream: another result than sequential; two "
+    assert (judged.rule, judged.verdict, judged.value) == (Rule.R13, Verdict.FAIL, 2)
+    assert judged.detail == (
+        "one stream: another result than sequential; two streams: another result than sequential; "
+        "two streams: nothing ran on aux"
     )
 
 
@@ -164,10 +158,10 @@ def test_an_exception_is_a_violation() -> None:
 
 def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
     judged = judge(observed(projections.done_recorded_outside))
-    assert judged.value == 5
+    assert judged.value == 4
     assert judged.detail == (
         "two streams: nothing orders 'layer 1: projection B' on aux and 'layer 1: use of the results: add' "
-        "on main, which share memory 6 (and 3 more pairs); two streams: 11 of 15 orders give another result"
+        "on main, which share memory 6 (and 3 more pairs)"
     )
 
 
@@ -217,21 +211,6 @@ def test_what_shows_nothing_is_no_pass(changes: dict[str, object], said: str) ->
     assert (judged.verdict, judged.detail) == (Verdict.ERROR, said)
 
 
-def test_an_observation_goes_to_json_and_back() -> None:
-    seen = replace(RIGHT, on_device=OnDevice("cuda:0", 1, 0), subgraphs=(Subgraphs(1, 1, 1, 1, 0.1, "x"),))
-    assert OrderingObservation.from_json(seen.to_json()) == seen
-
-
-def test_orders_that_are_too_many_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = next(one for one in DUAL.settings if one.others)
-    orders = rehearse(setting).orders
-    monkeypatch.setattr(model_check, "MOST_ORDERS", orders)
-    assert rehearse(setting).orders == orders
-    monkeypatch.setattr(model_check, "MOST_ORDERS", orders - 1)
-    with pytest.raises(NotMeasured, match=rf"operations in {orders} orders: too many to play"):
-        rehearse(setting)
-
-
 def ways(folder: Path, text: str) -> dict[str, DualStream]:
     return dual_streams_of(open_source(str(write_systems(folder, streams=text))))
 
@@ -247,7 +226,7 @@ def test_a_helper_is_cut_out_of_a_source_and_rehearsed_in_every_setting(tmp_path
     recordings = {setting.name: rehearse(setting) for setting in way.settings}
     used = {name: {one.stream for one in recording.operations} for name, recording in recordings.items()}
     assert used == {ONE: {"main"}, TWO: {"main", "aux"}, IN_CAPTURE: {"main"}}
-    assert not any(unordered(recording) or recording.different for recording in recordings.values())
+    assert not any(unordered(recording) for recording in recordings.values())
     seen = observe_ordering(SUBJECT, way)
     assert judge(seen).verdict is Verdict.PASS
     assert judge(seen).detail == f"{IN_CAPTURE}: nothing ran on aux"

@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,14 @@ def test_a_whole_environment_is_used_again() -> None:
     home = make_environment(RELEASE, pytest.fail)
     assert home.python == folder / "bin" / "python"
     assert home.label == "vllm 0.99.0"
+
+
+def test_an_environment_of_an_earlier_release_gets_the_name_that_vllm_serve_reads() -> None:
+    site = stamped("0.99.0") / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    for _ in range(2):
+        make_environment(RELEASE, pytest.fail)
+    assert [each.version for each in distributions(name="vllm", path=[str(site)])] == ["0.99.0+cpu"]
 
 
 @pytest.mark.parametrize("left", ["no stamp", "no python", "another stamp", "torn stamp"])

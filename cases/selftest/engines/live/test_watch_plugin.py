@@ -3,6 +3,7 @@
 The engine is `synthetic/compiling`: a package `vllm` with the names that the plugin touches.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from cases.selftest.engines.synthetic_vllm import COMPILING
 from deepstack_harness.cli.main import main
 from deepstack_harness.compile.watch_process import FOLDER, RESTORED
-from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, without_cache
+from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, SET, without_cache
 from deepstack_harness.errors import ExitCode
 
 SERVE = """
@@ -108,6 +109,7 @@ def watch(engine: Path, capfd: pytest.CaptureFixture[str]) -> Watch:
 FOUND = "Decoder.forward: `deepstack` was None when compiled, and float32 tensor [4, 4] on cpu in 3 of"
 
 
+@pytest.mark.slow  # 7 s
 def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> None:
     for _ in range(2):
         code, told = watch("serve.py", "wrong")
@@ -116,14 +118,7 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
 
 
-def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
-    engine: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A graph that was compiled ahead ends the engine where one of its guards fails."""
-    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
-    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
-
-
+@pytest.mark.slow  # 9 s
 def test_a_graph_of_its_cache_is_told_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +162,7 @@ def test_a_plugin_that_was_not_loaded_is_told(
     assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", told)
 
 
+@pytest.mark.slow  # 8 s
 def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
     watch: Watch, engine: Path
 ) -> None:
@@ -232,7 +228,18 @@ def test_what_the_user_has_set_is_left() -> None:
     ahead, live = dict[str, str](), {AOT: "0"}
     without_cache(ahead, lambda: True)
     without_cache(live, lambda: False)
+    assert [json.loads(each.pop(SET)) for each in (ahead, live)] == [{CACHE: "1", AOT: "1"}, {CACHE: "1"}]
     assert (ahead, live) == ({CACHE: "1", AOT: "1"}, {CACHE: "1", AOT: "0"})
+    assert without_cache({AOT: "0"}, lambda: True).endswith(f"; {AOT}=0, as it was set")
     restoring = {RESTORED: "[\"L['x']\"]", AOT: "1", CACHE: "1"}
     assert without_cache(restoring, lambda: True).startswith(f"{AOT}=0 and {BYTECODE}=0, set by the watch")
     assert (restoring[AOT], restoring[BYTECODE]) == ("0", "0")
+
+
+def test_what_a_watch_set_in_a_parent_process_is_not_called_the_users() -> None:
+    environment = {AOT: "0"}
+    made = without_cache(environment, lambda: True)
+    assert without_cache(environment, lambda: False) == made
+    assert f"{CACHE}=1, set by the watch" in made
+    environment[CACHE] = "0"  # the program itself, before it starts another engine
+    assert f"{CACHE}=0, as it was set" in without_cache(environment, lambda: True)

@@ -1,1 +1,1 @@
-"""Dual-stream projections (R13): a recording device, a model checker, ways to project, subgraphs."""
+"""Dual-stream projections (R13): a recording device, ways to project, subgraphs."""

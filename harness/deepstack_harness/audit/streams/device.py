@@ -1,9 +1,8 @@
-"""A device that records instead of running: streams, events and memory as CUDA has them; no torch.
+"""A device that records instead of running: streams, events and memory as CUDA has them.
 
 What CUDA promises, and nothing else: operations of one stream run in their order; a wait holds its
 stream until the place that the event marked *when the host called wait*; waiting for an event that
-was never recorded does nothing.  `orders` yields every order in which streams may run what the host
-put into them.
+was never recorded does nothing.  A vector clock of each operation has what is certainly done before it.
 
 Memory is that of a caching allocator: it comes from the current stream's own pool, goes back there as
 soon as the host lets the last tensor on it go, and is then given out again to that stream, whatever
@@ -15,13 +14,12 @@ independent projections of one input: in turn, and on streams ordered by events 
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -30,49 +28,22 @@ from deepstack_harness.errors import NotMeasured
 Clock = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Launch:
-    """An operation in a stream, by its number."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A recorded event's place in a stream."""
-
-    identity: int
-
-
-@dataclass(frozen=True)
-class Await:
-    """The stream goes on once the mark has been reached."""
-
-    mark: Mark
-
-
-Entry = Launch | Mark | Await
-
-
 @dataclass
 class Stream:
-    """One stream: what the host put into it, in order, and what is certainly done before what comes next."""
+    """One stream; `clock` counts, by stream, operations that are certainly done before what comes next."""
 
     name: str
     index: int
     device: "Device"
     clock: list[int]
-    queue: list[Entry] = field(default_factory=list)
 
     def wait_event(self, event: "Event") -> None:
         """Do as `torch.cuda.Stream.wait_event`."""
-        self.device.wait(self, event)
+        event.wait(self)
 
     def wait_stream(self, other: "Stream") -> None:
         """Do as `torch.cuda.Stream.wait_stream`."""
-        event = Event(self.device)
-        event.record(other)
-        event.wait(self)
+        other.record_event().wait(self)
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         """Do as `torch.cuda.Stream.record_event`."""
@@ -83,23 +54,26 @@ class Stream:
 
 @dataclass
 class Event:
-    """An event; `mark` and `clock` are those of its last recording."""
+    """An event; `clock` is that of the stream at its last recording, None before the first."""
 
     device: "Device"
-    mark: Mark | None = None
-    clock: Clock = ()
+    clock: Clock | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Do as `torch.cuda.Event.record`."""
-        self.device.record(stream or self.device.current, self)
+        self.clock = tuple((stream or self.device.current).clock)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Do as `torch.cuda.Event.wait`."""
-        self.device.wait(stream or self.device.current, self)
+        if self.clock is None:
+            self.device.early_waits += 1
+            return
+        held = stream or self.device.current
+        held.clock[:] = map(max, held.clock, self.clock)
 
 
 class Device:
-    """A main stream, and others beside it; `current` is the one that operations go to."""
+    """A main stream, and others next to it; `current` is the one that operations go to."""
 
     def __init__(self, others: int) -> None:
         names = ["main", *(f"aux{number or ''}" for number in range(others))]
@@ -107,12 +81,10 @@ class Device:
         self.current = self.streams[0]
         self.early_waits = 0
         """Waits for events that nobody had recorded."""
-        self._launched = 0
-        self._marked = 0
 
     @property
     def aux(self) -> tuple[Stream, ...]:
-        """The streams beside the main one."""
+        """The streams next to the main one."""
         return tuple(self.streams[1:])
 
     @contextmanager
@@ -126,73 +98,10 @@ class Device:
             self.current = before
 
     def launch(self) -> tuple[Stream, Clock]:
-        """Put the next operation into the current stream; answers that stream and the operation's clock."""
+        """Put the next operation into the current stream; return that stream and the operation's clock."""
         stream = self.current
         stream.clock[stream.index] += 1
-        stream.queue.append(Launch(self._launched))
-        self._launched += 1
         return stream, tuple(stream.clock)
-
-    def record(self, stream: Stream, event: Event) -> None:
-        """Let `event` mark where `stream` is now."""
-        event.mark = Mark(self._marked)
-        event.clock = tuple(stream.clock)
-        self._marked += 1
-        stream.queue.append(event.mark)
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        """Hold `stream` until what `event` marks now."""
-        if event.mark is None:
-            self.early_waits += 1
-            return
-        stream.clock[:] = map(max, stream.clock, event.clock)
-        stream.queue.append(Await(event.mark))
-
-
-Order = tuple[int, ...]
-"""Numbers of operations, first to last."""
-
-
-def orders(queues: Sequence[Sequence[Entry]]) -> Iterator[Order]:
-    """Yield the orders of the launches in `queues`, one queue for each stream.
-
-    Marks and waits take no time: a stream passes them as soon as it may.
-    """
-    yield from _continue(queues, (0,) * len(queues), frozenset(), ())
-
-
-def _continue(
-    queues: Sequence[Sequence[Entry]], at: tuple[int, ...], reached: frozenset[Mark], order: Order
-) -> Iterator[Order]:
-    at, reached = _pass(queues, at, reached)
-    heads = [queue[place] if place < len(queue) else None for queue, place in zip(queues, at, strict=True)]
-    if not any(heads):
-        yield order
-    for stream, head in enumerate(heads):
-        if isinstance(head, Launch):
-            after = tuple(place + (stream == index) for index, place in enumerate(at))
-            yield from _continue(queues, after, reached, (*order, head.number))
-
-
-def _pass(
-    queues: Sequence[Sequence[Entry]], at: tuple[int, ...], reached: frozenset[Mark]
-) -> tuple[tuple[int, ...], frozenset[Mark]]:
-    """Move every stream up to its next launch, or to a wait for what is not reached yet."""
-    places, marks = list(at), set(reached)
-    moved = True
-    while moved:
-        moved = False
-        for stream, queue in enumerate(queues):
-            if places[stream] < len(queue) and _passable(queue[places[stream]], marks):
-                if isinstance(mark := queue[places[stream]], Mark):
-                    marks.add(mark)
-                places[stream] += 1
-                moved = True
-    return tuple(places), frozenset(marks)
-
-
-def _passable(entry: Entry, reached: set[Mark]) -> bool:
-    return isinstance(entry, Mark) or (isinstance(entry, Await) and entry.mark in reached)
 
 
 _ALIGNED = 512  # bytes: what CUDA's allocator rounds up to
@@ -200,31 +109,11 @@ _ALIGNED = 512  # bytes: what CUDA's allocator rounds up to
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some memory of a stream's pool.
+    """Some memory of a stream's pool; `stream` is -1 for memory that was there before."""
 
-    `before` has the bytes that a tensor brought along, which was there before; None for the others.
-    """
-
-    number: int
+    name: str
     bytes: int
     stream: int
-    before: Tensor | None = None
-
-    @property
-    def name(self) -> str:
-        """The word by which facts call it."""
-        return f"memory {self.number}"
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A tensor as a place in memory: how to find it again."""
-
-    block: Block
-    dtype: torch.dtype
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
 
 
 class Memory:
@@ -234,62 +123,46 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._live: dict[int, Block] = {}
+        self.live: dict[int, Block] = {}
+        """Blocks that are given out now, by the address of their storage."""
         self._tensors: dict[int, dict[int, weakref.ref[Tensor]]] = defaultdict(dict)
         self._free: dict[tuple[int, int], list[Block]] = defaultdict(list)
-        self._kept: set[Block] = set()
+        self._retained: set[Block] = set()
         self._blocks = 0
 
-    @property
-    def live(self) -> frozenset[Block]:
-        """Storages that are given out now."""
-        return frozenset(self._live.values())
+    def block_of(self, tensor: Tensor, stream: int = -1) -> Block:
+        """Return the memory of a tensor of any shape; a new one takes it from the pool of `stream`.
 
-    def slot_of(self, tensor: Tensor) -> Slot:
-        """Return the place of a tensor of any shape; an unknown one was there before, in no stream's pool."""
+        Raises `NotMeasured` for an empty tensor.
+        """
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._live:
-            content = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
-            self._live[storage.data_ptr()] = self._new(storage.nbytes(), stream=-1, before=content)
-        return self._slot(tensor)
-
-    def made(self, tensor: Tensor, stream: int) -> Slot:
-        """Return the place of a result of any shape; new memory is taken from the pool of `stream`."""
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._live:
-            self._live[storage.data_ptr()] = self._take(storage.nbytes(), stream)
-        return self._slot(tensor)
-
-    def keep(self, tensor: Tensor) -> None:
-        """Keep the memory of a tensor of any shape out of its pool for good: another stream uses it too."""
-        self._kept.add(self.slot_of(tensor).block)
-
-    def _take(self, size: int, stream: int) -> Block:
-        size = -(-size // _ALIGNED) * _ALIGNED
-        free = self._free[stream, size]
-        return free.pop() if free else self._new(size, stream)
-
-    def _new(self, size: int, stream: int, before: Tensor | None = None) -> Block:
-        if not size:
-            raise NotMeasured("an empty tensor has no memory that could be followed")
-        self._blocks += 1
-        return Block(self._blocks, size, stream, before)
-
-    def _slot(self, tensor: Tensor) -> Slot:
-        address = tensor.untyped_storage().data_ptr()
+        address = storage.data_ptr()
+        if address not in self.live:
+            size = -(-storage.nbytes() // _ALIGNED) * _ALIGNED
+            if not size:
+                raise NotMeasured("an empty tensor has no memory that could be followed")
+            free = self._free[stream, size]
+            if not free:
+                self._blocks += 1
+                free.append(Block(f"memory {self._blocks}", size, stream))
+            self.live[address] = free.pop()
         known = self._tensors[address]
         if id(tensor) not in known:
             known[id(tensor)] = weakref.ref(tensor, partial(self._drop, address, id(tensor)))
-        block = self._live[address]
-        return Slot(block, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+        return self.live[address]
+
+    def keep(self, tensor: Tensor, stream: object) -> None:
+        """Do as `tensor.record_stream(stream)`: memory of a tensor of any shape is not given out again."""
+        self._retained.add(self.block_of(tensor))
 
     def _drop(self, address: int, own: int, _: object) -> None:
         known = self._tensors[address]
         del known[own]
         if not known:
             del self._tensors[address]
-            block = self._live.pop(address)
-            if block not in self._kept:
+            block = self.live.pop(address)
+            # What was there before has no pool to go back to.
+            if block not in self._retained and block.stream >= 0:
                 self._free[block.stream, block.bytes].append(block)
 
 

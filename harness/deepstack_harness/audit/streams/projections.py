@@ -25,7 +25,7 @@ from deepstack_harness.audit.streams.device import (
     dual_of_copy,
     sequential,
 )
-from deepstack_harness.audit.streams.model_check import Setting
+from deepstack_harness.audit.streams.recording import Setting
 from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source

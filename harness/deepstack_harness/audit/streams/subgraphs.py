@@ -19,8 +19,8 @@ from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 
 from deepstack_harness.audit.streams.device import Lanes, Project, sequential
-from deepstack_harness.audit.streams.model_check import different_bits
 from deepstack_harness.audit.streams.projections import DualStream
+from deepstack_harness.audit.streams.recording import different_bits
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.facts import OpResult, Subgraphs
 from deepstack_harness.errors import NotMeasured

@@ -281,6 +281,8 @@ def make_environment(version: Version, say: Say) -> EngineHome:
     """
     home = made_environment(version)
     if home is not None:
+        with suppress(OSError):  # of another user; an earlier release of the harness did not name it
+            name_vllm(folder_for(version), version)
         return home
     plan = plan_environment(version)
     with locked(plan.folder, say):
@@ -310,7 +312,7 @@ class _Making:
         words = ["--no-deps", *plan.unchecked]
         self._do(f"the installation of {plan.unchecked[0]}", installer.install(plan.folder, words))
         self._make_torchvision_importable()
-        self._name_vllm()
+        name_vllm(plan.folder, plan.version)
         self._do("the import of vllm", [str(self._python), "-c", "import torchvision, vllm"])
         plan = self._plan
         stamp = {"version": str(plan.version), "installer": self._installer.name,
@@ -325,16 +327,6 @@ class _Making:
             return
         (init,) = self._plan.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
         init.write_text(shimmed(init.read_text("utf-8")), "utf-8")
-
-    def _name_vllm(self) -> None:
-        """Add metadata of the name `vllm`: its command line reads the version of that distribution.
-
-        The local version is what vLLM (platforms/__init__.py) knows a CPU build by.
-        """
-        (site,) = self._plan.folder.glob("lib/python3*/site-packages")
-        folder = site / f"vllm-{self._plan.version}+cpu.dist-info"
-        folder.mkdir(exist_ok=True)
-        (folder / "METADATA").write_text(_NAMED.format(version=self._plan.version), "utf-8")
 
     def _do(self, doing: str, words: Sequence[str]) -> None:
         end = self._run(words)
@@ -356,6 +348,18 @@ class _Making:
     def _log(self) -> Path:
         """The output of the last command."""
         return beside(self._plan.folder, "log")
+
+
+def name_vllm(folder: Path, version: Version) -> None:
+    """Add metadata of the name `vllm` to an environment: its command line reads that distribution's version.
+
+    The local version is what vLLM (platforms/__init__.py) knows a CPU build by.
+    """
+    for site in folder.glob("lib/python3*/site-packages"):
+        metadata = site / f"vllm-{version}+cpu.dist-info" / "METADATA"
+        if not metadata.exists():
+            metadata.parent.mkdir(exist_ok=True)
+            write_atomically(metadata, _NAMED.format(version=version).encode())
 
 
 def shimmed(text: str) -> str:

@@ -32,6 +32,8 @@ CACHE, AOT = "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"
 """Variables of vLLM (vllm/envs.py): no cache of compiled graphs; graphs are compiled ahead of time."""
 BYTECODE = "VLLM_USE_BYTECODE_HOOK"
 """Variable of vLLM: the bytecode of the first graph is run in place of the model's, without its guards."""
+SET = "DEEPSTACK_HARNESS_WATCH_SET"
+"""Variable of this plugin: what it set in a process, as JSON, for the processes that the engine starts."""
 _WRAPPERS = (("cuda_graph", "CUDAGraphWrapper"), ("breakable_cudagraph", "BreakableCUDAGraphWrapper"))
 
 
@@ -57,19 +59,26 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
 
     What the user has set is left, and with the cache on a graph that comes out of it is told as one without
     guards. Where guards are put back, graphs are not compiled ahead, nor run by their bytecode, whatever is
-    set: the one ends the engine where a guard fails, the other evaluates none.
+    set: the one ends the engine where a guard fails, the other evaluates none. A setting that the watch of a
+    parent process made is not the user's.
     """
-    wanted = {} if CACHE in environment else {CACHE: "1"}
+    inherited = json.loads(environment.get(SET, "{}"))
+    users = {name for name in (CACHE, AOT) if name in environment} - {
+        name for name, value in inherited.items() if environment.get(name) == value
+    }
+    wanted = {} if CACHE in users else {CACHE: "1"}
     why = "a graph of a cache has no guards"
     if json.loads(environment.get(watch_process.RESTORED, "[]")):
         wanted |= {AOT: "0", BYTECODE: "0"}
         why = "torch can compile again only then"
-    elif wanted:
+    elif wanted and AOT not in users:
         wanted[AOT] = environment.get(AOT) or ("1" if compiles_ahead() else "0")
-    environment.update(wanted)
-    if not wanted:
-        return f"{CACHE}={environment[CACHE]}, as it was set"
-    return f"{' and '.join(f'{name}={value}' for name, value in wanted.items())}, set by the watch: {why}"
+    if wanted:
+        environment.update({**wanted, SET: json.dumps(wanted)})
+    made = " and ".join(f"{name}={value}" for name, value in wanted.items())
+    texts = [f"{made}, set by the watch: {why}"] if wanted else []
+    texts += [f"{name}={environment[name]}, as it was set" for name in sorted(users - wanted.keys())]
+    return "; ".join(texts)
 
 
 def _compiles_ahead() -> bool:

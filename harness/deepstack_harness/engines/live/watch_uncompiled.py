@@ -11,10 +11,12 @@ watched then is not the model. Read in 0.22.1 .. 0.33.0.
 
 import ast
 import functools
+import json
 import linecache
+import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,6 +66,7 @@ class _Uncompiled:
     def __init__(self) -> None:
         self._regions: dict[tuple[type, str], Any] = {}
         self._was_called = self._is_compiled = self._failed = False
+        self._restores = bool(json.loads(os.environ.get(watch_process.RESTORED, "[]")))
 
     def decorating(self, decorate: Callable[..., Any]) -> Callable[..., Any]:
         """Count the calls of each class that is decorated from now on."""
@@ -80,9 +83,11 @@ class _Uncompiled:
         from torch import compiler
 
         def counted(model: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401
-            if not compiler.is_compiling():
-                self._safely(self._note, model)
-            return call(model, *args, **kwargs)
+            if compiler.is_compiling():
+                return call(model, *args, **kwargs)
+            self._safely(self._note, model)
+            with _as_first_call(model) if self._restores else nullcontext():
+                return call(model, *args, **kwargs)
 
         return counted
 
@@ -140,6 +145,20 @@ class _Uncompiled:
             self._regions[model, reason] = region
             watch_process.report_region(region)
         watch_process.count_call(region)
+
+
+@contextmanager
+def _as_first_call(model: Any) -> Iterator[None]:  # noqa: ANN401
+    """Let a graph that is compiled in this call be one for all sizes, as that of the first call is.
+
+    vLLM marks sizes as dynamic in the first call only: it never compiles again. Without the marks a graph
+    that a guard asks for is one for the sizes of this call, and other calls with the same inputs use it.
+    """
+    from deepstack_harness.compile.torch_compat.dynamo import size_oblivious
+
+    model.compiled = False
+    with size_oblivious():  # or a call with one token makes a graph for one token
+        yield
 
 
 def _reason(config: Any) -> tuple[str, bool]:  # noqa: ANN401

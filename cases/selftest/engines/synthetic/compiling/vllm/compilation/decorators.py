@@ -22,7 +22,7 @@ def _support_torch_compile(cls: Any) -> Any:  # noqa: ANN401
 
     def __init__(self: Any, config: CompilationConfig) -> None:  # noqa: ANN401, N807
         make(self)
-        self.compilation_config = config
+        self.compilation_config, self.compiled = config, False
         self.do_not_compile = config.mode is CompilationMode.NONE
         if not self.do_not_compile:
             TorchCompileWithNoGuardsWrapper.__init__(self)
@@ -32,6 +32,10 @@ def _support_torch_compile(cls: Any) -> Any:  # noqa: ANN401
             return self.forward(*args, **kwargs)
         if is_forward_context_available() and get_forward_context().skip_compiled:
             return self.forward(*args, **kwargs)
+        if not self.compiled:  # sizes are marked in the first compilation only
+            for each in args:
+                torch._dynamo.mark_dynamic(each, 0)  # noqa: TID251  # as the real decorator does
+        self.compiled = True
         return TorchCompileWithNoGuardsWrapper.__call__(self, *args, **kwargs)
 
     cls.__init__, cls.__call__ = __init__, __call__
