@@ -273,7 +273,11 @@ def main(words: list[str] | None = None) -> int:
             result = found.compare(base, mutant)
             red += not result.holds
             said = "survives" if result.holds else outcome_of(result)
-            print(f"{name}.{mutant.name}: {said}", flush=True)
+            lines = zip(
+                ast.unparse(found.tree).splitlines(), ast.unparse(mutant.module).splitlines(), strict=False
+            )
+            was, now = next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
+            print(f"{name}.{mutant.function}: {was.strip()} -> {now.strip()}: {said}", flush=True)
         print(f"{name}: {len(mutants)} changes, {red} red, {len(mutants) - red} survive", flush=True)
     return 0
 
