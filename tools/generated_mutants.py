@@ -192,8 +192,10 @@ def _changes_of_line(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(value + 1)
         case ast.If() | ast.Assign() | ast.AugAssign() | ast.For() | ast.Expr(value=ast.Call()):
             yield ast.Pass()
-    body = getattr(node, "body", None)
-    for number in range(len(body) - 1 if isinstance(body, list) else 0):
+    body: object = getattr(node, "body", None)
+    if not isinstance(body, list):
+        return
+    for number in range(len(body) - 1):
         one, other = body[number : number + 2]
         if not isinstance(other, ast.Return | ast.Raise):
             yield _with(node, body=[*body[:number], other, one, *body[number + 2 :]])
