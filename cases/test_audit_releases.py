@@ -110,6 +110,7 @@ def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None
         assert row.effect in known, (row.model_class, row.rule, row.regime, row.shape)
 
 
+@pytest.mark.slow  # 19 s
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
     with SourceWorker("vllm==0.33.0") as worker:
         classes = {each.model_class: each for each in worker.classes()}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cases.by_day import by_day
 from cases.played import observed
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, graph_budget, plan_incident
@@ -44,7 +45,7 @@ def test_a_replay_on_old_tensors_equals_a_model_without_deepstack() -> None:
 
 
 @pytest.mark.xdist_group("eager")
-@pytest.mark.parametrize("buffer", ["reference", "pr43617"])
+@pytest.mark.parametrize("buffer", by_day(["reference", "pr43617"]))
 def test_growth_costs_a_step_without_a_graph_and_no_compile(buffer: str) -> None:
     steps = played(GROWTH, buffer, "eager/drop_all/full").observation.steps
     assert steps[-1].graphs == 1

@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.played import Played, play_judged
 from cases.selftest.engines.bound_forward import forward_of
 from cases.selftest.models.sequences import SEQUENCES
@@ -109,7 +110,7 @@ def test_one_row_is_broadcast_over_the_whole_buffer_without_inductor(first: Firs
 
 
 @pytest.mark.xdist_group("eager")
-@pytest.mark.parametrize(("arm", "broken"), [("eager", {R.R2}), ("eager/stock", {R.R2, R.R11})])
+@pytest.mark.parametrize(("arm", "broken"), by_day([("eager", {R.R2}), ("eager/stock", {R.R2, R.R11})]))
 def test_where_the_sizes_are_compared_again_the_rows_too_many_are_cut(arm: str, broken: set[Rule]) -> None:
     # With guards kept that comparison is one more graph: for sizes above 1 there are two.
     run = played(granite("hidden"), "granite_full", arm, "cap 64: profile 64; forward 9; forward 1")
@@ -172,7 +173,7 @@ def _rows(answer: Answer | None) -> object:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("release", REVISION_OF)
+@pytest.mark.parametrize("release", by_day(REVISION_OF, count=2))
 def test_revisions_do_what_their_releases_do(release: str) -> None:
     released = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
     ours, model = buffer_named(REVISION_OF[release]), Model.build("qwen3_vl")

@@ -38,17 +38,18 @@ def sizes(*counts: int, first: int = 33) -> Trace:
 EVERY = (9, 2, 1, 0, 17, 1, 0)
 
 
-def marks(family: str, arm: str) -> list[pytest.MarkDecorator]:
-    """Play other families where their sizes are unbacked, the hardest for them; all of it, 25 s, at night."""
+def marks(family: str, arm: str, counts: tuple[int, ...]) -> list[pytest.MarkDecorator]:
+    """Play other families where their sizes are unbacked, the hardest for them; all of it, 30 s, at night."""
     group = pytest.mark.xdist_group(arm.partition("/")[0])
     daily = (family == "qwen3_vl" or "unbacked" in arm) and not arm.startswith("aot_eager")
+    daily &= counts in (EVERY, (9, 1, 17))
     return [group] if daily else [group, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
     ("family", "arm", "counts", "graphs"),
     [
-        pytest.param(family, arm, counts, graphs, marks=marks(family, arm))
+        pytest.param(family, arm, counts, graphs, marks=marks(family, arm, counts))
         for family, arm, counts, graphs in [
             ("qwen3_vl", "eager/stock", EVERY, 3),
             ("qwen3_omni_moe_thinker", "eager/stock", EVERY, 3),
@@ -102,6 +103,7 @@ def traffic() -> Trace:
         pytest.param("pr43617", 2, set(), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow  # 2 s each
 def test_traffic_that_alternates(traffic: Trace, revision: str, graphs: int, broken: set[Rule]) -> None:
     found = played(revision, "eager/stock", traffic, compare=Compare.EAGER)
     # 1 token is a graph of its own; so is None where the buffer answers with it.

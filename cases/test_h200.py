@@ -1,6 +1,7 @@
 """The arm `h200`: decoders whose Triton source for an H200 is interpreted, by output and by row.
 
-Every day one decoder is played; nightly all families, dtypes and shapes, and the incidents that kernels show.
+Nightly, all families, dtypes and shapes, and the incidents that kernels show.  Every day the tests of
+`compile.interpreted` play one graph, and `test_kernels.py` compares kernels of an H200 with their baseline.
 """
 
 import re
@@ -50,6 +51,7 @@ def verdicts(found: JudgedCase, *rules: Rule) -> list[Verdict]:
 MEASURED = (Rule.R0, Rule.R10, Rule.R11, Rule.R14)
 
 
+@pytest.mark.slow  # 16 s
 def test_a_right_buffer_keeps_every_rule_and_no_kernel_reads_more_than_the_step() -> None:
     found = judged("qwen3_vl:opaque")
     assert not found.broken, found.judgements

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.played import Played, play_judged
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.protocols import BufferFactory
@@ -105,6 +106,7 @@ def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
 
 
 @EAGER_BACKEND
+@pytest.mark.slow  # 2 s
 def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) -> None:
     run = played(models["float32"], "pr43617@made_in_bfloat16", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
@@ -174,7 +176,8 @@ SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
 @pytest.mark.network
 @pytest.mark.parametrize("name", VLLM.by_methods)
 @pytest.mark.parametrize(
-    ("release", "on_meta"), [("0.25.1", True), ("0.27.1", True), ("0.28.0", False), ("0.33.0", False)]
+    ("release", "on_meta"),
+    by_day([("0.25.1", True), ("0.27.1", True), ("0.28.0", False), ("0.33.0", False)], lambda row: row[1]),
 )
 def test_released_classes_whose_tower_is_skipped(
     models: dict[str, Model], release: str, name: str, on_meta: bool

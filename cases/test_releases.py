@@ -38,5 +38,6 @@ def test_releases_that_ship_the_fault(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", each(FREE))
+@pytest.mark.slow  # 5 s; one that ships it by day
 def test_releases_that_are_free_of_it(release: str) -> None:
     assert rules_broken(release) == frozenset()

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from cases.by_day import by_day
 from cases.played import observed
 from cases.selftest.workers.processes import has_ended
 from deepstack_harness.catalogue.plans import graph_budget
@@ -75,7 +76,7 @@ def test_so_do_the_ranks_of_other_families(family: str) -> None:
 
 @pytest.mark.parametrize("caller", FAULTY)
 @pytest.mark.parametrize(
-    ("family", "ranks"), [*((one, 2) for one in FAMILIES), ("qwen3_vl", 3), ("qwen3_vl", 4)]
+    ("family", "ranks"), by_day([("qwen3_vl", 4), ("qwen3_vl", 3), *((one, 2) for one in FAMILIES)])
 )
 def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: str, ranks: int) -> None:
     judged = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
@@ -139,6 +140,7 @@ def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
         ("payload_sharded_unpadded", "eager"),
     ],
 )
+@pytest.mark.slow  # 8 s; a payload lost by compiled ranks by day
 def test_compiled_ranks(caller: str, backend: str) -> None:
     # The output is judged by R0 here; every rank builds one graph for all sizes.
     judged = play(f"reference@{caller}", f"{backend}/drop_all/tp2", trace(2))
@@ -184,6 +186,7 @@ STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
 @pytest.mark.parametrize(
     "family", ["qwen3_vl", *(pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES[1:])]
 )
+@pytest.mark.slow  # 3 s
 def test_levels_of_the_second_stage_are_lost_without_an_error(family: str) -> None:
     lost = play("reference@pipeline_loses_levels", "eager/drop_all", STAGES, family)
     assert lost.broken == {Rule.R0}
@@ -198,6 +201,7 @@ def test_levels_that_are_sent_to_their_stage_are_not_lost(family: str) -> None:
     assert last.effect > 1
 
 
+@pytest.mark.slow  # 2 s
 def test_neither_are_they_where_stages_are_compiled() -> None:
     judged = play("reference@pipeline_stages", "eager/drop_all", STAGES)
     assert judged.broken == frozenset()

@@ -30,7 +30,10 @@ def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:
 
 @pytest.mark.parametrize(
     ("revision", "lowest", "highest"),
-    [("pr40932", 0.0, 0.5), pytest.param("pr43617", 1.0, 1.0, marks=pytest.mark.slow)],
+    [
+        ("pr40932", 0.0, 0.5),
+        pytest.param("pr43617", 1.0, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_agreement_with_eager(trace: Trace, revision: str, lowest: float, highest: float) -> None:
     seen, found = served(trace, revision)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,18 +43,19 @@ def unused() -> list[str]:
             used |= set(_WORD.findall(path.read_text()))
     found = []
     reached = {path: set(_reached(tree)) for path, tree in trees.items()}
+    reaching = Counter(name for seen in reached.values() for name in seen)
     for path, tree in trees.items():
         where = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else _FOUND_BY_MODULE[0]
         if where.startswith(_FOUND_BY_MODULE):
             continue
         catalogued = where.startswith("models/")
         names = [node.name for node in _definitions(tree) if not (catalogued and _is_catalogued(node))]
-        elsewhere = {name for other, seen in reached.items() if other != path for name in seen}
         found += [f"{where} {name}" for name in (*names, *_constants(tree.body)) if name not in used]
         found += [
             f"{where} {name}"
             for name in _unused_here(tree)
-            if name in used and not {name, f"{path.stem}.{name}"} & elsewhere
+            if name in used
+            and not any(reaching[way] > (way in reached[path]) for way in (name, f"{path.stem}.{name}"))
         ]
         if path.stem not in used | {"__init__", "__main__"} and "__main__" not in _strings(tree):
             found.append(where)
@@ -63,9 +66,17 @@ def _python(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+@cache
+def _nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return what `ast.walk` yields; the lines of a module are walked once, for themselves and for it."""
+    if isinstance(tree, ast.Module):
+        return [tree, *(node for line in tree.body for node in _nodes(line))]
+    return [*ast.walk(tree)]
+
+
 def _uses(tree: ast.AST) -> Iterator[str]:
     """Yield the texts in which a file can name a definition: names, attributes, imports, strings."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
                 yield name
@@ -79,7 +90,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 
 def _strings(tree: ast.AST) -> set[str]:
     """Return the strings of a file but its docstrings, notes that stand alone under a name, and `__all__`."""
-    nodes = list(ast.walk(tree))
+    nodes = _nodes(tree)
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and "__all__" in _stored(node):
@@ -93,7 +104,7 @@ def _strings(tree: ast.AST) -> set[str]:
 
 def _reached(tree: ast.AST) -> Iterator[str]:
     """Yield how a file names what another one has: `name` where it is imported, else `module.name`."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         match node:
             case ast.ImportFrom(names=names):
                 yield from (alias.name for alias in names)
@@ -118,10 +129,10 @@ def _stored(line: ast.stmt) -> list[str]:
 def _unused_here(tree: ast.Module) -> Iterator[str]:
     """Yield the private names of a module that nothing in it uses but their own definitions."""
     uses = [{word for text in _uses(line) for word in _WORD.findall(text)} for line in tree.body]
-    for number, line in enumerate(tree.body):
-        others = set().union(*uses[:number], *uses[number + 1 :])
+    using = Counter(name for names in uses for name in names)
+    for own, line in zip(uses, tree.body, strict=True):
         names = [*(node.name for node in _definitions(line) if node is line), *_constants([line])]
-        yield from (name for name in names if re.match("_[^_]", name) and name not in others)
+        yield from (name for name in names if re.match("_[^_]", name) and using[name] == (name in own))
 
 
 def _is_catalogued(node: Definition) -> bool:
@@ -136,7 +147,7 @@ def _is_catalogued(node: Definition) -> bool:
 
 def _definitions(tree: ast.AST) -> Iterator[Definition]:
     """Yield the definitions that only our own code can use."""
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if (
             not isinstance(node, Definition)
             or node.name == "_"

@@ -219,6 +219,7 @@ def test_a_recompile_tells_the_guard_that_failed() -> None:
 @fact(
     "torch._dynamo.utils.get_compilation_metrics", "torch_compat/dynamo.py, which clears them for each case"
 )
+@pytest.mark.slow  # 4 s
 def test_the_last_64_compilations_are_kept_and_no_more() -> None:
     from torch._dynamo.utils import get_compilation_metrics
 

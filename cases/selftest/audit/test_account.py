@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_carriers import BASE as DECODER_BASE
 from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, build
@@ -336,7 +337,7 @@ def test_a_new_carrier_that_can_be_driven_is_judged(tmp_path: Path, capsys: Capt
     assert "R1" in last.partition(". ")[0]
 
 
-@pytest.mark.parametrize("words", [[], ["--fail-on", "new"], ["--fail-on", "default"], ["--bisect"]])
+@pytest.mark.parametrize("words", by_day([[], ["--fail-on", "new"], ["--fail-on", "default"], ["--bisect"]]))
 def test_a_new_carrier_that_cannot_be_driven_is_red(
     tmp_path: Path, capsys: Capture, words: list[str]
 ) -> None:

@@ -196,6 +196,7 @@ def _get_deepstack_input_embeds(self, num_tokens):
 """
 
 
+@pytest.mark.slow  # 3 s
 def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path) -> None:
     """As in vllm-omni 0.22 to 0.30: captured with nothing set, get's zero_() covers all rows."""
     file = ModelFile(get=WIPED_ON_REPLAY, more=HANDS_ON.replace("self.language_model", "self.nothing"))
@@ -214,6 +215,7 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
     assert rows[Rule.R3].verdict == "PASS"
 
 
+@pytest.mark.slow  # 2 s
 def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
     with SourceWorker(str(source)) as worker:
         (calling,) = [one for one in worker.classes() if one.model_class == "Calling"]
@@ -243,6 +245,7 @@ def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version
     assert Rule.R1 in verdicts.broken
 
 
+@pytest.mark.slow  # 8 s
 def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "vllm/model_executor/models/broken.py").write_text("deepstack = (\n")
     assert main(["audit", "--vllm", str(source)]) == ExitCode.BROKEN
@@ -267,6 +270,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     assert beside_known(rows, None) == rows
 
 
+@pytest.mark.slow  # 6 s; one behind an adapter by day
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.models.reference:ReferenceBuffer"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
@@ -351,6 +355,7 @@ def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow  # 12 s
 def test_counts_that_are_no_python_int_are_advisory(tmp_path: Path) -> None:
     ran = check(tmp_path, "mine:Strict", "--json", str(tmp_path / "rows.jsonl"))
     assert ran.returncode == ExitCode.HOLDS

@@ -80,6 +80,7 @@ with SourceWorker("vllm==0.22.1") as source:
 """
 
 
+@pytest.mark.slow  # 4 s
 def test_a_worker_reads_what_this_process_has_read(tmp_path: Path) -> None:
     """In a process of its own: the private folder goes when it ends."""
     (tmp_path / "cache").write_text("a file where the folder should be")

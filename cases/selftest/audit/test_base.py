@@ -118,6 +118,22 @@ def test_a_wrong_call_is_refused(
     assert told in capsys.readouterr().err
 
 
+def test_a_named_class_that_cannot_be_driven_any_more_is_no_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A decorator that was meant for the class makes a function that nobody can supply."""
+    root = tree(tmp_path)
+    (file,) = [each for each in root.rglob("*.py") if f"class {QWEN_CLASS}" in each.read_text("utf-8")]
+    text = file.read_text("utf-8")
+    broken = text.replace(".zero_()", ".zero_().nowhere(no_such_name)")
+    assert broken != text
+    file.write_text(broken, "utf-8")
+    assert main(["audit", "--source", str(root), "--class", QWEN_CLASS]) == ExitCode.BROKEN
+    out = capsys.readouterr().out
+    assert "no_such_name" in out
+    assert "1 class not judged" in out
+
+
 def test_a_release_has_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--source", "vllm==0.33.0", "--as", "0.32.0"]) == ExitCode.USAGE
     assert "vllm 0.33.0 has its version: '--as 0.32.0' is for a source tree" in capsys.readouterr().err

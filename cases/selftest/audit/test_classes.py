@@ -124,6 +124,7 @@ def test_evidence_follows_from_the_functions_that_decide(tmp_path: Path, runner:
     assert (rows[Rule.R1].reach, rows[Rule.R1].evidence) == ("default", evidence)
 
 
+@pytest.mark.slow  # 2 s
 def test_an_unknown_reach_says_how_many_orders_were_tried(tmp_path: Path) -> None:
     """A class whose forward cannot be driven: an argument for `latent` holds for driven ones alone."""
     text = str(ModelFile(more=HANDS_ON.replace("self.language_model", "self.nothing")))

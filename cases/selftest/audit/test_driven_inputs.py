@@ -207,6 +207,7 @@ def test_what_cannot_be_driven_is_named_with_its_place() -> None:
     assert results[1].where.startswith(f"{MODELS}/attributes.py:")
 
 
+@pytest.mark.slow  # 5 s
 def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows_file, sarif = tmp_path / "rows.jsonl", tmp_path / "findings.sarif"
     options = ["--json", str(rows_file), "--sarif", str(sarif)]
@@ -219,10 +220,12 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
         assert "the warm-up is given one too" in driven[caller]["detail"]
     assert driven["Ignores"]["driven"] == "not read"
     assert {each["driven"] for each in rows if each["standing"] != Standing.AT_RISK} == {None}
+    assert {(each["evidence"], each["seen"]) for each in rows} == {("read", "")}
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
     assert result.ruleId == "not-driven"
     assert "TimesZero: its input extra" in str(result.message)
     lines = capsys.readouterr().out.splitlines()
     assert any("could not be driven" in line for line in lines)
+    assert "  evidence    read: in no running engine yet" in lines
     assert max(len(line) for line in lines if str(tmp_path) not in line and str(SYNTHETIC) not in line) <= 80

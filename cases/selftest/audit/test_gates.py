@@ -198,6 +198,52 @@ def test_a_finding_that_is_better_is_not_new(better: ClassVerdicts) -> None:
     assert differences(broken(), better) != {}
 
 
+def trace_of(rule: Rule, trace: str, *, effect: Effect | None, steps: tuple[int, ...]) -> BrokenTrace:
+    return BrokenTrace(Regime.LIVE, rule, trace, 1.0, None, effect, steps)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_new"),
+    [
+        (trace_of(Rule.R6, "cap 16: get 2", effect=None, steps=(1,)), False),  # rows were not judged
+        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,)), False),
+        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.PADDING, steps=(1,)), True),
+        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.OUTPUT, steps=(3,)), True),
+        (trace_of(Rule.R2, "cap 16: get 3", effect=Effect.OUTPUT, steps=(1,)), True),
+    ],
+)
+def test_a_trace_that_the_base_broke_before_shows_nothing_new(other: BrokenTrace, is_new: bool) -> None:
+    known = trace_of(Rule.R5, "cap 16: get 1", effect=Effect.OUTPUT, steps=(1,))
+    also = trace_of(Rule.R5, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,))
+    before, now = (
+        replace(class_verdicts(BY_FLAG), broken_traces=traces) for traces in ((known, other), (known, also))
+    )
+    assert bool(differences(now, before)) is is_new
+
+
+@pytest.mark.parametrize(
+    ("above", "was", "is_new"),
+    [
+        (BY_FLAG, Verdict.XFAIL, False),
+        (BY_FLAG, Verdict.PASS, True),  # the class gave its payload before, and kept the rule
+        (replace(BY_FLAG, reach="latent"), Verdict.XFAIL, True),
+        (replace(BY_FLAG, where="vllm/models/qwen3_vl.py:7-9"), Verdict.XFAIL, True),
+        (replace(BY_FLAG, verdict=Verdict.PASS, reach=None), Verdict.XFAIL, True),
+    ],
+)
+def test_a_class_that_gives_its_payload_at_last_shows_the_faults_above_it(
+    above: Row, was: Verdict, is_new: bool
+) -> None:
+    gave, gives = row(Rule.R1, was, "default"), row(Rule.R1, Verdict.PASS)
+    shown = replace(class_verdicts(BY_FLAG, gives), model_class="Derived")
+    found = replace(
+        audited(KEPT), classes=(shown,), members={"Derived": MEMBER}, derived_from={"Derived": ["Qwen3VL"]}
+    )
+    there = seen([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
+    result = judge_gate([found], Gate.FLAG, Base("main", there, {"Derived": MEMBER, "Qwen3VL": MEMBER}))
+    assert bool([each for each in result.failing if each.rule is Rule.R5]) is is_new
+
+
 def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> None:
     tested = [replace(row(rule, Verdict.PASS), chances=9) for rule in (Rule.R2, Rule.R4, Rule.R5)]
     base = base_with(*tested)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.audit.hostile_sources import MECHANISMS, source
 from cases.selftest.engines.synthetic_vllm import COUNTED, Vllm
 from deepstack_harness.audit.source_worker import SourceWorker
@@ -53,7 +54,7 @@ def left_behind() -> set[str]:
 @pytest.mark.usefixtures("fork_server", "short_limits_and_own_folder")
 @pytest.mark.parametrize(
     "mechanism",
-    [name if name in DAILY else pytest.param(name, marks=SLOW) for name in MECHANISMS],
+    by_day([name if name in DAILY else pytest.param(name, marks=SLOW) for name in MECHANISMS]),
 )
 def test_it_has_its_verdict_and_leaves_nothing(
     mechanism: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -106,6 +106,7 @@ def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.endswith("maybe_execute_in_parallel: free of incident 36795\n")
 
 
+@pytest.mark.slow  # 2 s
 def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture) -> None:
     root = write_systems(tmp_path, ranges=WRAPS, streams=OUTSIDE)
     assert main(["repro", "40143", "--vllm", str(root)]) == ExitCode.BROKEN
@@ -147,6 +148,7 @@ def audited(root: Path, path: Path) -> dict[str, dict[str, object]]:
     return {row["model_class"]: row for row in rows if row["system"] not in ("account", "deepstack")}
 
 
+@pytest.mark.slow  # 2 s
 def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
     root = Vllm("0.19.1", QWEN).tree(write_systems(tmp_path / "vllm", ranges=WRAPS, streams=STREAM_FILE))
     rows = audited(root, tmp_path / "rows.jsonl")

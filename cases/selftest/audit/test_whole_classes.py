@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines import synthetic_by_token as by_token
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_vllm import line_of
@@ -31,7 +32,7 @@ def broken_rows(verdicts: ClassVerdicts) -> list[Row]:
     return [row for row in verdicts.rows if row.verdict in BROKEN]
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", by_day(RIGHT, count=4))
 def test_a_right_class_is_kept_however_it_is_written(tmp_path: Path, name: str) -> None:
     verdicts = judged(tmp_path, RIGHT[name])
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
@@ -39,7 +40,7 @@ def test_a_right_class_is_kept_however_it_is_written(tmp_path: Path, name: str) 
     assert verdicts.kept >= {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"}
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", by_day(WRONG, lambda name: (WRONG[name].breaks, WRONG[name].regime)))
 def test_what_the_whole_class_breaks_is_broken_though_its_methods_keep_it(tmp_path: Path, name: str) -> None:
     written = WRONG[name]
     verdicts = judged(tmp_path, written)
@@ -77,7 +78,7 @@ def judged_by_token(root: Path, text: str) -> ClassVerdicts:
         return judge_class(audited, worker)
 
 
-@pytest.mark.parametrize("name", by_token.RIGHT)
+@pytest.mark.parametrize("name", by_day(by_token.RIGHT))
 def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) -> None:
     verdicts = judged_by_token(tmp_path, by_token.RIGHT[name])
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
@@ -85,7 +86,7 @@ def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) ->
     assert {row.family for row in verdicts.rows if row.rule is Rule.R2} == {"gemma4"}
 
 
-@pytest.mark.parametrize("name", by_token.WRONG)
+@pytest.mark.parametrize("name", by_day(by_token.WRONG))
 def test_rows_that_are_looked_up_by_token_and_lost_are_told(tmp_path: Path, name: str) -> None:
     text, rule = by_token.WRONG[name]
     rows = broken_rows(judged_by_token(tmp_path, text))
@@ -122,6 +123,7 @@ def with_mixin(root: Path, bases: str = "DeepstackMixin, NoSuchBase") -> Path:
     return root
 
 
+@pytest.mark.slow  # 2 s
 def test_a_mixin_in_another_module_is_no_fault(tmp_path: Path) -> None:
     with InProcessWorker(str(with_mixin(tmp_path))) as worker:
         classes = worker.classes()

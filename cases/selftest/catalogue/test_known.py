@@ -20,6 +20,7 @@ from deepstack_harness.catalogue.known import (
     Seen,
     known_rules_of,
     link_of,
+    seen_input,
     state_of,
 )
 from deepstack_harness.catalogue.orders import covers
@@ -27,7 +28,7 @@ from deepstack_harness.cli.main import build_parser
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Effect, Shape
+from deepstack_harness.contract.verdicts import Effect, Evidence, Shape
 from deepstack_harness.errors import UsageError
 
 KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
@@ -316,3 +317,14 @@ def test_who_asks_for_a_report_of_no_incident_is_told_why() -> None:
 )
 def test_a_report_of_the_same_fault_finds_its_incident(alias: str, incident: str) -> None:
     assert find(alias).id == incident
+
+
+def test_an_input_that_a_running_engine_showed_has_that_evidence_in_its_releases_only() -> None:
+    wanted = "MossQwen3Model", "deepstack_input_embeds"
+    seen = seen_input("vllm", Version("0.32.0+cpu"), *wanted)
+    assert seen is not None
+    assert seen.evidence is Evidence.ENGINE
+    assert "0.32.0 on a CPU, V1 runner" in seen.seen
+    assert seen_input("vllm", Version("0.31.0"), *wanted) is None
+    assert seen_input("vllm", None, *wanted) is None
+    assert seen_input("vllm", Version("0.32.0"), "MossQwen3Model", "positions") is None

@@ -197,6 +197,7 @@ def test_right_buffers_of_live_use_keep_everything_live(name: str) -> None:
     assert broken(name, LIVE) == set()
 
 
+@pytest.mark.slow  # 8 s
 def test_a_short_part_of_it_on_the_reference() -> None:
     short = tuple(text for text in thorough_traces() if text.count(";") < 18 and "8192" not in text)
     assert len(short) > 20

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from cases.by_day import by_day
 from cases.selftest.catalogue.written_scripts import FAMILY, MARK, WRITTEN, family_of, run_scripts, with_trace
 from cases.selftest.engines.synthetic_vllm import ModelFile, Vllm, write_compiling
 from deepstack_harness.catalogue.incidents import Incident, catalogue, find
@@ -102,7 +103,7 @@ def test_the_header_says_what_is_needed_beyond_the_usual() -> None:
 @pytest.mark.parametrize(
     "command",
     # B905: a zip that must be strict is noise in an issue.
-    [["check", "--select", "B,E,F,I,UP,W", "--ignore", "B905"], ["format", "--diff"]],
+    by_day([["check", "--select", "B,E,F,I,UP,W", "--ignore", "B905"], ["format", "--diff"]]),
     ids=["check", "format"],
 )
 def test_a_linter_and_a_formatter_have_nothing_to_say(command: list[str], tmp_path: Path) -> None:
@@ -235,6 +236,7 @@ def test_our_buffers_are_inlined(tmp_path: Path) -> None:
     assert [text for text in texts.values() if "harness" in text] == []
 
 
+@pytest.mark.slow  # 8 s
 def test_an_upstream_class_is_read_from_the_users_copy(tmp_path: Path) -> None:
     Vllm(qwen=str(ModelFile(get=GET))).tree(tmp_path)
     text = program("cap 16: set 9; get 9; clear 9; get 4", Rule.R1, UPSTREAM)

@@ -83,6 +83,7 @@ def test_a_script_exits_1_with_its_fault_and_0_with_its_fix(numbers: list[str], 
 
 
 @pytest_files_in_groups
+@pytest.mark.slow  # 5 s; one is run by test_cli.py by day
 def test_every_test_of_the_pytest_files_is_red(numbers: list[str], tmp_path: Path) -> None:
     texts = pytest_files(numbers)
     ran = run_pytest(tmp_path, texts)

@@ -10,8 +10,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from deepstack_harness.catalogue.affected import Sighting, every_sighting
-from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.affected import Sighting, every_sighting, sightings_of
+from deepstack_harness.catalogue.incidents import Incident, catalogue, find
+from deepstack_harness.catalogue.known import KNOWN_FAILURES, UNREPORTED, KnownFailure, known_rules_of
 from deepstack_harness.cli.affected import command_of
 from deepstack_harness.cli.main import build_parser, main
 from deepstack_harness.cli.repro import _families_of_sources
@@ -68,7 +69,8 @@ def test_a_release_is_answered_with_a_code_and_a_verdict(
 def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
-    *faults, answer = rows(path)
+    *found, answer = rows(path)
+    faults = [each for each in found if each["kind"] == "affected"]
     first = faults[0]
     assert (first["incident"], first["reach"], first["evidence"]) == ("43602", "default", "engine")
     assert first["effects"] == ["output"]
@@ -127,6 +129,49 @@ def test_a_command_is_one_that_judges_the_release(sighting: Sighting) -> None:
             # Raises where the classes of that engine have not the fault's methods; nothing is fetched.
             assert _families_of_sources(find(words[1]), find(words[1]).families, open_source(args.source))
     assert judges <= (sighting.releases.package in {engine.package.name for engine in ENGINES})
+
+
+RELEASES = ("vllm==0.19.1", "vllm==0.22.1", "vllm==0.33.0", "vllm-omni==0.20.0", "sglang==0.5.23")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_affected_show_and_audit_have_the_same_facts(release: str, tmp_path: Path, capsys: Capture) -> None:
+    """Every class and rule that `audit` takes as known is one of `affected` and of `show`, and no others."""
+    package, _, number = release.partition("==")
+    version, path = Version(number), tmp_path / "rows.jsonl"
+    main(["affected", release, "--json", str(path), "--quiet"])
+    listed = {str(each["model_class"]): each["rules"] for each in rows(path) if each["kind"] == "class"}
+    names = {name for each in KNOWN_FAILURES.entries if each.package == package for name in each.classes}
+    audited = {name: known_rules_of(package, version, name) for name in names}
+    assert listed == {name: rules for name, rules in audited.items() if rules}
+    for name, rules in audited.items():
+        code = main(["affected", release, "--model", name, "--json", str(path), "--quiet"])
+        assert not rules or code == ExitCode.BROKEN, name
+        capsys.readouterr()
+        for rule in rules:
+            assert main(["show", rule]) == ExitCode.HOLDS
+            assert name in capsys.readouterr().out
+    for reference in {each for rules in audited.values() for each in rules.values()} - {UNREPORTED}:
+        assert main(["show", reference]) == ExitCode.HOLDS
+        shown = capsys.readouterr().out
+        assert all(name in shown for name, rules in audited.items() if reference in rules.values())
+
+
+@pytest.mark.parametrize("incident", catalogue(), ids=lambda each: each.id)
+def test_an_incident_of_a_release_is_not_without_releases(incident: Incident, capsys: Capture) -> None:
+    main(["show", incident.id])
+    none = "no release is known to have it" in capsys.readouterr().out
+    assert none is not bool(sightings_of(incident) or failures_of(incident))
+
+
+def failures_of(incident: Incident) -> list[KnownFailure]:
+    return [each for each in KNOWN_FAILURES.entries if each.reference in incident.references]
+
+
+def test_no_known_failure_is_of_a_class_before_its_first_release() -> None:
+    """Cosmos3 came with 0.23.0: an earlier release has no such class."""
+    (old,) = (each for each in KNOWN_FAILURES.entries if each.reference == "vllm 41485")
+    assert "Cosmos3ForConditionalGeneration" not in old.classes
 
 
 def test_nothing_that_is_heavy_is_imported() -> None:

@@ -77,6 +77,7 @@ def test_the_help_says_what_thorough_adds(capsys: pytest.CaptureFixture[str]) ->
     assert "capacity 8192" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow  # 8 s; `fuzz` of one by day
 def test_an_exception_without_a_text_breaks_no_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{MODULE}:RejectsWithoutText"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
@@ -95,6 +96,7 @@ def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow  # 10 s
 def test_a_buffer_that_needs_shared_memory_is_judged_by_what_it_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.workers.processes import Witness
 from deepstack_harness.cli import main as cli
 from deepstack_harness.cli.output import Output, OutputLost
@@ -38,7 +39,7 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", by_day([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], count=2))
 @pytest.mark.parametrize("more", [[], ["--bisect"]])
 def test_a_signal_ends_the_process_with_that_signal_and_its_workers_with_it(
     number: signal.Signals, more: list[str], witness: Witness
@@ -145,7 +146,7 @@ def without_torch(folder: Path, text: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
 
 
-@pytest.mark.parametrize("kind", [*BROKEN, "missing"])
+@pytest.mark.parametrize("kind", by_day(["missing", *BROKEN]))
 @pytest.mark.parametrize("words", [["repro", "41485"], ["doctor"]])
 def test_without_a_working_torch_it_says_how_to_install_one(
     kind: str, words: list[str], tmp_path: Path

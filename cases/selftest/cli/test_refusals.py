@@ -216,6 +216,7 @@ def test_a_wrong_call_is_answered_with_one_sentence(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, so asking for one is no mistake")
 @pytest.mark.parametrize("refusal", WITHOUT_GPU, ids=str)
+@pytest.mark.slow  # 5 s
 def test_a_missing_gpu_is_the_machines_fault(refusal: Refusal, capsys: pytest.CaptureFixture[str]) -> None:
     refuse(refusal, capsys)
 
@@ -245,6 +246,7 @@ def test_a_call_that_is_wrong_by_its_words_costs_no_torch_and_makes_no_file(tmp_
 """Python reads no number of more than 4,300 digits."""
 
 
+@pytest.mark.slow  # 4 s
 def test_the_largest_counts_are_read() -> None:
     text = f"cap {MOST_TOKENS}: set 1; get -{MOST_TOKENS}"
     assert str(Trace.parse(text)) == text

@@ -210,6 +210,7 @@ def test_the_last_line_names_the_rules_that_the_table_has(
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"shown: {sentence}")
 
 
+@pytest.mark.slow  # 22 s
 def test_faulty_revisions_that_break_different_rules_are_told_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -232,6 +233,7 @@ def test_a_class_is_found_without_its_name(tmp_path: Path) -> None:
     assert "SoundDecoder" in row.detail
 
 
+@pytest.mark.slow  # 3 s
 def test_a_right_class_is_judged_and_free(tmp_path: Path) -> None:
     faults = find_faults(str(write_carrier(tmp_path, RIGHT_CARRIERS["list"])), lambda _: None)
     assert (faults.faulty, [row.verdict for row in faults.judged]) == ((), [Verdict.PASS])
@@ -249,6 +251,7 @@ def test_releases_of_a_range(since: str | None, until: str | None, chosen: list[
     assert [str(version) for version in choose_releases(RELEASES, since, until)] == chosen
 
 
+@pytest.mark.slow  # 4 s
 def test_since_when_and_until_when(tmp_path: Path) -> None:
     wrong = find_faults(str(write_carrier(tmp_path, NONE_UNTIL_THE_FIRST["list"])), lambda _: None)
     free = SourceFaults("free", (), ())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.play.written_programs import run_script, why_not_shown
@@ -112,13 +113,16 @@ def test_a_late_argument_is_named_with_the_guard(mine: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("name", "arm", "line"),
-    [
-        ("by_function", "eager/drop_all", "step 2: compiled is "),
-        ("replayed", "eager/full", "step 2: replayed is "),
-        ("alias", "eager/drop_all", "step 2: compiled is "),
-        ("padded", "eager/drop_all", "step 2: other neutral rows change the answer by "),
-        ("in_stages", "eager/drop_all", "step 2: the answers of its parts are "),
-    ],
+    by_day(
+        [
+            ("by_function", "eager/drop_all", "step 2: compiled is "),
+            ("replayed", "eager/full", "step 2: replayed is "),
+            ("alias", "eager/drop_all", "step 2: compiled is "),
+            ("padded", "eager/drop_all", "step 2: other neutral rows change the answer by "),
+            ("in_stages", "eager/drop_all", "step 2: the answers of its parts are "),
+        ],
+        lambda row: row[1],
+    ),
 )
 def test_a_written_program_was_seen_to_show_the_finding(
     name: str, arm: str, line: str, mine: Path, capsys: pytest.CaptureFixture[str]
@@ -156,11 +160,13 @@ def test_steps_that_show_nothing_are_not_green(capsys: pytest.CaptureFixture[str
     assert "my_steps:alike: nothing was put to the test" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # 2 s
 def test_a_third_member_says_what_else_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["steps", "my_steps:in_stages", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
     assert "I5 ownership broken under eager, eager/drop_all (and 1 later step)" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # 2 s
 def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["steps", "my_steps:score", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
     shown = capsys.readouterr().out

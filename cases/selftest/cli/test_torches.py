@@ -51,6 +51,7 @@ def test_a_wrong_call_makes_nothing(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow  # 17 s
 def test_a_torch_that_cannot_be_had_is_told_and_the_others_are_played(
     listed: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_torch_that_cannot_be_had_is_told_and_the_others_are_played(
     assert main([*again, "--resume"]) == ExitCode.HOLDS
 
 
+@pytest.mark.slow  # 2 s; that of `run` by day
 def test_an_interrupted_run_prints_the_command_that_continues_it(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:

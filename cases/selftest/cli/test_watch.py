@@ -75,13 +75,15 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     assert (guard["name"], guard["class"], guard["first_call"], guard["calls"]) == ("extra", "decides", 3, 2)
 
 
-@pytest.mark.parametrize("method", ["spawn", pytest.param("fork", marks=pytest.mark.slow)])
+@pytest.mark.slow  # 5 s each; children are watched in test_which_failures_fail by day
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_child_is_watched(folder: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["watch", "--", sys.executable, "child.py", method, "wrong"]
     assert main(words) == ExitCode.BROKEN
     assert "Net.forward: `extra` was None when compiled" in capfd.readouterr().out
 
 
+@pytest.mark.slow  # 5 s
 def test_rows_have_stdout_for_themselves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "prints.py").write_text("print('ready', flush=True)\n" + PROGRAM)
     assert main(["watch", "--json", "-", "--", sys.executable, "prints.py", "wrong"]) == ExitCode.BROKEN
@@ -90,6 +92,7 @@ def test_rows_have_stdout_for_themselves(folder: Path, capfd: pytest.CaptureFixt
     assert "ready" in err
 
 
+@pytest.mark.slow  # 5 s; a status of 137 by day
 def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "ends.py").write_text("import runpy, sys\nrunpy.run_path('program.py')\nsys.exit(7)\n")
     assert main(["watch", "--", sys.executable, "ends.py", "wrong"]) == 7
@@ -100,9 +103,10 @@ def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.Captu
     ("code", "sentence"),
     [
         ("print(1)", "nothing watched: 0 processes loaded torch.compile"),
-        (
+        pytest.param(
             "import torch._dynamo",
             "nothing watched: 1 process loaded torch.compile, and no region was compiled",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -116,8 +120,7 @@ def test_where_nothing_was_watched_it_is_not_green(
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have loaded torch")
 def test_a_child_that_was_not_reached_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "parent.py").write_text(
-        "import runpy, subprocess, sys\nrunpy.run_path('program.py')\n"
-        "subprocess.run([sys.executable, '-E', 'waits.py'], check=True)\n"
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-E', 'waits.py'], check=True)\n"
     )
     (folder / "waits.py").write_text("import torch, time\ntime.sleep(1.5)\n")
     assert main(["watch", "--", sys.executable, "parent.py"]) == ExitCode.MACHINE
@@ -126,6 +129,7 @@ def test_a_child_that_was_not_reached_is_told(folder: Path, capfd: pytest.Captur
     assert "-E waits.py" in told
 
 
+@pytest.mark.slow  # 5 s; its counts by day
 def test_a_process_that_is_killed_has_told_what_it_saw(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +154,7 @@ def test_the_counts_of_a_process_that_is_killed_are_whole(
     assert "float32 tensor [3] on cpu in 10 of 25 calls" in capfd.readouterr().out
 
 
+@pytest.mark.slow  # 7 s
 def test_a_child_that_is_killed_takes_nothing_along(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """An engine ends its workers with a signal; what they saw counts, and their end does not."""
     (folder / "child.py").write_text(
@@ -187,6 +192,7 @@ def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
     )
 
 
+@pytest.mark.slow  # 7 s; forks of `runs` by day
 def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,6 +143,19 @@ def test_a_size_has_its_line_and_what_was_assumed() -> None:
     assert to_do.startswith("  to do: take the decision on x.shape[0] before the compiled call")
 
 
+def test_of_equal_sizes_the_one_that_the_line_reads_is_named() -> None:
+    """Sizes that were equal when compiled are one symbol, which torch calls by its first source."""
+
+    def step(ids: Tensor, positions: Tensor) -> Tensor:
+        ids = ids + 1
+        return ids * 3 if positions.shape[0] > 16 else ids + positions[0]
+
+    found = watched(step, (rows(20), rows(20)), (rows(9), rows(9)))
+    (guard,) = found.decisive
+    assert guard.name == "positions.shape[0]"
+    assert guard.rule == "17 <= L['positions'].size()[0]"
+
+
 def test_a_size_without_a_line_says_so() -> None:
     found = watched(lambda x, y: (x + 1, y + 1), (rows(8), rows(8)), (rows(8), rows(5)))
     guard = found.regions[0].failed["L['y'].size()[0] == L['x'].size()[0]", "SHAPE_ENV"]

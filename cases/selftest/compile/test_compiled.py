@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.played import Played, play_judged
 from cases.selftest.play.playing import case_of, observe
 from cases.shallow import shallow
@@ -114,7 +115,7 @@ def sizes(*counts: int, first: str = "profile 16") -> str:
 
 
 @ON_EAGER
-@pytest.mark.parametrize("guards", ["stock", "drop_all"])
+@pytest.mark.parametrize("guards", by_day(["stock", "drop_all"]))
 def test_unbacked_sizes_are_one_graph_down_to_1(guards: str) -> None:
     found = played(WRITTEN_OUT, f"eager/{guards}/mark_unbacked", sizes(5, 9, 2, 1))
     assert (found.graphs, found.broken) == (1, set())
@@ -122,12 +123,14 @@ def test_unbacked_sizes_are_one_graph_down_to_1(guards: str) -> None:
 
 
 @ON_EAGER
+@pytest.mark.slow  # 4 s
 def test_empty_tensors_are_another_graph_where_guards_look_at_strides() -> None:
     found = played(WRITTEN_OUT, "eager/stock/mark_unbacked", sizes(9, 0, 1))
     assert (found.graphs, found.case.graph_budget, found.broken) == (2, 2, set())
 
 
 @ON_EAGER
+@pytest.mark.slow  # 3 s
 def test_unbacked_sizes_that_differ_raise_where_others_broadcast() -> None:
     # Traced with one row of payload for one token, then one row for nine tokens.
     trace = sizes(9, first="profile 1")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.cli import kernels as command
 from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
@@ -264,7 +265,8 @@ def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
 
 
 @pytest.mark.skipif(bool(why_not()), reason="no triton that generates code for an H200")
-@pytest.mark.parametrize("words", [[], ["--execute"]])
+@pytest.mark.parametrize("words", by_day([["--execute"], []]))
+@pytest.mark.slow  # 10 s
 def test_code_for_a_gpu_has_the_source_of_every_kernel(words: list[str], tmp_path: Path) -> None:
     sizes = ["--capacity", "16", "--tokens", "5", "--layers", "3"]
     assert main(["kernels", "--target", "h200", *sizes, *words, "--quiet", "--code", str(tmp_path)]) == 0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.selftest.compile.late_programs import (
     AOT_WRONG,
     INDUCTOR_WRONG,
@@ -49,11 +50,14 @@ def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool 
 
 @pytest.mark.parametrize(
     ("program", "start"),
-    [
-        *((each, compile_without_guards) for each in LATE_WRONG),
-        *((each, compile_by_aot) for each in AOT_WRONG),
-        *(pytest.param(each, compile_kernels, marks=pytest.mark.slow) for each in INDUCTOR_WRONG),
-    ],
+    by_day(
+        [
+            *((each, compile_without_guards) for each in LATE_WRONG),
+            *((each, compile_by_aot) for each in AOT_WRONG),
+            *(pytest.param(each, compile_kernels, marks=pytest.mark.slow) for each in INDUCTOR_WRONG),
+        ],
+        count=12,
+    ),
     ids=name_of,
 )
 def test_a_late_failure_is_found_by_its_name(program: Program, start: Compile) -> None:
@@ -65,7 +69,7 @@ def test_a_late_failure_is_found_by_its_name(program: Program, start: Compile) -
     assert all(guard.effect.distance for guard in watched.decisive), watched.report()
 
 
-@pytest.mark.parametrize("start", [compile_without_guards, compile_by_aot], ids=name_of)
+@pytest.mark.parametrize("start", by_day([compile_without_guards, compile_by_aot], count=12), ids=name_of)
 @pytest.mark.parametrize("program", [*LATE_RIGHT, autocast, new_tensor_of_the_default_dtype], ids=name_of)
 def test_nothing_decides_in_a_right_program(program: Program, start: Compile) -> None:
     watched, differs = watched_run(program, start)

@@ -39,6 +39,7 @@ def rows() -> list[Measured]:
     return time_payload(PayloadWork("tiny", "eager", "cpu", (1, 4), 2))
 
 
+@pytest.mark.slow  # 6 s
 def test_each_mode_step_and_form_is_timed_against_a_step_without_a_payload(rows: list[Measured]) -> None:
     places = [
         (row.conditions["tokens"], row.conditions["arm"], row.conditions["step"], row.conditions["form"])

@@ -135,6 +135,7 @@ def test_saved_with_a_payload_it_raises_on_none(qwen: Model, reloaded: Reloaded,
     assert Path(caught.value.where.rpartition(":")[0]).name == "qwen3_vl.py"
 
 
+@pytest.mark.slow  # 2 s
 def test_saved_with_three_levels_it_raises_on_two(qwen: Model, reloaded: Reloaded) -> None:
     with pytest.raises(RaisedElsewhere, match="tuple index out of range") as caught:
         call(reloaded(3), inputs_of(qwen, 9, 2))
@@ -147,6 +148,7 @@ def test_the_same_structure_is_right_at_every_size(qwen: Model, reloaded: Reload
     assert torch.equal(call(reloaded(3), inputs), eager(qwen, inputs))
 
 
+@pytest.mark.slow  # 1 s
 def test_operators_of_the_decoder_are_there_before_the_artifact() -> None:
     model = Model.build("qwen3_vl:opaque")
     inputs = inputs_of(model, 9, 3)
@@ -184,6 +186,7 @@ def test_kept_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloa
         pytest.param(GuardPolicy.SHAPE_ENV_ONLY, 1, torch.float32, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow  # 2 s
 def test_guards_on_tensors_and_shapes_miss_it(
     qwen: Model, reloaded: Reloaded, guards: GuardPolicy, tokens: int, dtype: torch.dtype
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_guard_on_what_did_not_travel_is_no_finding() -> None:
 # Fresh, and nothing mixed up
 
 
+@pytest.mark.slow  # 2 s
 def test_two_artifacts_keep_apart(qwen: Model, reloaded: Reloaded) -> None:
     inputs = inputs_of(qwen, 9, 3)
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases.by_day import by_day
 from cases.played import observed
 from deepstack_harness.catalogue.buffers import CORRECT
 from deepstack_harness.contract.arm import ArmSpec
@@ -15,7 +16,8 @@ DAILY = {"one_tensor", "interleaved", "lazy"}
 
 @pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize(
-    "name", [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in CORRECT]
+    "name",
+    by_day([name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in CORRECT]),
 )
 def test_no_guard_fails_that_decides(name: str) -> None:
     case = Case("qwen3_vl", registered(name), TRACE, ArmSpec.parse("eager/drop_all"))

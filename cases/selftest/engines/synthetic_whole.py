@@ -7,7 +7,7 @@ from the contract's text, before the code that judges them.
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -114,7 +114,8 @@ def forward(body: str) -> str:
 class WholeClass:
     """A class: its `embed_input_ids` and `forward`, and the rule that they break, if there is one.
 
-    `regime` is that of the rule; a class whose fault is `captured` keeps all rules in live use.
+    `regime` is that of the rule; a class whose fault is `captured` keeps all rules in live use.  `renamed`
+    has texts of its members, each with the one in its place.
     """
 
     forward: str = FORWARD
@@ -123,6 +124,7 @@ class WholeClass:
     breaks: Rule | None = None
     regime: Regime = Regime.LIVE
     init: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """The text of its file."""
@@ -130,6 +132,8 @@ class WholeClass:
         for line in self.init:
             storage = storage.replace("    self.visual =", f"    {line}\n    self.visual =")
         members = "\n".join(filter(None, [storage, self.embed, self.forward, self.more]))
+        for old, new in self.renamed.items():
+            members = members.replace(old, new)
         return HEADER + textwrap.indent(members, "    ")
 
     def write(self, root: Path) -> Path:
@@ -154,6 +158,23 @@ _GET, _CLEAR = "self._get_deepstack_input_embeds", "self._clear_deepstack_input_
 RIGHT: Mapping[str, WholeClass] = MappingProxyType(
     {
         "plain": WholeClass(),
+        "methods of other names": WholeClass(
+            renamed={
+                "_get_deepstack_input_embeds": "_rows_of_step",
+                "_clear_deepstack_input_embeds": "_forget",
+            }
+        ),
+        "storage and methods of other names": WholeClass(
+            renamed={
+                "self.deepstack_input_embeds": "self._rows",
+                "_get_deepstack_input_embeds": "rows_for",
+                "_set_deepstack_input_embeds": "write_rows",
+                "_clear_deepstack_input_embeds": "end_of_rows",
+            }
+        ),
+        "storage beside another one that nothing uses": WholeClass(
+            init=("self.aaa = [torch.zeros(1, self.width) for _ in range(self.levels)]",)
+        ),
         "clears in finally": WholeClass(
             forward(f"""\
         payload = {_GET}({_N})

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, RIGHT, write_carrier
 from deepstack_harness.audit.classes import COMPILED_TRACE
 from deepstack_harness.contract.arm import ArmSpec
@@ -194,7 +195,7 @@ def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Dist
     assert isinstance(family, TextFamily), family
     assert isinstance(forward, ForwardClass)
     decoder = family.build(dtype=torch.float32, device=CPU, seed=0)
-    probe = NumericsProbe(decoder, family.levels, family.hidden)
+    probe = NumericsProbe(decoder, family.levels, family.hidden, each_level=True)
     case = Case("qwen3_vl", only.buffer, COMPILED_TRACE, ArmSpec.parse(f"eager/{guards}"))
     seen = play(case, Model(family, decoder, probe, torch.float32, CPU), forward)
     (said,) = [each for each in judge_all(ObservedCase(case, seen)) if each.rule is Rule.R0]
@@ -203,7 +204,7 @@ def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Dist
     return said, apart
 
 
-@pytest.mark.parametrize("container", NONE_UNTIL_THE_FIRST)
+@pytest.mark.parametrize("container", by_day(NONE_UNTIL_THE_FIRST, count=2))
 def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str, tmp_path: Path) -> None:
     said, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST[container]))
     assert said.verdict is Verdict.FAIL
@@ -212,12 +213,26 @@ def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str,
     assert apart.no_deepstack == 0.0
 
 
-@pytest.mark.parametrize("container", RIGHT)
+@pytest.mark.parametrize("container", by_day(RIGHT))
 def test_zeros_in_the_profile_run_keep_the_payload(container: str, tmp_path: Path) -> None:
     said, apart = judged(found(tmp_path, RIGHT[container]))
     assert said.verdict is Verdict.PASS
     assert apart.eager == 0.0
     assert apart.effect > 1.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "dropped"),
+    [
+        ("LEVELS_IN(side_rows)", "len(side_rows) - 1", "1 level (2) of 3"),
+        ("ROWS_OF(side_rows, number)", "side_rows[0]", "2 levels (1, 2) of 3"),
+        ("ROWS_OF(side_rows, number)", "side_rows[number] * (number != 1)", "1 level (1) of 3"),
+    ],
+)
+def test_a_text_model_that_drops_a_level_is_wrong(old: str, new: str, dropped: str, tmp_path: Path) -> None:
+    said, apart = judged(found(tmp_path, {**RIGHT["list"], old: new}))
+    assert (said.verdict, apart.eager) == (Verdict.FAIL, 0.0)
+    assert f"{dropped} have no influence on the output" in said.detail
 
 
 def test_kept_guards_see_the_payload(tmp_path: Path) -> None:

@@ -358,18 +358,29 @@ def test_what_cannot_be_supplied_is_refused(tmp_path: Path, file: ModelFile, at:
     assert re.match(f"{path}:{line_of(str(file), at)}: " if at else path, said), said
 
 
-@pytest.mark.parametrize("kept", ["", "{'first': 0}", "[1]", "3"])
-def test_rows_kept_elsewhere_are_refused(tmp_path: Path, kept: str) -> None:
+@pytest.mark.parametrize("other", ["", "{'first': 0}", "[1]", "3", "[torch.zeros(3, 8)]"])
+def test_rows_may_have_any_name(tmp_path: Path, other: str) -> None:
     file = ModelFile()
     moved = {
         part: getattr(file, part).replace("self.deepstack_input_embeds", "self.rows_of_levels")
         for part in ("init", "get", "set", "clear")
     }
-    if kept:
-        moved["init"] += f"    self.deepstack_input_embeds = {kept}\n"
+    if other:
+        moved["init"] += f"    self.deepstack_input_embeds = {other}\n"
         moved["clear"] += "    self.deepstack_input_embeds\n"
-    with pytest.raises(UsageError, match=r"keeps no rows per level in self\.deepstack_input_embeds"):
-        bound(tmp_path, replace(file, **moved))
+    made = bound(tmp_path, replace(file, **moved))(16, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+    assert made.capacity == 16
+
+
+def test_rows_that_are_no_levels_are_refused(tmp_path: Path) -> None:
+    file = ModelFile()
+    parts = ("init", "get", "set", "clear")
+    stored = {
+        part: getattr(file, part).replace("self.deepstack_input_embeds", "self.rows[0]") for part in parts
+    }
+    stored["init"] = stored["init"].replace("self.rows[0] = ", "self.rows = [[]]; self.rows[0] = ")
+    with pytest.raises(UsageError, match=r"keeps no rows per level in self\.filled or self\.rows"):
+        bound(tmp_path, replace(file, **stored))
 
 
 def test_a_fault_of_the_buffer_is_not_refused(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_stale_rows_are_counted_and_placed(stale: ClassVerdicts) -> None:
     assert row.detail.endswith("3 orders of the engine tried")
 
 
+@pytest.mark.slow  # 5 s
 def test_a_buffer_that_refuses_and_zeroes_keeps_every_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, fastdeploy_files(RIGHT))
     assert not verdicts.broken

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.selftest.models.sequences import SEQUENCES, Read
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass
@@ -80,7 +81,7 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
     return counts
 
 
-@pytest.mark.parametrize("model", VLLM.by_methods)
+@pytest.mark.parametrize("model", by_day(VLLM.by_methods, count=4))
 def test_sequences(source: Source, model: str) -> None:
     bound = methods_of(source, model)
     assert bound.model_class == VLLM.by_methods[model].class_name

@@ -147,6 +147,7 @@ def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], said: str
     assert said in str(refusal)
 
 
+@pytest.mark.slow  # 3 s
 def test_a_command_judges_splitters_beside_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
@@ -278,16 +279,19 @@ def test_reference_answers_every_question_rightly() -> None:
 
 @pytest.mark.parametrize(
     ("buffer", "rule"),
-    [
-        ("pr40145", "R2"),
-        ("pr43617", "R4"),
-        ("refuses_padding", "R2"),
-        ("refuses_full_capacity", "R2"),
-        ("clear_checks_padded_count", "R2"),
-        ("answers_up_to_capacity", "R4"),
-        ("accepts_negative_get", "R8"),
-        ("rejects_get_after_clearing", "R8"),
-    ],
+    by_day(
+        [
+            ("pr40145", "R2"),
+            ("pr43617", "R4"),
+            ("refuses_padding", "R2"),
+            ("refuses_full_capacity", "R2"),
+            ("clear_checks_padded_count", "R2"),
+            ("answers_up_to_capacity", "R4"),
+            ("accepts_negative_get", "R8"),
+            ("rejects_get_after_clearing", "R8"),
+        ],
+        lambda row: row[1],
+    ),
 )
 def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:
     assert rule in {finding.name for finding in boundary_hunt(buffer, 5).findings}
@@ -297,6 +301,7 @@ ADAPTED = AdapterOptions("get=read,set=write,clear=reset", dtype="int64")
 SHAPES = "cases.selftest.models.wrong_shapes"
 
 
+@pytest.mark.slow  # 6 s
 def test_a_hunt_on_an_adapted_class_finds_its_fault_in_a_trace_that_fits() -> None:
     request, player = FuzzRequest(buffer=f"{SHAPES}:StaleNumbers", options=ADAPTED), InProcessPlayer()
     target = target_of(request, player)
@@ -311,6 +316,7 @@ def test_a_hunt_on_an_adapted_class_finds_its_fault_in_a_trace_that_fits() -> No
     assert campaign_module.program_of(searched.findings[0], request) is None
 
 
+@pytest.mark.slow  # 2 s
 def test_a_hunt_on_a_right_adapted_class_finds_nothing() -> None:
     request, player = FuzzRequest(buffer=f"{SHAPES}:Numbers", options=ADAPTED), InProcessPlayer()
     assert not hunt(target_of(request, player), player, examples=60).findings

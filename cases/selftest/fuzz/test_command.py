@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.catalogue.written_scripts import run_python
 from cases.selftest.play import tampering_buffers
 from deepstack_harness.cli import fuzz as command
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz")
     code = main(
-        ["fuzz", "--revision", "pr43617", "--examples", "60", "--out", str(out), "--json", str(out / "rows")]
+        ["fuzz", "--revision", "pr43617", "--examples", "25", "--out", str(out), "--json", str(out / "rows")]
     )
     assert code == ExitCode.BROKEN
     return out
@@ -91,11 +92,16 @@ def test_a_run_that_goes_on_says_after_what(
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [
-        ("PatchesAtItsStart", "tampered: the process measures wrongly .* is not caught behind it"),
-        ("Collector", "6 of 6 examples could not be measured: tampered: get changed"),
-        ("Function", "6 of 6 examples could not be measured: tampered: the code that measures raised Attr"),
-    ],
+    by_day(
+        [
+            ("PatchesAtItsStart", "tampered: the process measures wrongly .* is not caught behind it"),
+            ("Collector", "6 of 6 examples could not be measured: tampered: get changed"),
+            (
+                "Function",
+                "6 of 6 examples could not be measured: tampered: the code that measures raised Attr",
+            ),
+        ]
+    ),
 )
 def test_nothing_is_proved_in_a_worker_that_was_tampered_with(
     name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -107,6 +113,7 @@ def test_nothing_is_proved_in_a_worker_that_was_tampered_with(
     assert said.endswith(f"{name} [eager]: nothing found, which proves nothing")
 
 
+@pytest.mark.slow  # 3 s
 def test_an_exception_without_a_text_is_no_fault_of_the_harness(tmp_path: Path) -> None:
     buffer = "cases.selftest.play.misbehaving_buffers:RejectsWithoutText"
     words = ["fuzz", "--buffer", buffer, "--examples", "40", "--out", str(tmp_path)]

@@ -92,6 +92,7 @@ def test_there_is_a_mutant_for_each_kind_of_change() -> None:
         assert kind in changes
 
 
+@pytest.mark.slow  # 3 s
 def test_the_unchanged_reference_is_not_caught() -> None:
     assert broken_in(ReferenceBuffer, Regime.LIVE) == {}
 

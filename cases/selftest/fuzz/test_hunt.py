@@ -28,10 +28,16 @@ FAULTY = "pr43617"
 
 @pytest.fixture(scope="module")
 def found() -> list[Finding]:
-    return hunted(FAULTY, 1000, watch=Until("R3", "R4", "R5", "R8")).findings
+    return hunted(FAULTY, 1000, watch=Until("R3", "R8")).findings
 
 
-def test_a_hunt_finds_every_rule_that_the_buffer_breaks(found: list[Finding]) -> None:
+def test_a_hunt_finds_rules_that_the_buffer_breaks(found: list[Finding]) -> None:
+    assert {"R3", "R8"} <= {finding.name for finding in found} <= {"R3", "R4", "R5", "R8"}
+
+
+@pytest.mark.slow  # 26 s
+def test_a_hunt_finds_every_rule_that_the_buffer_breaks() -> None:
+    found = hunted(FAULTY, 1000, watch=Until("R3", "R4", "R5", "R8")).findings
     assert {finding.name for finding in found} == {"R3", "R4", "R5", "R8"}
 
 
@@ -181,6 +187,7 @@ class SometimesWrong(InProcessPlayer):
         return replace(seen, steps=(raised, *seen.steps[1:]))
 
 
+@pytest.mark.slow  # 9 s
 def test_a_fault_that_comes_and_goes_is_told_as_it_was_seen() -> None:
     """hypothesis itself would report such a test as flaky."""
     result = hunt(target("reference"), SometimesWrong(), examples=60)
@@ -207,6 +214,7 @@ def test_one_compiled_decoder_serves_all_traces() -> None:
     assert (progress.graphs, progress.budget, progress.sessions) == (1, 1, 1)
 
 
+@pytest.mark.slow  # 2 s
 def test_a_compiled_decoder_shows_its_fault_behind_the_profile_run_that_it_needs() -> None:
     going = Hunt(target("pr40932", "eager/drop_all"), InProcessPlayer())
     faults, _ = going.replay(Trace.parse("cap 16: profile 16; set 16; forward 16"), new_session=True)
@@ -334,6 +342,7 @@ def test_a_step_that_was_cut_off_and_a_buffer_that_is_all_there_is_stay() -> Non
     assert simplify(Trace.parse("cap 4 buffers 2: get 2 on=b"), (None, "buffers")) is None
 
 
+@pytest.mark.slow  # 13 s
 def test_a_finding_has_only_the_option_that_shows_it() -> None:
     found = hunted("replaces_nan", 150).findings
     assert {finding.trace.count("=") for finding in found} == {1}

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.catalogue.regions import REGIONS
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.oracles.promises import judge_steps
@@ -41,21 +42,21 @@ def test_every_promise_has_three_mutants_in_every_kind_of_module() -> None:
     assert len(RIGHT) >= 20
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", by_day(FIRST, lambda name: REGIONS[name].promise))
 def test_a_wrong_region_is_caught_by_its_promise_alone(name: str) -> None:
     """Under the cheapest of its arms: 0.2 s of the processor each, 5 s in all."""
     proof = played(name, REGIONS[name].arms[:1])
     assert proof.holds, proof.wrong
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", by_day(RIGHT, lambda name: REGIONS[name].kind))
 def test_a_right_region_is_kept(name: str) -> None:
     """Under the cheapest of its arms: 0.15 s of the processor each, 4 s in all."""
     proof = played(name, REGIONS[name].arms[:1])
     assert proof.holds, proof.wrong
 
 
-@pytest.mark.parametrize("name", ["late_bias", "packed_ids", "load_of_profiling"])
+@pytest.mark.parametrize("name", by_day(["packed_ids", "late_bias", "load_of_profiling"]))
 def test_with_the_guards_of_torch_a_wrong_region_is_right(name: str) -> None:
     proof = played(name, ("eager/stock",))
     assert (proof.broken, proof.unjudged) == ({}, ())
@@ -107,6 +108,7 @@ def test_only_the_stated_promise_under_each_stated_arm_will_do(
     assert replace(proof, broken=right, chances=0).wrong == "NOT PUT TO THE TEST"
 
 
+@pytest.mark.slow  # 9 s; the command by day is that of a blind judge
 def test_the_command_tells_regions_in_tables_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", "late_bias", "ring_of_rows"]) == ExitCode.HOLDS
     said = capsys.readouterr().out

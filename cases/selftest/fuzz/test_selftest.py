@@ -24,7 +24,7 @@ from deepstack_harness.fuzz.trials import EFFORTS, Effort, Proof, Trial, trials_
 from deepstack_harness.play.case_worker import BIND
 
 MISBEHAVING = "cases.selftest.workers.misbehaving"
-FEW = {"eager": Effort(examples=60, extra=2, on_right=5)}
+FEW = {"eager": Effort(examples=20, extra=2, on_right=5)}
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said
     assert "1 of 2 mutants caught, each by its rule alone; " in said
-    assert "0 false alarms on 1 right buffers in 60 examples" in said
+    assert "0 false alarms on 1 right buffers in 20 examples" in said
     assert "not so: growth_loses_payload" in said
 
 

@@ -1,10 +1,12 @@
 """Check a buffer as `check` does, in this process, and call what may end a process, by name in a worker."""
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
-from deepstack_harness.catalogue.plans import Where, plan_check
+from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.contract.case import Regime, live_buffer
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.protocols import BufferFactory
@@ -12,6 +14,18 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.models.adapted import AdaptedClass
 from deepstack_harness.play.play_case import play_case
+
+CAUGHT_BY: dict[str, int] = tomllib.loads(Path(__file__).with_name("caught_by.toml").read_text())["trace"]
+
+
+def sample_for(buffer: str) -> tuple[str, ...]:
+    """Return the traces of `check`, pairs of unusual inputs before plain ones, one put first.
+
+    It is the one that caught the buffer when that was measured.  A number that is out of date costs
+    time and decides nothing: the others are played up to the one that catches it.
+    """
+    sample = check_traces()
+    return (*sample[CAUGHT_BY.get(buffer, len(sample)) :][:1], *reversed(sample))
 
 
 def broken_in(

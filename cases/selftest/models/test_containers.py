@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.selftest.models import containers
 from cases.selftest.models.checking import broken_in
 from deepstack_harness.catalogue.plans import AUDIT_TRACES, CAPTURE_TRACES, CONTRACT_TRACES
@@ -83,7 +84,9 @@ def test_a_tuple_or_list_is_passed_on_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("SlicesNamed", ExitCode.HOLDS), ("InSharedMemory", ExitCode.HOLDS), ("WithoutEnd", ExitCode.USAGE)],
+    by_day(
+        [("WithoutEnd", ExitCode.USAGE), ("SlicesNamed", ExitCode.HOLDS), ("InSharedMemory", ExitCode.HOLDS)],
+    ),
 )
 def test_the_command_takes_them(name: str, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{MODULE}:{name}"]) == code

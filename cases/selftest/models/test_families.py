@@ -209,6 +209,7 @@ def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
         pytest.param("inductor/drop_all", "granite4_vision", ":opaque", marks=NIGHTLY),
     ],
 )
+@pytest.mark.slow  # 7 s
 def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, name: str, kind: str) -> None:
     with closing(opened(arm, name, loaded(name + kind))) as session:
         session.forward(inputs(name, 16))
@@ -230,6 +231,7 @@ def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, nam
         pytest.param("inductor", "qwen3_omni_moe_thinker:opaque", marks=NIGHTLY),
     ],
 )
+@pytest.mark.slow  # 3 s
 def test_unbacked_sizes_make_one_graph_for_0_and_1_as_well(backend: str, name: str) -> None:
     decoder = build(name)
     with closing(opened(f"{backend}/drop_all/mark_unbacked", name, decoder)) as session:
@@ -240,6 +242,7 @@ def test_unbacked_sizes_make_one_graph_for_0_and_1_as_well(backend: str, name: s
 
 
 @AOT_EAGER
+@pytest.mark.slow  # 3 s
 def test_unbacked_sizes_that_differ_raise() -> None:
     name = "qwen3_vl:opaque"
     with closing(opened("eager/drop_all/mark_unbacked", name, build(name))) as session:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812  (its usual name)
 
+from cases.by_day import by_day
 from cases.selftest.models.transformers_models import CPU, build, inputs, run
 from deepstack_harness.compile.captured import open_arm
 from deepstack_harness.contract.arm import ArmSpec
@@ -108,17 +109,20 @@ INDUCTOR = pytest.mark.xdist_group("inductor")
 
 @pytest.mark.parametrize(
     ("arm", "first", "profiled", "expected"),
-    [
-        # One token is stretched to the buffer's rows by the addition itself.
-        pytest.param("eager/drop_all", "hidden", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
-        pytest.param("eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
-        pytest.param("aot_eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
-        pytest.param("aot_eager/drop_all", "hidden", CAPACITY - 1, ONE_ROW, marks=AOT_EAGER),
-        # The incident 40917 has the same with Inductor, every day.
-        pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=[INDUCTOR, pytest.mark.slow]),
-        pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
-        pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
-    ],
+    by_day(
+        [
+            # One token is stretched to the buffer's rows by the addition itself.
+            pytest.param("eager/drop_all", "hidden", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
+            pytest.param("eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
+            pytest.param("aot_eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
+            pytest.param("aot_eager/drop_all", "hidden", CAPACITY - 1, ONE_ROW, marks=AOT_EAGER),
+            # The incident 40917 has the same with Inductor, every day.
+            pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=[INDUCTOR, pytest.mark.slow]),
+            pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
+            pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
+        ],
+        count=2,
+    ),
 )
 def test_rows_that_one_token_costs(arm: str, first: First, profiled: int, expected: Outcome) -> None:
     outcome, error = play(arm, first, profiled)

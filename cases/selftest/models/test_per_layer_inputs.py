@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from cases.by_day import by_day
 from cases.played import Played, play_judged
 from cases.selftest.models.sequences import SEQUENCES, Read
 from cases.selftest.models.test_revisions import reads
@@ -98,7 +99,7 @@ def test_stale_padding_that_no_decoder_ran_over_is_not_tested() -> None:
 
 
 @pytest.mark.parametrize("subject", ["per_layer_inputs", "reference"])
-@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+@pytest.mark.parametrize("arm", by_day(["eager", "eager/drop_all"]))
 def test_poisoned_padding_leaves_real_rows_as_they_were(subject: str, arm: str) -> None:
     *_, facts = played(subject, arm, PADDED).observation.steps
     assert facts.padding is not None
@@ -135,13 +136,16 @@ def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> 
 
 @pytest.mark.parametrize(
     ("caller", "broken"),
-    [
-        ("per_layer_pipeline", set()),
-        ("per_layer_pipeline_raises", {Rule.R0}),
-        ("per_layer_in_attribute", {Rule.R0}),
-        ("micro_batches_sliced", set()),
-        ("micro_batches", {Rule.R0, Rule.R2}),
-    ],
+    by_day(
+        [
+            ("per_layer_pipeline", set()),
+            ("per_layer_pipeline_raises", {Rule.R0}),
+            ("per_layer_in_attribute", {Rule.R0}),
+            ("micro_batches_sliced", set()),
+            ("micro_batches", {Rule.R0, Rule.R2}),
+        ],
+        lambda row: len(row[1]),
+    ),
 )
 def test_engines_around_per_layer_inputs(caller: str, broken: set[Rule]) -> None:
     case = played(f"per_layer_inputs@{caller}", "eager/drop_all", "cap 16: profile 16; set 9; forward 9")

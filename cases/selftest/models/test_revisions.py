@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.selftest.models.checking import broken_in
 from cases.selftest.models.sequences import REVISIONS, SEQUENCES, Read, Sequence
 from cases.selftest.play.playing import observe
 from deepstack_harness.catalogue.buffers import CORRECT, buffer_named, read_correct
 from deepstack_harness.catalogue.buffers import REVISIONS as REGISTERED
+from deepstack_harness.catalogue.plans import check_traces
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.names import imported
 from deepstack_harness.contract.observation import Answer, Observation, StepFacts
@@ -117,7 +119,17 @@ def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
 LIVE_ONLY = [name for name, one in CORRECT.items() if one.regimes == "live"]
 
 
+@pytest.mark.parametrize(("number", "name"), [*enumerate(CORRECT)])
+def test_its_share_of_the_traces_does_not_refuse_a_right_buffer(number: int, name: str) -> None:
+    """Every day each trace of `check` is played on two of these buffers."""
+    share = [trace for at, trace in enumerate(check_traces()) if (at - number) % len(CORRECT) < 2]
+    assert broken_in(buffer_named(name), Regime.LIVE, share) == {}
+    if name not in LIVE_ONLY:
+        assert broken_in(buffer_named(name), Regime.CAPTURED, share) == {}
+
+
 @pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.slow  # 5 s each
 def test_a_right_buffer_is_not_refused(name: str) -> None:
     assert broken_in(buffer_named(name), Regime.LIVE) == {}
     if name not in LIVE_ONLY:
@@ -136,7 +148,7 @@ LITTLE_MEMORY = (
 """Allocations that fail while a buffer grows, and where it has not to."""
 
 
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize("name", by_day(CORRECT, count=4))
 def test_one_that_runs_out_of_memory_is_not_refused(name: str) -> None:
     traces = [trace.format(n=number) for trace in LITTLE_MEMORY for number in (1, 2, 3, 5, 8)]
     assert broken_in(buffer_named(name), Regime.LIVE, traces) == {}

@@ -494,7 +494,7 @@ PROGRAMS = (
     Judged(neutral_of_nothing, "refused", ("copy", "neutral")),
     Judged(neutral_rows_of_the_region, "broken", ("`self.carried`",), "I3"),
     Judged(neutral_views, "kept"),
-    Judged(half_precision_inside, "kept", arms=_INDUCTOR),
+    Judged(half_precision_inside, "kept", arms=_INDUCTOR, slow=True),
     Judged(float16_inside, "kept", arms=_INDUCTOR, slow=True),
     Judged(casts_inside, "kept", arms=_INDUCTOR),
     Judged(autocast_inside, "kept", arms=_INDUCTOR, slow=True),
@@ -515,7 +515,7 @@ PROGRAMS = (
     ),
     Judged(two_causes, "broken", ("`first` was int 2", "`second` was int 5"), "I1", _REPLAYED),
     Judged(two_tensors_then_one, "broken", ("`x` and `memory` were two tensors",), "I1", _AOT),
-    Judged(child_by_number, "kept", arms=_INDUCTOR),
+    Judged(child_by_number, "kept", arms=_INDUCTOR, slow=True),
     Judged(child_by_key, "kept", arms=_INDUCTOR, slow=True),
     Judged(counters_by_any_name, "broken", ("self.a-b.calls is int 1, not", "3 calls"), "I4", _REPLAYED),
 )  # fmt: skip

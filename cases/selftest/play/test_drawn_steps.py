@@ -67,6 +67,7 @@ def test_pairs_find_each_input_that_was_burnt_in() -> None:
     assert wrong == {"mask", "levels", "flag", "times"}
 
 
+@pytest.mark.slow  # 10 s
 def test_a_longer_history_shrinks_to_two_calls() -> None:
     found = search(programs.by_size, Call(rows(4)), OPTIONS, "by_size", 20)
     assert found is not None
@@ -153,6 +154,7 @@ class _NoChannel(Channel):
         """Drop it."""
 
 
+@pytest.mark.slow  # 6 s; test_steps.py of cli writes one by day
 def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain_score.py").write_text(
         "from torch import Tensor, nn, tensor\n\n"

@@ -74,6 +74,7 @@ def test_a_payload_of_every_token_is_decoded_in_full_graphs() -> None:
     assert [facts.graph_use is not None for facts in steps if facts.step.startswith("replay")] == [True, True]
 
 
+@pytest.mark.slow  # 14 s; test_reload.py by day
 def test_what_an_artifact_was_made_without_is_missing_in_the_process_that_loads_it() -> None:
     """A step is compiled, saved, loaded and served: 4 s of the processor for each of two cases."""
     assert (
@@ -105,6 +106,7 @@ def test_the_reference_is_right_with_sizes_that_are_not_specialised() -> None:
         assert case.observation.graphs.graphs == 1
 
 
+@pytest.mark.slow  # 3 s
 def test_the_guard_that_is_evaluated_is_named() -> None:
     """3 s of the processor: one size is compiled, and one token is refused."""
     case = judged("reference", "eager/shape_env_only", "cap 16: profile 16; forward 1")

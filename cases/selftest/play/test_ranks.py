@@ -65,6 +65,7 @@ def test_every_rule_of_a_case_that_was_not_played_is_an_error() -> None:
     assert not judged.as_expected
 
 
+@pytest.mark.slow  # 2 s
 def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(witness: Witness) -> None:
     # Both ranks hang in the step, and hold the witness open.
     script = f"""

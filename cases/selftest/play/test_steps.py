@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases.by_day import by_day
 from cases.selftest.play import step_programs as programs
 from cases.selftest.play.step_programs import CAPTURED, RIGHT, WRONG, Captured, Program, Wrong, rows
 from deepstack_harness import Call, UsageError, compile_steps
@@ -17,7 +18,7 @@ from deepstack_harness.play.call_differences import differences_of
 DROPPED = ("eager/stock", "eager/drop_all")
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.program.__name__)
+@pytest.mark.parametrize("wrong", by_day(WRONG, count=8), ids=lambda wrong: wrong.program.__name__)
 def test_a_dropped_guard_is_found_by_its_promise(wrong: Wrong) -> None:
     judged = compile_steps(*wrong.program(), arms=DROPPED)
     assert {finding.arm for finding in judged.broken} == {"eager/drop_all"}, judged
@@ -28,7 +29,7 @@ def test_a_dropped_guard_is_found_by_its_promise(wrong: Wrong) -> None:
     assert not judged.unjudged
 
 
-@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.__name__)
+@pytest.mark.parametrize("right", by_day(RIGHT, count=5), ids=lambda right: right.__name__)
 def test_a_right_region_is_kept(right: Program) -> None:
     judged = compile_steps(*right())
     assert judged.good, judged
@@ -191,6 +192,7 @@ def half(x: Tensor) -> Tensor:
     return (y * 1.37 + y) * y.sigmoid() - y * 0.11
 
 
+@pytest.mark.slow  # 5 s
 def test_options_of_inductor_in_the_name_of_an_arm_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     by_size: list[object] = [(rows(4),), (rows(6),)]
     asserts, none = "inductor/drop_all/static", "inductor/drop_all/static/no_size_asserts"

@@ -116,6 +116,7 @@ def test_audit_counts_what_a_pull_request_adds(job: Job) -> None:
     assert "R5" in job.summary
 
 
+@pytest.mark.slow  # 10 s; `audit` and `steps` by day
 def test_check_takes_words_that_are_quoted(job: Job) -> None:
     (job.checkout / "slots.py").write_text(SLOTS.read_text())
     workflow = yaml.safe_load(WORKFLOW.read_text())
@@ -127,6 +128,7 @@ def test_check_takes_words_that_are_quoted(job: Job) -> None:
     assert "::error" not in done.stdout
 
 
+@pytest.mark.slow  # 6 s
 def test_steps_that_break_a_promise_are_an_annotation(job: Job) -> None:
     (job.checkout / "mine.py").write_text(
         "import torch\n\ndef add(x, y=None):\n    return x if y is None else x + y\n\n"

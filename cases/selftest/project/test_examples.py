@@ -32,6 +32,7 @@ def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow  # 12 s; test_third_party.py runs such a project by day
 def test_the_projects_of_tests_pass(examples: Path) -> None:
     (examples / "pytest.ini").write_text("[pytest]\n")
     done = ran(examples, "pytest", "-q", *LEFT_OUT, "steps", "adapter", "kernels")
@@ -39,6 +40,7 @@ def test_the_projects_of_tests_pass(examples: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+@pytest.mark.slow  # 11 s
 def test_the_server_is_watched(examples: Path) -> None:
     watched = ran(examples / "watch", "deepstack_harness", "watch", "--", sys.executable, "server.py")
     assert watched.returncode == 1, watched.stdout + watched.stderr

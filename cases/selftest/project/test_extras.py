@@ -72,7 +72,7 @@ COMMAND = ("-m", "deepstack_harness")
         pytest.param(
             (*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS, marks=pytest.mark.slow
         ),
-        ((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS),
+        pytest.param((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param(
             ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"),
             ExitCode.HOLDS,

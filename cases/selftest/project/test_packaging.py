@@ -85,6 +85,7 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
     return printed
 
 
+@pytest.mark.slow  # 3 s
 def test_the_description_leads_to_addresses(metadata: Distribution) -> None:
     tokens = MarkdownIt().parse(str(metadata.metadata.json["description"]))
     children = [child for token in tokens for child in token.children or ()]
@@ -129,6 +130,7 @@ def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
     use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager")
 
 
+@pytest.mark.slow  # 4 s
 def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:
     case = target / "deepstack_harness" / "_data" / "cases" / "test_incidents.py"
     options = (
@@ -177,6 +179,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow  # 7 s
 def test_a_spawned_child_is_watched_from_the_wheel(target: Path, empty: Path, tmp_path: Path) -> None:
     """The program knows nothing of the harness, and its own exit status comes back."""
     program = tmp_path / "program.py"

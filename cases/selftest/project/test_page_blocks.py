@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cases.by_day import by_day
 from deepstack_harness.cli import steps
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.steps import SteppedHistory
@@ -193,7 +194,15 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", pages_with(State.RUN), ids=name_of)
+EXPENSIVE = ("promises.md", "a-function-of-your-own.md", "watch-a-running-engine.md", "steps.md")
+"""Pages that take 5 s to 10 s each; others show the same commands every day."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    by_day(pages_with(State.RUN), lambda page: page.name in EXPENSIVE or page),
+    ids=name_of,
+)
 def test_every_block_of_a_page_runs(played: Played, page: Path) -> None:
     assert play(played, page, {State.RUN})
 

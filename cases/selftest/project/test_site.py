@@ -27,6 +27,10 @@ pytestmark = [
 ]
 
 
+BUILT = pytest.mark.slow
+"""Of a test on the built site: the job `docs` of CI builds it every day, and fails on a warning."""
+
+
 def build(source: Path, target: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Build as `tox -e docs` does."""
     words = ["-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-E", "-b", "html", "-c", str(DOCS), *options]
@@ -52,6 +56,7 @@ def text_of(page: Path) -> str:
     return re.sub(r"<[^>]+>", "", page.read_text())
 
 
+@BUILT
 def test_each_incident_and_each_engine_has_a_page(site: Path) -> None:
     for incident in readable_incidents():
         page = site / "gallery" / f"{incident.id}.html"
@@ -73,6 +78,7 @@ def cells_of(page: Path, *words: str) -> list[str]:
     return row
 
 
+@BUILT
 def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None:
     vllm = site / "engines" / "vllm.html"
     *_, reach, evidence, effect = cells_of(vllm, "None in the profile run, and the compiled text model")
@@ -88,6 +94,7 @@ def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None
     assert cells_of(vllm, "6: padding, crash")[0] == "0.20.0"
 
 
+@BUILT
 def test_the_page_of_an_incident_has_its_effect(site: Path) -> None:
     gallery = site / "gallery"
     assert cells_of(gallery / "40917.html", "Granite 4 Vision")[-1] == "padding, cost"
@@ -96,6 +103,7 @@ def test_the_page_of_an_incident_has_its_effect(site: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["deepstack_input_emb"], ["imag", "ignor"], ["accuraci", "drop"]])
+@BUILT
 def test_the_search_finds_an_incident_by_what_users_see(site: Path, words: list[str]) -> None:
     """The words are stems, as the index of the site has them."""
     text = (site / "searchindex.js").read_text()
@@ -106,6 +114,7 @@ def test_the_search_finds_an_incident_by_what_users_see(site: Path, words: list[
         assert incident in (pages if isinstance(pages, list) else [pages])
 
 
+@BUILT
 def test_a_page_says_a_name_once_and_only_commands_that_run(site: Path) -> None:
     index, plugin = site / "gallery" / "index.html", site / "engines" / "tpu-inference.html"
     assert cells_of(index, "A request without images gets values")[-1] == "TensorRT-LLM"
@@ -114,6 +123,7 @@ def test_a_page_says_a_name_once_and_only_commands_that_run(site: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@BUILT
 def test_each_command_has_a_page_with_its_options(site: Path, command: str) -> None:
     text = text_of(site / "reference" / "commands" / f"{command}.html")
     assert f"deepstack-harness {command} [-h]" in text
@@ -121,6 +131,7 @@ def test_each_command_has_a_page_with_its_options(site: Path, command: str) -> N
 
 
 @pytest.mark.parametrize("rule", Rule)
+@BUILT
 def test_each_rule_has_a_wrong_and_a_right_example(site: Path, rule: Rule) -> None:
     text = text_of(site / "reference" / "rules" / f"{rule}.html")
     assert "Wrong" in text
@@ -128,6 +139,7 @@ def test_each_rule_has_a_wrong_and_a_right_example(site: Path, rule: Rule) -> No
     assert rule.word in text
 
 
+@BUILT
 def test_the_glossary_is_short_sorted_and_found_by_the_search(site: Path) -> None:
     page = (site / "glossary.html").read_text()
     assert 30 <= len(re.findall(r'<dt id="term-', page)) <= 40
@@ -138,6 +150,7 @@ def test_the_glossary_is_short_sorted_and_found_by_the_search(site: Path) -> Non
     assert 'href="../glossary.html#term-guard"' in (site / "explanation" / "side-inputs.html").read_text()
 
 
+@BUILT
 def test_no_page_asks_another_host(site: Path) -> None:
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 100

@@ -74,6 +74,7 @@ def test_every_name_is_listed_without_an_import_of_the_package(target: Path, tmp
     assert not any(item["refused"] for item in items if item["kind"] == "extensions")
 
 
+@pytest.mark.slow  # 4 s
 def test_an_incident_of_its_own_is_reproduced_by_its_short_name(target: Path, tmp_path: Path) -> None:
     done = harness(tmp_path, "repro", "part-of-a-block-kept", "--full", beside=target)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -92,6 +93,7 @@ def test_its_oracle_judges_and_its_figure_is_in_the_report(target: Path, tmp_pat
     assert "no block buffer was played" not in page
 
 
+@pytest.mark.slow  # 5 s
 def test_a_tree_of_its_engine_is_audited(target: Path, tmp_path: Path) -> None:
     tree = data("examples/third_party_buffers/acme_serve")
     audited = harness(tmp_path, "audit", "--source", str(tree), "--json", "-", beside=target)
@@ -126,6 +128,7 @@ def test_without_it_the_same_incident_is_unknown(tmp_path: Path) -> None:
     assert "unknown incident 'blocks-1'; nearest are " in done.stderr
 
 
+@pytest.mark.slow  # 5 s
 def test_a_broken_package_is_listed_and_refused_where_it_is_used(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases.by_day import by_day
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.verdicts import Verdict
@@ -109,7 +110,7 @@ CASES: Mapping[str, tuple[Callable[..., Tensor], Mapping[int, Make], Sequence[in
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_day(CASES, count=5))
 def test_a_structure_that_changes_shows_that_its_guards_were_dropped(
     compile_arms: CompileArms, name: str
 ) -> None:
@@ -119,7 +120,7 @@ def test_a_structure_that_changes_shows_that_its_guards_were_dropped(
     assert re.search(r"the guard '.+' \(.+\) was dropped", str(caught.value))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_day(CASES, count=5))
 def test_a_structure_that_changes_is_no_fault_where_its_guards_stay(
     compile_arms: CompileArms, name: str
 ) -> None:
@@ -294,7 +295,9 @@ KEPT_WHEN_EMPTY = ["R1", "R4", "R7", "R8", "R11"]
 """By most of their traces; `DropsAll` breaks R4 and R8 where rows are read above the capacity."""
 
 
-@pytest.mark.parametrize(("make", "why"), [(RefusesAll, ": set raised ValueError: no room"), (DropsAll, "")])
+@pytest.mark.parametrize(
+    ("make", "why"), by_day([(RefusesAll, ": set raised ValueError: no room"), (DropsAll, "")])
+)
 def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
     deepstack_contract: DeepstackContract, make: type[ReferenceBuffer], why: str
 ) -> None:
@@ -304,6 +307,7 @@ def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
     assert f"  not put to the test: no answer had a row that was set{why}\n" in str(caught.value)
 
 
+@pytest.mark.slow  # 5 s
 def test_rules_that_an_empty_buffer_keeps_are_put_to_the_test_by_the_reference(
     deepstack_contract: DeepstackContract,
 ) -> None:

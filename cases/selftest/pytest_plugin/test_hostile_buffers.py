@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.play import misbehaving_buffers
 from cases.selftest.play.misbehaving_buffers import misbehaving
 from deepstack_harness.play.case_worker import load_buffer
@@ -16,10 +17,10 @@ TRACES = ["cap 16: set 9; get 9"]
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
+    by_day([
         ("AsksToExit", "SystemExit"), ("EndsTheGenerator", "GeneratorExit"), ("RaisesItsOwn", "Own"),
         ("RaisesOurError", "MachineError"), ("SaysNotMeasured", "NotMeasured"),
-    ],
+    ], count=2),
 )  # fmt: skip
 @pytest.mark.parametrize("in_worker", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_end_of_a_method_is_a_broken_rule(
@@ -59,6 +60,7 @@ def test_a_name_that_leads_nowhere_fails(deepstack_contract: DeepstackContract, 
         deepstack_contract(name, traces=TRACES)
 
 
+@pytest.mark.slow  # 2 s
 def test_a_module_that_ends_its_worker_fails_and_is_not_skipped(
     deepstack_contract: DeepstackContract, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

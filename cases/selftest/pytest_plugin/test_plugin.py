@@ -40,6 +40,7 @@ def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract)
     assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
 
 
+@pytest.mark.slow  # 8 s; `check` of one by day
 def test_a_buffer_for_live_use_is_refused_under_graphs_alone(deepstack_contract: DeepstackContract) -> None:
     deepstack_contract(buffer_named("copies_on_get"))
     with pytest.raises(Failed) as caught:
@@ -99,6 +100,7 @@ def test_a_class_that_does_not_fit_is_refused(deepstack_contract: DeepstackContr
 NUMBERS = {"adapter": "get=read,set=write,clear=reset", "dtype": "int64", "rows": "request"}
 
 
+@pytest.mark.slow  # 6 s; `check` of one by day
 def test_a_class_of_another_shape_is_held_to_the_contract(deepstack_contract: DeepstackContract) -> None:
     verdicts = deepstack_contract(wrong_shapes.Numbers, traces=STALE, **NUMBERS)  # type: ignore[arg-type]
     assert Rule.R3 in verdicts.kept

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases.by_day import by_day
 from cases.selftest.pytest_plugin.stateful_decoders import (
     DECODERS,
     HIDDEN,
@@ -38,7 +39,12 @@ def run(compile_arms: CompileArms, decoder: Stateful, arm: str) -> list[ArmRun]:
 
 
 @pytest.mark.parametrize(
-    ("name", "arm"), [(name, arm) for name, decoder in DECODERS.items() for arm in decoder.right]
+    ("name", "arm"),
+    by_day(
+        ((name, arm) for name, decoder in DECODERS.items() for arm in decoder.right),
+        lambda row: (row[1], bool(DECODERS[row[0]].state)),
+        count=2,
+    ),
 )
 def test_a_right_decoder_passes_and_its_state_is_told(compile_arms: CompileArms, name: str, arm: str) -> None:
     (ran,) = run(compile_arms, DECODERS[name], arm)
@@ -48,7 +54,12 @@ def test_a_right_decoder_passes_and_its_state_is_told(compile_arms: CompileArms,
 
 
 @pytest.mark.parametrize(
-    ("name", "arm"), [(name, arm) for name, decoder in DECODERS.items() for arm in decoder.wrong]
+    ("name", "arm"),
+    by_day(
+        ((name, arm) for name, decoder in DECODERS.items() for arm in decoder.wrong),
+        lambda row: row[1],
+        count=3,
+    ),
 )
 def test_a_wrong_decoder_breaks_the_output(compile_arms: CompileArms, name: str, arm: str) -> None:
     with pytest.raises(Failed, match="broken: R0 output: "):

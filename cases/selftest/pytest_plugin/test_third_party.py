@@ -120,6 +120,7 @@ def test_the_mended_project_passes_and_reports(example: Project, words: tuple[st
     assert main(["report", str(example.folder / "out"), "--quiet"]) == ExitCode.HOLDS
 
 
+@pytest.mark.slow  # 2 s
 def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(small: Project) -> None:
     (small.folder / "conftest.py").write_text(
         "from os import environ\n"
@@ -132,12 +133,14 @@ def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(sma
     assert seen == ["GPU-8f3a", "MIG-77c0", "GPU-8f3a"]
 
 
+@pytest.mark.slow  # 2 s
 def test_a_run_that_asks_for_no_gpu_keeps_its_list(small: Project) -> None:
     status, printed = small.pytest("-n", "1", CUDA_VISIBLE_DEVICES="0,1")
     assert status == 0, printed
     assert (small.folder / "gw0.txt").read_text() == "0,1"
 
 
+@pytest.mark.slow  # 3 s
 def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
     (small.folder / "test_small.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_a(): pass\n")
     (small.folder / "pytest.ini").write_text(
@@ -161,6 +164,7 @@ def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
     )
 
 
+@pytest.mark.slow  # 7 s
 def test_a_project_with_a_package_called_harness_runs_its_own(small: Project) -> None:
     """The import name `deepstack_harness` leaves `harness` to the packages that people have."""
     package = small.folder / "harness"
@@ -201,6 +205,7 @@ def test_nothing(guard_watch):
 """
 
 
+@pytest.mark.slow  # 5 s; test_exercised.py by day
 def test_a_dropped_guard_that_decides_fails_a_test(small: Project) -> None:
     (small.folder / "test_small.py").write_text(WATCHED)
     status, printed = small.pytest("-q", "-p", "no:randomly")

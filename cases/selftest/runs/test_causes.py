@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.runs.planted import (
     PAIRS,
     SINGLE,
@@ -53,7 +54,7 @@ def with_rows(results: Results, edit: Callable[[Row], Row]) -> Results:
     return tuple(replace(result, rows=tuple(map(edit, result.rows))) for result in results)
 
 
-@pytest.mark.parametrize("planted", SINGLE, ids=lambda planted: planted.__name__)
+@pytest.mark.parametrize("planted", by_day(SINGLE, count=2), ids=lambda planted: planted.__name__)
 def test_one_fault_is_one_finding(planted: type[ReferenceBuffer], between: Between) -> None:
     (finding,) = between(play(ReferenceBuffer), play(planted))
     assert finding.kind is ChangeKind.REGRESSION
@@ -62,13 +63,14 @@ def test_one_fault_is_one_finding(planted: type[ReferenceBuffer], between: Betwe
     assert finding.detail
 
 
-@pytest.mark.parametrize("planted", PAIRS, ids=lambda planted: planted.__name__)
+@pytest.mark.parametrize("planted", by_day(PAIRS), ids=lambda planted: planted.__name__)
 def test_two_faults_are_two_findings(planted: type[ReferenceBuffer], between: Between) -> None:
     causes = between(play(ReferenceBuffer), play(planted))
     assert sorted(finding.title.partition(" ")[0] for finding in causes) == sorted(PAIRS[planted])
     assert {finding.kind for finding in causes} == {ChangeKind.REGRESSION}
 
 
+@pytest.mark.slow  # 8 s
 def test_what_a_fault_does_to_a_compiled_decoder_follows_from_it(between: Between) -> None:
     """As vLLM issue 43602: None while nothing is set, so a graph without the payload."""
     before, after = ((*play(made), *play(made, compiled=True)) for made in (ReferenceBuffer, NoneWhenEmpty))
@@ -80,6 +82,7 @@ def test_what_a_fault_does_to_a_compiled_decoder_follows_from_it(between: Betwee
     assert finding.shortest.trace == "cap 16: get 4"
 
 
+@pytest.mark.slow  # 2 s
 def test_the_same_fault_in_two_revisions_is_one_finding_that_names_both(between: Between) -> None:
     names = ("reference", "pr49397")
     before, after = (
@@ -90,6 +93,7 @@ def test_the_same_fault_in_two_revisions_is_one_finding_that_names_both(between:
     assert finding.subjects == dict.fromkeys(names, len(finding.cases) // 2)
 
 
+@pytest.mark.slow  # 2 s
 def test_another_fault_in_another_revision_is_another_finding(between: Between) -> None:
     before = (*play(ReferenceBuffer), *play(ReferenceBuffer, "pr49397"))
     causes = between(before, (*play(ClearsNothing), *play(TakesNegativeGet, "pr49397")))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.runs.written_results import about, case, write
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -35,22 +36,25 @@ def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
-    [
-        ("PASS", "FAIL", ChangeKind.REGRESSION),
-        ("PASS", "XFAIL", ChangeKind.REGRESSION),
-        ("PASS", "ERROR", ChangeKind.REGRESSION),
-        ("XFAIL", "ERROR", ChangeKind.REGRESSION),
-        ("SKIP", "FAIL", ChangeKind.REGRESSION),
-        ("ERROR", "FAIL", ChangeKind.REGRESSION),
-        ("XFAIL", "IMPROVED", ChangeKind.IMPROVEMENT),
-        ("FAIL", "PASS", ChangeKind.IMPROVEMENT),
-        ("ERROR", "PASS", ChangeKind.IMPROVEMENT),
-        ("PASS", "SKIP", ChangeKind.MISSING),
-        ("XFAIL", "SKIP", ChangeKind.MISSING),
-        ("SKIP", "PASS", ChangeKind.NEW),
-        ("FAIL", "XFAIL", None),
-        ("IMPROVED", "PASS", None),
-    ],
+    by_day(
+        [
+            ("PASS", "FAIL", ChangeKind.REGRESSION),
+            ("PASS", "XFAIL", ChangeKind.REGRESSION),
+            ("PASS", "ERROR", ChangeKind.REGRESSION),
+            ("XFAIL", "ERROR", ChangeKind.REGRESSION),
+            ("SKIP", "FAIL", ChangeKind.REGRESSION),
+            ("ERROR", "FAIL", ChangeKind.REGRESSION),
+            ("XFAIL", "IMPROVED", ChangeKind.IMPROVEMENT),
+            ("FAIL", "PASS", ChangeKind.IMPROVEMENT),
+            ("ERROR", "PASS", ChangeKind.IMPROVEMENT),
+            ("PASS", "SKIP", ChangeKind.MISSING),
+            ("XFAIL", "SKIP", ChangeKind.MISSING),
+            ("SKIP", "PASS", ChangeKind.NEW),
+            ("FAIL", "XFAIL", None),
+            ("IMPROVED", "PASS", None),
+        ],
+        count=6,
+    ),
 )
 def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: ChangeKind | None) -> None:
     actual = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
@@ -71,18 +75,21 @@ def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "before", "now", "kind"),
-    [
-        ("distance", 1e-5, 5e-5, ChangeKind.REGRESSION),
-        ("distance", 1e-5, 3e-5, None),
-        ("distance", 5e-5, 1e-5, ChangeKind.IMPROVEMENT),
-        ("distance", 0.0, 3e-6, None),  # rounding is 1e-6
-        ("distance", 0.0, 5e-6, ChangeKind.REGRESSION),
-        ("graphs", 1, 2, ChangeKind.REGRESSION),
-        ("graphs", 3, 2, ChangeKind.IMPROVEMENT),
-        ("recompiles", 0, 1, ChangeKind.REGRESSION),
-        ("recompiles", 1, 0, ChangeKind.IMPROVEMENT),
-        ("seconds", 1.0, 100.0, None),
-    ],
+    by_day(
+        [
+            ("distance", 1e-5, 5e-5, ChangeKind.REGRESSION),
+            ("distance", 1e-5, 3e-5, None),
+            ("distance", 5e-5, 1e-5, ChangeKind.IMPROVEMENT),
+            ("distance", 0.0, 3e-6, None),  # rounding is 1e-6
+            ("distance", 0.0, 5e-6, ChangeKind.REGRESSION),
+            ("graphs", 1, 2, ChangeKind.REGRESSION),
+            ("graphs", 3, 2, ChangeKind.IMPROVEMENT),
+            ("recompiles", 0, 1, ChangeKind.REGRESSION),
+            ("recompiles", 1, 0, ChangeKind.IMPROVEMENT),
+            ("seconds", 1.0, 100.0, None),
+        ],
+        count=5,
+    ),
 )
 def test_a_figure_that_changed(
     tmp_path: Path, metric: str, before: float, now: float, kind: ChangeKind | None

@@ -58,6 +58,7 @@ def test_every_command_of_the_harness_is_one_that_its_parser_takes(tmp_path: Pat
             assert {planned.case.device for planned in cases} == set(parsed.device)
 
 
+@pytest.mark.slow  # 9 s
 def test_pytest_takes_the_command_of_its_stages(tmp_path: Path) -> None:
     """One of them: the others have the same options and other files."""
     (streams,) = [each for each in gpu_night(tmp_path) if each.name == "streams"]

@@ -336,6 +336,7 @@ def brought_by(lines: Iterable[str], found: set[str], extra: str = "") -> set[st
     return found
 
 
+@pytest.mark.slow  # 6 s
 def test_cases_of_a_wheel_are_collected_with_the_documented_extra_alone(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["reports"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.runs.written_results import about, write
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode, UsageError
@@ -90,13 +91,16 @@ def test_a_file_and_a_link_to_it_are_read_and_a_missing_one_is_an_os_error(tmp_p
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("command", "name", "kind"),
-    [
-        ("report run", "rows.jsonl", "device"),
-        ("report run", "run.json", "fifo"),
-        ("report run", "nightly.json", "fifo"),
-        ("compare run other", "cases.jsonl", "device"),
-        ("run --out run --resume", "run.json", "fifo"),
-    ],
+    by_day(
+        [
+            ("report run", "rows.jsonl", "device"),
+            ("report run", "run.json", "fifo"),
+            ("report run", "nightly.json", "fifo"),
+            ("compare run other", "cases.jsonl", "device"),
+            ("run --out run --resume", "run.json", "fifo"),
+        ],
+        count=2,
+    ),
 )
 def test_a_command_refuses_it_at_once(command: str, name: str, kind: str, run: Path) -> None:
     write(run.parent / "other", VERDICTS)

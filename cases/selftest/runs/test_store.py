@@ -13,6 +13,7 @@ import msgspec
 import pandas as pd
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.catalogue.declared_packages import declare, forget
 from cases.selftest.runs.report.written_runs import planned, write_run
 from cases.selftest.runs.test_command import group_on
@@ -188,7 +189,7 @@ def damaged(path: Path, how: str) -> None:
     path.write_text("".join(changed[how]))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "cases.jsonl"])
+@pytest.mark.parametrize("name", by_day(["rows.jsonl", "cases.jsonl"], count=6))
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.engines.known import RELEASED
 from tools.freeze import INPUTS, OTHERS, ROOT, VLLM, Tree, main, parts, read_part, write_part
 
@@ -213,7 +214,7 @@ PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("new", "lines"), PLANTED)
+@pytest.mark.parametrize(("new", "lines"), by_day(PLANTED, count=6))
 def test_a_planted_change_is_reported(
     base: Path, accepted: Path, new: dict[str, Lines], lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,6 +317,7 @@ def test_nothing_to_compare_is_a_wrong_call(
     assert re.search(f"no part.*; there are .*{there}", capsys.readouterr().err)
 
 
+@pytest.mark.slow  # 3 s
 def test_two_snapshots_of_this_commit_are_equal(
     tmp_path: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

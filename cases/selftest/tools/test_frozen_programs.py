@@ -6,6 +6,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from cases.selftest.play import step_programs
 from cases.selftest.play.judged_programs import PROGRAMS
 from deepstack_harness.catalogue.registry import HISTORIES
@@ -31,6 +33,7 @@ def test_no_sample_program_is_left_out() -> None:
     assert judged == {each.program.__name__ for each in PROGRAMS if each.program not in parameters}
 
 
+@pytest.mark.slow  # 5 s
 def test_each_script_runs_with_its_fault_and_repaired(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.workers.processes import has_ended, interrupt_after, open_streams
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 from deepstack_harness.workers import forked, supervised, worker
@@ -299,7 +300,7 @@ def test_the_end_of_a_long_output_is_kept(warm: Worker) -> None:
     assert result.output == "x" * TAIL
 
 
-@pytest.mark.parametrize("name", ["eat", "eat_in_crumbs"])
+@pytest.mark.parametrize("name", by_day(["eat", "eat_in_crumbs"]))
 def test_memory_that_runs_out_ends_the_worker(name: str) -> None:
     arguments = {"megabytes": 2000} if name == "eat" else {}
     with Worker(Limits(memory=200 * 2**20)) as child:

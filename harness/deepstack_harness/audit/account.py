@@ -35,7 +35,7 @@ from deepstack_harness.engines.carriers import (
     FindMethod,
     find_carrier,
     reached,
-    stored_by_embedding,
+    stored_by,
 )
 from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.discover import collector_paused, depth_limited
@@ -259,7 +259,7 @@ class _Accountant:
         storing = {
             owner.node.name: stored
             for owner in self._classes
-            if (stored := stored_by_embedding(self._lookup(owner)))
+            if (stored := stored_by(EMBED, self._lookup(owner)))
         }
         attributes = {name for stored in storing.values() for name in stored}
         if storing:

@@ -169,10 +169,14 @@ def audit_source(
         name = known_as or label
         say(f"looking for classes in {name}")
         classes = worker.classes(scope.wanted)
-        account = Account()
         if scope.account:
             say(f"looking through all files of {name}")
-            account = account_of(source, classes, unchanged=scope.unchanged, among=scope.among)
+        account = Account()
+        if scope.account or not all(audited.can_be_judged for audited in classes):
+            among = (
+                scope.among if scope.account else ()
+            )  # classes that cannot be driven are in it all the same
+            account = account_of(source, classes, unchanged=scope.unchanged, among=among)
         # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
         if not (carries or may_lack_classes or scope.unchanged):

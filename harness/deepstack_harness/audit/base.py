@@ -27,7 +27,7 @@ from deepstack_harness import files
 from deepstack_harness.audit.account import UnjudgedCarrier, account_of
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
 from deepstack_harness.audit.cut_systems import HELPERS_MEMBER, RANGES_MEMBER
-from deepstack_harness.audit.gate import Base, SeenClass, seen
+from deepstack_harness.audit.gate import Base, SeenClass, gives_payload, seen
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.catalogue.orders import deciding_functions
 from deepstack_harness.engines.discover import collector_paused, depth_limited
@@ -110,8 +110,11 @@ def audit_change(
             source=after,
         )
         needed = change.needed(wanted)
-        missing = {each for each in needed if record.classes[each].seen is None}
-        if missing or (systems and record.systems is None):
+
+        def judge_missing() -> None:
+            missing = {each for each in needed if record.classes[each].seen is None}
+            if not (missing or (systems and record.systems is None)):
+                return
             part = AuditScope(lambda each, _: each in missing, systems=systems, account=False)
             judged = audit_source(
                 folder, say, part, may_lack_classes=True, known_as=name, stated=of_base, source=before
@@ -121,6 +124,21 @@ def audit_change(
                 record.classes[each].seen = found.get(each, SeenClass())
             record.systems = seen(judged.systems.subjects) if systems else record.systems
             _save(store, record)
+
+        judge_missing()
+        # A class that gave no payload shows the faults of the classes above it since it gives one.
+        mended = [
+            each
+            for each in audited.classes
+            if (there := record.classes.get(each.model_class)) and gives_payload(each, there.seen)
+        ]
+        needed |= {
+            above
+            for each in mended
+            for above in change.derived_from.get(each.model_class, ())
+            if above in record.classes
+        }
+        judge_missing()
         compared = {each: record.classes[each].seen or SeenClass() for each in needed}
         lost = [change.lost(each) for each in needed if compared[each].rows and change.is_lost(each)]
         account = replace(audited.account, unjudged=(*audited.account.unjudged, *lost))

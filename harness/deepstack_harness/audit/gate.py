@@ -17,6 +17,7 @@ import msgspec
 
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts, Finding, Place
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Effect, Row, Shape, Verdict
 
@@ -229,7 +230,14 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
         before = base.classes.get(other, SeenClass())
         if not derived:
             worse = differences(verdicts, before).items()
-            reasons = {place: why for place, why in worse if not _still_ignored(place, verdicts, before)}
+            lineage = [each for each in source.derived_from.get(name, ()) if each in judged | base.classes]
+            above = [judged.get(each) or base.classes[each] for each in lineage]
+            reasons = {
+                place: why
+                for place, why in worse
+                if not _still_ignored(place, verdicts, before)
+                and not _came_to_light(place, verdicts, before, above)
+            }
         else:
             # A class that is new has the fault of a class above it only where it has the method from there.
             above = judged.get(other, before)
@@ -256,16 +264,56 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
 def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
     regime, rule = place
-    structure = (regime, Rule.R1)
-    old = next((row for row in before.rows if (row.regime, row.rule) == structure), None)
-    row = next(row for row in now.rows if (row.regime, row.rule) == place)
-    mended = any((each.regime, each.rule) == structure and each.verdict in KEPT for each in now.rows)
-    if rule is not Rule.R2 or row.verdict not in BROKEN or not mended or not old or old.verdict not in BROKEN:
+    old = row_of((regime, Rule.R1), before)
+    row = row_of(place, now)
+    if (
+        rule is not Rule.R2
+        or row is None
+        or row.verdict not in BROKEN
+        or not old
+        or not _gives(regime, now, before)
+    ):
         return False
     known = {each.trace for each in _traces(before, old)}
     reach, before_reach = (REACHES.index(reach_kind(each.reach)) for each in (row, old))
     zeros = all(each.shape == Shape.ZEROS and each.trace in known for each in _traces(now, row))
     return zeros and reach >= before_reach
+
+
+def _came_to_light(
+    place: Place, now: ClassVerdicts, before: SeenClass, above: Sequence[ClassVerdicts | SeenClass]
+) -> bool:
+    """Return whether a fault of a class above shows in a class that gave no payload in the base.
+
+    It is from the same lines, and no easier to come to than in the class above.
+    """
+    row = row_of(place, now)
+    if row is None or row.verdict not in BROKEN or not _gives(place[0], now, before):
+        return False
+    reach = REACHES.index(reach_kind(row.reach))
+    return any(
+        other.verdict in BROKEN
+        and other.where == row.where
+        and reach >= REACHES.index(reach_kind(other.reach))
+        for each in above
+        if (other := row_of(place, each))
+    )
+
+
+def gives_payload(now: ClassVerdicts, before: SeenClass | None) -> bool:
+    """Return whether a class gives its payload now, and did not in the base, in any regime."""
+    return before is not None and any(_gives(regime, now, before) for regime in Regime)
+
+
+def _gives(regime: Regime, now: ClassVerdicts, before: SeenClass) -> bool:
+    """Return whether a class gives all levels of its payload now, and did not in the base."""
+    was, row = (row_of((regime, Rule.R1), each) for each in (before, now))
+    return bool(was and row and was.verdict in BROKEN and row.verdict in KEPT)
+
+
+def row_of(place: Place, of: ClassVerdicts | SeenClass) -> Row | None:
+    """Return the row of a rule in one regime; None where it was not judged."""
+    return next((row for row in of.rows if (row.regime, row.rule) == place), None)
 
 
 _LOST = "not judged, and judged in the base"
@@ -296,7 +344,7 @@ def differences(
         if row.verdict in BROKEN or row.verdict is Verdict.ERROR
     }
     if chances:
-        found |= _fewer_chances(now.rows, before.rows)
+        found |= _fewer_chances(now, before)
     return {place: why for place, why in found.items() if why}
 
 
@@ -317,7 +365,7 @@ def _difference(
         return f"reach {row.reach}, in the base {old.reach}"
     if other := _settings(row) - _settings(old):
         return f"another setting leads there: {' or '.join(sorted(other))}"
-    return _worse_traces(_traces(now, row), _traces(before, old))
+    return _worse_traces(_traces(now, row), _traces(before, old), before.broken_traces)
 
 
 def _settings(row: Row) -> set[str]:
@@ -332,18 +380,36 @@ def _traces(of: ClassVerdicts | SeenClass, row: Row) -> list[BrokenTrace]:
     return found or [own]
 
 
-def _worse_traces(now: Sequence[BrokenTrace], before: Sequence[BrokenTrace]) -> str:
-    """Return what is worse in the traces that break one rule; empty for nothing."""
+def _worse_traces(
+    now: Sequence[BrokenTrace], before: Sequence[BrokenTrace], others: Sequence[BrokenTrace]
+) -> str:
+    """Return what is worse in the traces that break one rule; empty for nothing.
+
+    A trace that another rule of the base broke no later, and as badly, shows nothing new of a known rule.
+    """
     known: dict[str, list[BrokenTrace]] = {}
     for each in before:
         known.setdefault(each.trace, []).append(each)
     for each in now:
         if each.trace not in known:
+            if any(_hides(other, each) for other in others):
+                continue
             return f"also broken on '{each.trace}'"
         reasons = [_worse(each, old) for old in known[each.trace]]
         if all(reasons):
             return f"on '{each.trace}' {reasons[0]}"
     return ""
+
+
+def _hides(before: BrokenTrace, now: BrokenTrace) -> bool:
+    """Return whether a trace was broken in the base where it is broken now, or earlier, and as badly.
+
+    Where a graph reads storage that was freed (R6), the rows of the steps after that were not judged.
+    """
+    same = (before.trace, before.regime) == (now.trace, now.regime)
+    earlier = bool(before.steps) and min(before.steps) <= min(now.steps, default=0)
+    as_bad = before.rule is Rule.R6 or _EFFECTS.index(before.effect) >= _EFFECTS.index(now.effect)
+    return same and earlier and as_bad
 
 
 _ABOUT = 1.01
@@ -369,22 +435,25 @@ def _worse(now: BrokenTrace, before: BrokenTrace) -> str:
     return ""
 
 
-def _fewer_chances(now: Iterable[Row], before: Iterable[Row]) -> dict[Place, str]:
+def _fewer_chances(now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenClass) -> dict[Place, str]:
     """Return the rules that are kept, or not tested, and were put to the test more often before.
 
-    A class with more room comes less often to its capacity: then a call is a chance of R2 in place of R4.
+    A class with more room comes less often to its capacity: its steps test R2 in place of R4.  A trace that
+    breaks a rule counts as a chance of it even where no call was one.
     """
-    rows, found = {(row.regime, row.rule): row for row in now}, dict[Place, str]()
-    old_chances = {(row.regime, row.rule): row.chances or 0 for row in before if row.verdict in KEPT | BROKEN}
-    for place, was in old_chances.items():
-        row = rows.get(place)
-        if row is None or row.verdict in BROKEN or row.verdict is Verdict.ERROR:
+    found = dict[Place, str]()
+    for old in before.rows:
+        place = (old.regime, old.rule)
+        row = row_of(place, now)
+        if row is None or old.verdict not in KEPT | BROKEN or row.verdict in BROKEN | {Verdict.ERROR}:
             continue
-        tested = row.chances or 0
-        if place[1] is Rule.R4:
-            other = (place[0], Rule.R2)
-            more = (rows[other].chances or 0) - old_chances.get(other, 0) if other in rows else 0
-            tested += max(0, more)
+        was, tested = old.chances or 0, row.chances or 0
+        if old.verdict in BROKEN:
+            was -= len(_traces(before, old))
+        if old.rule is Rule.R4:
+            calls = [row_of((old.regime, Rule.R2), each) for each in (now, before)]
+            less = [(each.chances or 0) if each else 0 for each in calls]
+            was = 0 if less[0] >= less[1] else was
         if tested < was:
             found[place] = f"tested {tested} times, in the base {was} times"
     return found

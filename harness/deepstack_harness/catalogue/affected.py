@@ -19,6 +19,7 @@ from deepstack_harness.catalogue.known import (
     LIVE_FAULTS,
     REACHES,
     FaultyReleases,
+    KnownFailure,
     LiveFault,
     Seen,
 )
@@ -131,6 +132,38 @@ def models_named(text: str) -> tuple[str, ...]:
     return tuple(model for model in models_of(every_sighting()) if names_model(text, model))
 
 
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between two words of a class name, as in `Qwen3VLMoe` and `CohereCompass`."""
+
+
+def broken_classes(package: str, version: Version, model: str | None = None) -> dict[str, list[KnownFailure]]:
+    """Return the classes of a release that break rules in an `audit`, each with what is known of it.
+
+    `model` is a class, or a name that users give a model; the folder in front of a class may be left out.
+    """
+    found: dict[str, list[KnownFailure]] = {}
+    for failure in KNOWN_FAILURES.entries:
+        if canonicalize_name(failure.package) == package and covers(failure.releases, version):
+            for name in failure.classes:
+                if model is None or _is_class(name, model) or _same_model(model, in_words(name)):
+                    found.setdefault(name, []).append(failure)
+    return found
+
+
+def known_class(name: str) -> bool:
+    """Return whether something is known of a class of any release, by its name."""
+    return any(_is_class(each, name) for failure in KNOWN_FAILURES.entries for each in failure.classes)
+
+
+def _is_class(name: str, wanted: str) -> bool:
+    return wanted in (name, name.rpartition(".")[2])
+
+
+def in_words(model_class: str) -> str:
+    """Return the name of a class in words, by which it names a model: `Qwen3 VL Moe`."""
+    return _HUMP.sub(" ", model_class)
+
+
 @dataclass(frozen=True)
 class ReleaseAnswer:
     """What is known of one release.
@@ -153,7 +186,9 @@ class ReleaseAnswer:
 
 
 def known_of(package: str, version: Version, model: str | None = None) -> ReleaseAnswer:
-    """Return what is known of a release, of one model of it where `model` is a name that users give it."""
+    """Return what is known of a release, or of one model of it: a class, or a name that users give it."""
+    if model is not None and known_class(model):
+        model = in_words(model)
     about = [
         sighting
         for sighting in every_sighting()

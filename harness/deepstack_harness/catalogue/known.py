@@ -3,7 +3,7 @@
 `known_failures.toml` has the rules that released classes are known to break, `known_carriers.toml` what
 carries a payload and cannot be driven.  `upstream.toml` has the state of upstream issues and pull
 requests.  `live_faults.toml` has faults that were read in the code of the newest engines, and what became of
-each.
+each.  `seen_inputs.toml` has what a running engine showed of inputs that an audit finds at risk.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from packaging.version import Version
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN, covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Effect, Shape
+from deepstack_harness.contract.verdicts import Effect, Evidence, Shape
 from deepstack_harness.files import DataFile
 
 UNREPORTED = "unreported"
@@ -163,6 +163,33 @@ class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KNOWN_CARRIERS = DataFile(
     "fixtures/known_carriers.toml", "a file of known carriers", "carrier", KnownCarrier, version=1
 )
+
+
+class SeenInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a running engine showed of an input of a compiled class, in `releases` with the same code.
+
+    `evidence`: ENGINE where it changed there as the audit reads, READ where the requests of `seen` did not
+    show it. `seen` names the release that ran, its runner, the settings, the request, and what came of it.
+    """
+
+    package: str
+    releases: str
+    model_class: str
+    input: str
+    evidence: Evidence
+    seen: str
+
+
+SEEN_INPUTS = DataFile(
+    "fixtures/seen_inputs.toml", "a file of inputs seen in engines", "input", SeenInput, version=1
+)
+
+
+def seen_input(package: str, version: Version | None, model_class: str, name: str) -> SeenInput | None:
+    """Return what a running engine showed of an input; None where nobody looked or no version is known."""
+    wanted = (package, model_class, name)
+    found = (each for each in SEEN_INPUTS.entries if (each.package, each.model_class, each.input) == wanted)
+    return next((each for each in found if covers(each.releases, version)), None)
 
 
 _REPOSITORIES: Mapping[str, str] = MappingProxyType(

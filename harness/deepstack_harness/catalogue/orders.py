@@ -204,6 +204,13 @@ _LIVE = (
         "runs for capture sizes, and one that keeps an idle rank in step, between scheduled ones",
     ),
     _order(
+        "cap 16: profile 16; set 1; forward 1; forward 1; set 1; forward 1; forward 16",
+        "prefill chunks of one visual token, then a decode step and a prefill of text",
+        # By default the decode graph of one token is replayed for them; see _CHUNKS.
+        setting="--enforce-eager",
+        others=(OrderSetting("--compilation-config.cudagraph_mode=PIECEWISE"),),
+    ),
+    _order(
         "cap 16: profile 16; set 8; get 4; clear 4; get 4; clear 4; forward 8",
         "two micro-batches of one visual step, then a text-only step",
         # The V2 runner of 0.32 refuses DBO with multimodal models; the flag falls back to V1.
@@ -286,7 +293,7 @@ VLLM_ORDERS = Orders(_LIVE, _REPLAYED)
 # graphs by vLLM's modes (vllm_omni/worker/gpu_model_runner.py:83 and :1647, gpu_ar_model_runner.py:1097 and
 # :1134 in 0.30.0).  Nobody has seen one of its releases run, and vLLM's other settings were not read there.
 _OMNI = Orders(
-    _LIVE[:5],
+    _LIVE[:6],
     tuple(replace(order, others=(), covered=False) for order in _REPLAYED if order.setting == _FULL),
 )
 

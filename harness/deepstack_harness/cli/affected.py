@@ -15,17 +15,19 @@ from deepstack_harness.catalogue.affected import (
     ReleaseAnswer,
     Sighting,
     audit_command,
+    broken_classes,
     every_sighting,
+    known_class,
     known_of,
     models_named,
     models_of,
     names_model,
     packages,
 )
-from deepstack_harness.catalogue.known import KNOWN_FAILURES, Seen
-from deepstack_harness.catalogue.orders import covers
+from deepstack_harness.catalogue.known import KnownFailure, Seen
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
 from deepstack_harness.cli.output import Output, wrapped
+from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines, locate_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.sources.request import ReleaseRequest, parse_source
@@ -43,7 +45,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="M",
-        help="tell what is known of this model alone, such as Qwen3-VL or a name on the hub",
+        help="print only what is known of this model, such as Qwen3-VL, a name on the hub, or a class of the "
+        "release",
     )
 
 
@@ -56,9 +59,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
     name = f"{package} {version}" + (f", {args.model}" if args.model else "")
     for key, heading in _HEADINGS.items():
         _show_group(output, key, heading, getattr(answer, key), package, version)
-    if args.model is None:
-        _show_rules(output, package, version)
-    state = "affected" if answer.affected else "nothing known" if answer.judged else "not judged"
+    broken = broken_classes(package, version, args.model)
+    _show_classes(output, broken, package, version)
+    is_class = args.model is not None and known_class(args.model)
+    affected = bool(answer.affected or (is_class and broken))
+    state = "affected" if affected else "nothing known" if answer.judged else "not judged"
     first, last = (None if end is None else str(end) for end in (answer.first, answer.last))
     output.record(
         {
@@ -71,11 +76,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
             "last_looked_at": last,
         }
     )
-    *before, end = wrapped(f"{name}: {_verdict(answer)}")
+    *before, end = wrapped(f"{name}: {_verdict(answer, broken)}")
     for line in before:
         output.line(line, "bold")
     output.verdict(end, good=state == "nothing known")
-    return ExitCode.BROKEN if answer.affected else ExitCode.HOLDS
+    return ExitCode.BROKEN if affected else ExitCode.HOLDS
 
 
 def _release(text: str) -> tuple[str, Version]:
@@ -99,7 +104,11 @@ def _release(text: str) -> tuple[str, Version]:
 def _check_model(text: str) -> None:
     """Raise `UsageError` for a model that nothing is known of: silence about it would look like an answer."""
     models = models_of(every_sighting())
-    if not models_named(text) and not any(names_model(model, text) for model in models):
+    if (
+        not known_class(text)
+        and not models_named(text)
+        and not any(names_model(model, text) for model in models)
+    ):
         raise unknown_name("model", text, models)
 
 
@@ -198,18 +207,35 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
     return f"repro {incident.id}", False
 
 
-def _show_rules(output: Output, package: str, version: Version) -> None:
-    """Print the rules that classes of the release break when they are driven directly."""
-    known = [each for each in KNOWN_FAILURES.entries if each.package == package]
-    broken = {rule for each in known if covers(each.releases, version) for rule in each.rules}
-    if broken:
-        rules = " ".join(sorted(broken, key=lambda rule: int(rule[1:])))
-        output.paragraph("", f"its classes, driven by every call of the contract, break {rules}:")
-        output.line(f"  deepstack-harness {audit_command(package, str(version))}")
-        output.line()
+def _show_classes(
+    output: Output, broken: Mapping[str, Sequence[KnownFailure]], package: str, version: Version
+) -> None:
+    """Print the classes of the release that break rules when they are driven: what `audit` knows of them."""
+    if not broken:
+        return
+    output.paragraph("", "its classes, driven by every call of the contract, break:")
+    for name, failures in broken.items():
+        worst = "default" if any(each.worst_reach == "default" for each in failures) else "flag"
+        output.record(
+            {
+                "kind": "class",
+                "package": package,
+                "version": str(version),
+                "model_class": name,
+                "rules": {rule: failure.reference for failure in failures for rule in failure.rules},
+                "worst_reach": worst,
+            }
+        )
+        by_reference: dict[str, set[Rule]] = {}
+        for each in failures:
+            by_reference.setdefault(each.reference, set()).update(each.rules)
+        known = "; ".join(f"{names_of(rules)} ({reference})" for reference, rules in by_reference.items())
+        output.paragraph("  ", f"{'every class' if name == '*' else name}: {known}")
+    output.line(f"  deepstack-harness {audit_command(package, str(version))}")
+    output.line()
 
 
-def _verdict(answer: ReleaseAnswer) -> str:
+def _verdict(answer: ReleaseAnswer, broken: Mapping[str, Sequence[KnownFailure]]) -> str:
     if answer.affected:
         kinds = {
             "default": "with default settings",
@@ -221,14 +247,20 @@ def _verdict(answer: ReleaseAnswer) -> str:
             for kind, words in kinds.items()
             if (names := _names_of_kind(answer.affected, kind))
         ]
-        return f"affected by {'; by '.join(parts)}"
+        return f"affected by {'; by '.join(parts)}{_classes_in_words(broken)}"
     if answer.judged:
         latent = f", but for {plural(len(answer.latent), 'latent fault')}" if answer.latent else ""
-        return f"nothing is known{latent}; releases {answer.first} to {answer.last} were looked at"
+        looked_at = f"releases {answer.first} to {answer.last} were looked at"
+        known = "no incident is known" if broken else "nothing is known"
+        return f"{known}{latent}; {looked_at}{_classes_in_words(broken)}"
     if answer.first is None:
         return "not judged: no release of the package was looked at"
     earlier = f"; {answer.last} has {plural(len(answer.earlier), 'known fault')}" if answer.earlier else ""
     return f"not judged: releases {answer.first} to {answer.last} were looked at{earlier}"
+
+
+def _classes_in_words(broken: Mapping[str, Sequence[KnownFailure]]) -> str:
+    return f"; {plural(len(broken), 'class')} broken in its audit" if broken else ""
 
 
 def _names_of_kind(sightings: Sequence[Sighting], kind: str) -> list[str]:

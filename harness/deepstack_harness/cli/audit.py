@@ -24,7 +24,7 @@ from deepstack_harness.engines.known import (
     open_source,
 )
 from deepstack_harness.errors import ExitCode, HarnessError, UsageError
-from deepstack_harness.sources.request import OVER, names_source, split_over
+from deepstack_harness.sources.request import OVER, ReleaseRequest, names_source, parse_source, split_over
 
 if TYPE_CHECKING:
     from deepstack_harness.cli.audit_findings import AuditFinding
@@ -193,12 +193,12 @@ def _scope(names: Sequence[str]) -> AuditScope:
 
 
 def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
-    """Raise `UsageError` for a class that no source has, or that could not be judged."""
+    """Raise `UsageError` for a class that no source has."""
     judged = {verdicts.model_class for source in audited for verdicts in source.classes}
+    known = {each for source in audited for each in source.members} | judged
     for name in names:
-        if name not in judged:
-            known = sorted({each for source in audited for each in source.members} | judged)
-            there = f"; there are {', '.join(known)}" if known else ""
+        if name not in known:
+            there = f"; there are {', '.join(sorted(known))}" if known else ""
             raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
 
 
@@ -315,6 +315,9 @@ def _show_tables(
     table.show(classes)
     show_systems(output, [source.systems for source in audited])
     show_engine_rules(output, audited)
+    for text in args.source:
+        if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):
+            output.line(f"its incidents: deepstack-harness affected {split_over(text)[0]}")
     table.close([verdicts for source in audited for verdicts in source.subjects])
     if args.fail_on not in (None, Gate.ANY):
         show_gate(output, result)

@@ -9,8 +9,9 @@ from time import process_time
 
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
 from deepstack_harness.audit.inputs import AuditedInputs, InputStanding, Standing, audit_inputs, count
+from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.cli.output import Output
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Evidence
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.sources.source import Source
@@ -89,6 +90,7 @@ def _show_row(
     *,
     is_new: bool = True,
 ) -> None:
+    seen = seen_input(source.package, source.version, row.model_class, row.input)
     output.record(
         {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
          "model_class": row.model_class, "input": row.input, "rule": None,
@@ -96,7 +98,8 @@ def _show_row(
          "standing": row.standing, "detail": row.why, "where": row.where, "kind": row.kind,
          "member": row.member, "line": row.line, "warm_up": row.warm_up, "steps": row.steps,
          "change": row.change, "writers": [str(place) for place in row.writers],
-         "read_by": row.read_by, "driven": result}
+         "read_by": row.read_by, "driven": result,
+         "evidence": seen.evidence if seen else Evidence.READ, "seen": seen.seen if seen else ""}
     )  # fmt: skip
     if row.standing is not Standing.SAME and is_new:
         style = "red" if row.standing is Standing.AT_RISK else ""
@@ -107,6 +110,8 @@ def _show_row(
         promise = f"{result.promise} under {result.arm}: " if result.promise else ""
         words = f"{promise}{result.detail}{place}"
         _paragraph(output, f"  {result.driven}", words, _STYLES.get(result.driven, ""))
+        shown = f"{seen.evidence}: {seen.seen}" if seen else f"{Evidence.READ}: in no running engine yet"
+        _paragraph(output, "  evidence", shown)
 
 
 def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import to_builtins
 
-from deepstack_harness.catalogue.incidents import STEPS, Incident, RegionRun, Run
+from deepstack_harness.catalogue.incidents import STEPS, Incident, RegionRun, Run, catalogue
 from deepstack_harness.catalogue.known import (
     KNOWN_FAILURES,
     LIVE_FAULTS,
@@ -20,6 +20,7 @@ from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.catalogue.versions import TorchReleases
 from deepstack_harness.cli.matches import show_matches
 from deepstack_harness.cli.output import Output, wrapped
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import ExitCode
 
 
@@ -29,8 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "incident",
         nargs="+",
         metavar="INCIDENT",
-        help="its number, name, or any of its references: 43602, 'vllm 43617'; or words: what is seen, an "
-        "error text, a model, an engine with its version",
+        help="its number, name, or any of its references: 43602, 'vllm 43617'; a rule: R5; or words: what is "
+        "seen, an error text, a model, an engine with its version",
     )
 
 
@@ -40,6 +41,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
     Of words, print what fits them.
     """
     text = " ".join(args.incident)
+    if text.upper() in set(Rule):
+        _show_rule(output, Rule(text.upper()))
+        return ExitCode.HOLDS
     incident = find_or_search(text)
     if isinstance(incident, list):
         show_matches(text, incident, output)
@@ -56,6 +60,30 @@ def run(args: Namespace, output: Output) -> ExitCode:
     )
     show_page(output, incident, failures, faults)
     return ExitCode.HOLDS
+
+
+def _show_rule(output: Output, rule: Rule) -> None:
+    """Print a rule: its promise, the incidents that break it, and the released classes that do."""
+    incidents = [each for each in catalogue() if rule in each.rules]
+    failures = [each for each in KNOWN_FAILURES.entries if rule in each.rules]
+    output.record({
+        "rule": rule, "word": rule.word, "promise": rule.promise,
+        "incidents": [each.id for each in incidents],
+        "known_failures": [to_builtins(entry) for entry in failures],
+    })  # fmt: skip
+    output.line(f"rule {rule} {rule.word}", "bold")
+    for line in wrapped(rule.promise):
+        output.line(line)
+    output.line()
+    output.paragraph("tested by ".ljust(_LABEL), f"every {rule.chance}")
+    if rule.instance_of is not None:
+        output.paragraph("promise   ", f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.text}")
+    _list(output, "incidents", [f"{each.id} ({each.name}): {each.title}" for each in incidents])
+    _list(output, "releases", [_release_in_words(failure) for failure in failures])
+    output.line()
+    for each in incidents[:1]:
+        output.line(f"deepstack-harness show {each.id}")
+    output.line("deepstack-harness list rules")
 
 
 _LABEL = 10
@@ -82,7 +110,8 @@ def show_page(
     _list(
         output,
         "releases",
-        [_release_in_words(failure) for failure in failures] or ["no released class is known to have it"],
+        [_release_in_words(failure) for failure in failures]
+        or ([] if incident.affected or faults else ["no release is known to have it"]),
     )
     _list(
         output,

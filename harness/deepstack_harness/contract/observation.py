@@ -106,7 +106,8 @@ class Distances:
     `effect` is eager against zero-deepstack, `rounding` eager against fp64;
     where that was not measured, `no_deepstack` is None and `rounding` 0.
     `greedy` is the share of tokens whose greedy choice equals eager's.  `scale` is the largest absolute value
-    of the eager output.  `repeated` is how far two uncompiled runs from equal state are apart.
+    of the eager output.  `repeated` is how far two uncompiled runs from equal state are apart.  `levels` has,
+    where it was measured, the distance of eager to the output with one level zeroed, level by level.
     """
 
     eager: float
@@ -117,6 +118,7 @@ class Distances:
     greedy: float = 1.0
     scale: float = 1.0
     repeated: float = 0.0
+    levels: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ as a faulty buffer.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ from deepstack_harness.engines.stand_ins import (
     Surroundings,
     VisionTower,
     levels_in,
+    stored_rows,
     vllm_config,
 )
 from deepstack_harness.errors import Reason, SourceError, UsageError, passes_through
@@ -188,13 +189,14 @@ class MethodsBuffer(AdaptedBuffer):
 
     vision: bool
 
-    def __init__(self, host: Host, cut: ClassCut, *, vision: bool, listed: bool = False) -> None:
-        """Take `host`, the object after the class's own `__init__`.
+    def __init__(self, host: Host, cut: ClassCut, levels: int, *, vision: bool, listed: bool = False) -> None:
+        """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
         With `listed`, get answers a list or tuple of levels; else their names say which is which.
         """
         super().__init__(host, _adapter_of(cut))
         self._host = host
+        self._levels = levels
         self._cut = cut
         self.vision = vision
         self._listed = listed
@@ -207,8 +209,8 @@ class MethodsBuffer(AdaptedBuffer):
     @override
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
-        levels = cast("Sequence[Tensor] | None", getattr(self._host, STORAGE, None))
-        return 0 if levels is None or len(levels) == 0 else levels[0].size(0)
+        values = (getattr(self._host, name, None) for name in sorted(self._cut.storage or {STORAGE}))
+        return stored_rows(values, self._levels) or 0
 
     @override
     def _levels_of(self, answer: object, tokens: int | None) -> tuple[Tensor, ...] | None:
@@ -308,7 +310,9 @@ class MethodsClass(BoundClass[Host]):
             device,
             lambda host: host.surround(self.surroundings.tower, self._visual()),
         )
-        return MethodsBuffer(instance, self.of.cut, vision=self.surroundings.vision, listed=self.listed)
+        return MethodsBuffer(
+            instance, self.of.cut, levels, vision=self.surroundings.vision, listed=self.listed
+        )
 
     def rehearse(self) -> None:
         """Call each method once, and refuse a class that misses something.
@@ -343,9 +347,8 @@ class MethodsClass(BoundClass[Host]):
         except (AttributeError, LookupError, TypeError):
             capacity = 0
         if not capacity:
-            raise SourceError(
-                Reason(f"{self.model_class} keeps no rows per level in self.{STORAGE}", self.filename)
-            )
+            names = " or ".join(f"self.{name}" for name in sorted(self.of.cut.storage or {STORAGE}))
+            raise SourceError(Reason(f"{self.model_class} keeps no rows per level in {names}", self.filename))
 
     def _visual(self) -> nn.Module | None:
         """Return the vision tower, or what this release has in the place of a tower that is skipped."""
@@ -433,7 +436,9 @@ class ForwardClass(ForwardModels):
         """
         handing = self.handing.of_width(hidden)
         return ForwardBuffer(
-            self.model(capacity, hidden, levels, dtype=dtype, device=device, handing=handing), handing
+            self.model(capacity, hidden, levels, dtype=dtype, device=device, handing=handing),
+            handing,
+            self.of.cut.storage,
         )
 
     def rehearse(self) -> "ForwardClass":

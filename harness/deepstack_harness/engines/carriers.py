@@ -6,7 +6,7 @@ may have any name.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from deepstack_harness.engines.syntax import Function, binds, own_methods_called, reads, writes
@@ -40,7 +40,7 @@ def find_carrier(method: FindMethod) -> Carrier | None:
 
     `method` looks up a method of the class.
     """
-    stores = {f"self.{name}": line for name, line in stored_by_embedding(method).items()}
+    stores = {f"self.{name}": line for name, line in stored_by(EMBED, method).items()}
     if not stores:
         return None
     running = reached(FORWARD, method)
@@ -68,13 +68,63 @@ def _set_on_a_part(stores: Mapping[str, int], running: Mapping[str, Function]) -
     return None
 
 
-def stored_by_embedding(method: FindMethod) -> dict[str, int]:
-    """Return the attributes that `embed_input_ids` stores, without `self.`, each with its first line.
+def payload_verbs(method: FindMethod) -> dict[str, str]:
+    """Return the methods that set, get, clear and resize a payload, found by who calls them.
+
+    Each takes one argument.  `embed_input_ids` calls set; `forward` uses what get returns, and calls clear;
+    the one that set or get calls to bind storage anew is resize.  A verb of which there are two is left out.
+    """
+    embed, forward, stored = method(EMBED), method(FORWARD), stored_by(EMBED, method).keys()
+    if embed is None or forward is None:
+        return {}
+    read = {f"self.{name}" for name in stored}
+    found = {
+        "set": {name for name in _ordered(embed, method) if stored_by(name, method)},
+        "clear": {name for name in _ordered(forward, method) if stored_by(name, method).keys() & stored},
+        "get": {
+            name
+            for name in _given_one(ast.walk(forward), method) - _ordered(forward, method)
+            if any(reads(each) & read for each in reached(name, method).values())
+        },
+    }
+    callers = [each for verb in ("set", "get") for name in found[verb] if (each := method(name))]
+    ordered = {name for caller in callers for name in _ordered(caller, method)}
+    found["resize"] = {
+        name for name in ordered if any(binds(node) & read for node in _statements_of(method(name)))
+    }
+    return {verb: next(iter(names)) for verb, names in found.items() if len(names) == 1}
+
+
+def _statements_of(function: Function | None) -> Iterator[ast.stmt]:
+    return _statements(function) if function else iter(())
+
+
+def _ordered(function: Function, method: FindMethod) -> set[str]:
+    """Return the methods that statements of a function call with one argument, for what they do."""
+    return _given_one((node.value for node in _statements(function) if isinstance(node, ast.Expr)), method)
+
+
+def _given_one(nodes: Iterable[ast.AST], method: FindMethod) -> set[str]:
+    """Return the methods of the same object that some expressions call with one argument."""
+    return {
+        node.func.attr
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "self"
+        and len(node.args) + len(node.keywords) == 1
+        and method(node.func.attr) is not None
+    }
+
+
+def stored_by(start: str, method: FindMethod) -> dict[str, int]:
+    """Return the attributes that a method and those it calls store, without `self.`, with its first line.
 
     An attribute that is only ever set to a constant, such as None, stores nothing.
     """
     first_lines: dict[str, int] = {}
-    for function in reached(EMBED, method).values():
+    for function in reached(start, method).values():
         views = _views_in(function)
         for node in _statements(function):
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | None):

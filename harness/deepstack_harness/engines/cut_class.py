@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import cast
 
+from deepstack_harness.engines.carriers import payload_verbs, stored_by
 from deepstack_harness.engines.extract import extract
 from deepstack_harness.engines.rebinding import Made, Span
 from deepstack_harness.engines.syntax import (
@@ -163,7 +164,8 @@ class ClassCut:
     the class where the host lacks it.  `stood_in` are attributes whose allocation was left out, since it
     cannot be built, or None; `optional` are names that the code asks for with a default of its own.
     `names` are the members of the class that the cut is driven by, and `spans` the lines that it runs.  With
-    `runs_hooks` the making of the class runs code of the source that may change it.
+    `runs_hooks` the making of the class runs code of the source that may change it.  `storage` are the
+    attributes that set stores into.
     """
 
     class_name: str
@@ -179,6 +181,7 @@ class ClassCut:
     names: frozenset[str] = frozenset()
     spans: tuple[Span, ...] = ()
     runs_hooks: bool = False
+    storage: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ def cut_class(
     return ClassCut(
         reduced.name, file.filename, extracted.code, buffer.verbs, lines, extracted.replaced, buffer.of_host,
         extracted.foreign, options.stood_in, asked_with_default(reduced), buffer.names, extracted.spans,
-        runs_hooks,
+        runs_hooks, buffer.storage,
     )  # fmt: skip
 
 
@@ -345,11 +348,19 @@ class _BufferMembers:
 
     def _find_verbs(self) -> dict[str, str]:
         methods = {verb: self._method_named(verb, pattern) for verb, pattern in _VERBS.items()}
-        verbs = {verb: name for verb, name in methods.items() if name}
+        verbs = payload_verbs(self._method) | {verb: name for verb, name in methods.items() if name}
         if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
             names = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
             raise NoBuffer(self._reason(f"class {self._definition.name} has no {names}"))
         return verbs
+
+    def _method(self, name: str) -> Function | None:
+        return next((node for node in self._members.get(name, ()) if isinstance(node, Function)), None)
+
+    @property
+    def storage(self) -> frozenset[str]:
+        """The attributes that set stores into, without `self.`."""
+        return frozenset(stored_by(self.verbs["set"], self._method) if "set" in self.verbs else ())
 
     def _named(self, verbs: Mapping[str, str]) -> dict[str, str]:
         if lacking := sorted(set(verbs.values()) - self._members.keys()):

@@ -19,6 +19,7 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, NoReturn, TypeVar
 
+from deepstack_harness.engines.carriers import payload_verbs
 from deepstack_harness.engines.cut_class import (
     HOST,
     STORAGE,
@@ -321,7 +322,8 @@ def _wanted(making: Making, way: Way) -> frozenset[str]:
     """Return the members by which a class is driven, before anything is cut."""
     if way.verbs is not None:
         return frozenset(way.verbs.values())
-    return frozenset(name for name in making.names if is_verb(name))
+    verbs = payload_verbs(making.method).values()
+    return frozenset({*verbs, *(name for name in making.names if is_verb(name))})
 
 
 def _linked(
@@ -431,6 +433,12 @@ def _cut_with_helpers(
 ) -> ModelCut:
     """Cut a class, and before it the class in another file that it has its methods from."""
     base = _imported_base(source, file, model, way, derived, options)
+    cut = _cut_linked(source, file, model, way, base, options)
+    # `__init__` may call methods of a base in another file, which have to be cut as well.
+    names = methods_called({"__init__"}, members_of(class_named(file, model.class_name), file))
+    if base is None or not (more := names & cut.cut.names - cut.cut.lines.keys() - HOSTED):
+        return cut
+    base = _imported_base(source, file, model, way, derived, options, more=more)
     return _cut_linked(source, file, model, way, base, options)
 
 
@@ -447,17 +455,19 @@ def _imported_base(
     way: Way,
     derived: frozenset[ModelClass],
     options: CutOptions,
+    *,
+    more: Collection[str] = (),
 ) -> ModelCut | None:
     """Cut the base class from another file that has the methods which a class lacks; None where none has.
 
     A class that lacks `way.verbs` needs a base that has all of them.  `derived` are the classes on the way
-    here, which a damaged source may name as bases again.
+    here, which a damaged source may name as bases again.  `more` are further methods that it lacks.
     """
     verbs = set((way.verbs or {}).values())
     members = members_of(class_named(file, model.class_name), file)
     if members.keys() >= verbs:
         lacking = methods_called(verbs, members) - members.keys() - HOSTED if way.rehearsed else set()
-        return _base_with(source, file, model, lacking, way, derived)
+        return _base_with(source, file, model, {*lacking, *more}, way, derived)
     for there in _bases_elsewhere(file, model, derived):
         with suppress(NoSuchMember, NoBuffer):
             base = source.read(there.member)

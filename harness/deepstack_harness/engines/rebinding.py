@@ -115,6 +115,10 @@ class Making:
         """Return the class that has a name first."""
         return next((each for each in self.lineage if name in own_names(each)), None)
 
+    def method(self, name: str) -> Function | None:
+        """Return the method of a name."""
+        return next((node for node in self._definitions(name) if isinstance(node, Function)), None)
+
     def _definitions(self, name: str) -> Iterator[ast.stmt]:
         for each in self.lineage:
             if isinstance(each.node, ast.ClassDef):

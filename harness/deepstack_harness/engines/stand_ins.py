@@ -583,15 +583,19 @@ class ForwardBuffer:
     the engine copies the embeddings to a tensor of its own, the same for every step.
     """
 
-    def __init__(self, host: ForwardHost, handing: Handing | None = None) -> None:
+    def __init__(
+        self, host: ForwardHost, handing: Handing | None = None, storage: Collection[str] = ()
+    ) -> None:
         """Take `host`, the object after the class's own `__init__`.
 
-        `handing` says how it takes a payload, where that is not what its language model says.
+        `handing` says how it takes a payload, where that is not what its language model says, and `storage`
+        which attributes it stores into.
         """
         self._host = host
         self._recorder = host.language_model
         self._handing = handing or host.language_model.handing or NAMED_LEVELS
-        self._persistent = _stored_rows(host) is not None
+        self._storage = storage
+        self._persistent = self._rows() is not None
         self._embedded = False
         self._text: int | None = None
         self._forwarded: int | None = None
@@ -600,7 +604,12 @@ class ForwardBuffer:
     @property
     def capacity(self) -> int:
         """Rows of the class's own storage; unbounded where it allocates none before its first step."""
-        return (_stored_rows(self._host) or 0) if self._persistent else UNBOUNDED
+        return (self._rows() or 0) if self._persistent else UNBOUNDED
+
+    def _rows(self) -> int | None:
+        values = {**vars(self._host), **vars(self._host).get("_buffers", {})}
+        first = sorted(values, key=lambda name: name not in self._storage)
+        return stored_rows([values[name] for name in first], self._recorder.levels)
 
     def begin_step(self, tokens: int, *, profile: bool) -> None:
         """Announce that the next get belongs to a whole step, or to a profile run of the engine.
@@ -712,19 +721,18 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 
-def _stored_rows(host: ForwardHost) -> int | None:
+def stored_rows(values: Iterable[object], levels: int) -> int | None:
     """Return the rows of the first storage for levels: a container of matrices, or a stack of them.
 
     A stack is (levels, rows, hidden) or (rows, levels, hidden).
     """
-    values = vars(host)
-    for value in (*values.values(), *values.get("_buffers", {}).values()):
+    for value in values:
         tensors = getattr(value, "tensors", value)
-        levels = list(tensors.values()) if isinstance(tensors, Mapping) else tensors
-        if isinstance(levels, Tensor) and levels.dim() == 3:
-            return levels.size(1 if levels.size(0) == host.language_model.levels else 0)
-        if isinstance(levels, list | tuple) and levels and all(_is_matrix(each) for each in levels):
-            return int(levels[0].size(0))
+        rows = list(tensors.values()) if isinstance(tensors, Mapping) else tensors
+        if isinstance(rows, Tensor) and rows.dim() == 3:
+            return rows.size(1 if rows.size(0) == levels else 0)
+        if isinstance(rows, list | tuple) and rows and all(_is_matrix(each) for each in rows):
+            return int(rows[0].size(0))
     return None
 
 

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -83,6 +83,7 @@ class NumericsProbe:
         width: int | None = None,
         thorough: bool = True,
         state: DecoderState | None = None,
+        each_level: bool = False,
     ) -> None:
         """Keep the decoder (see `protocols.Decoder`), a copy of it in fp64, and draw a head.
 
@@ -93,10 +94,11 @@ class NumericsProbe:
         some decoders cannot be copied, and only thorough comparisons need it.
 
         With `state` every run but `eager` leaves the decoder's state as it was, and the rounding is measured
-        in two ways.
+        in two ways.  With `each_level` the effect of every level of the payload is measured by itself.
         """
         self._decoder = decoder
         self._state = state
+        self._each_level = each_level
         self.noise: Mapping[str, float] = {}
         """How far another rounding moves the state that the last step left, by place."""
         self._exact = copy.deepcopy(decoder).double() if thorough else decoder
@@ -139,7 +141,20 @@ class NumericsProbe:
             greedy=self._agreement(out, eager),
             scale=_largest(eager),
             repeated=self._repeated(parts, eager),
+            levels=tuple(self._effects_of_levels(parts, eager)) if self._each_level else (),
         )
+
+    def _effects_of_levels(self, parts: Sequence[Inputs], eager: Tensor) -> Iterator[float]:
+        """Yield how far the output is moved by zeroing one level; nothing where a part has no payload."""
+        payloads = [part.payload for part in parts if part.payload is not None]
+        for number in range(self._levels if len(payloads) == len(parts) else 0):
+            without = [
+                tuple(torch.zeros_like(rows) if at == number else rows for at, rows in enumerate(levels))
+                for levels in payloads
+            ]
+            with self._kept():
+                runs = [self._run(part, levels) for part, levels in zip(parts, without, strict=True)]
+            yield distance(eager, torch.cat(runs))
 
     def _kept(self) -> AbstractContextManager[None]:
         return nullcontext() if self._state is None else self._state.kept()

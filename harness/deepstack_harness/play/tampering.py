@@ -16,6 +16,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from operator import is_
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -100,14 +103,14 @@ class Instruments:
 
     def __init__(self) -> None:
         """Take them."""
-        self._before = _namespaces()
+        self._before = {owner: names.copy() for owner, names in _namespaces()}
 
     def replaced(self) -> str:
         """Return a sentence that names functions which are others now, or empty."""
         if getattr(sys.modules.get(__name__), "Instruments", None) is not type(self):
             # Code under test ran before the case too, where its interface was looked at.
             return f"{__name__} was taken out of sys.modules, or replaced"
-        now = _namespaces()
+        now = dict(_namespaces())
         changed = [
             f"{owner}.{name}"
             for owner, before in self._before.items()
@@ -119,28 +122,27 @@ class Instruments:
 
 
 def _same(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Return whether two namespaces hold the same objects, without a call of their own `==`."""
-    return before.keys() == after.keys() and [*map(id, before.values())] == [*map(id, after.values())]
+    """Return whether two namespaces hold the same objects in one order, without a call of their own `==`."""
+    return [*before] == [*after] and all(map(is_, before.values(), after.values()))
 
 
-def _namespaces() -> dict[str, Mapping[str, object]]:
-    """Return the names of the modules that measure, and of each of their classes, by its name.
+def _namespaces() -> Iterator[tuple[str, dict[str, Any] | MappingProxyType[str, Any]]]:
+    """Yield the names of the modules that measure, and of each of their classes, as they are at the moment.
 
-    Twice for each case, so they are copied whole, and looked into only where they differ.
+    Twice for each case, which may take 10 ms: 0.2 ms to find them, and less to compare or copy them.
     """
-    copies: dict[str, Mapping[str, object]] = {}
-    for module in [name for name in list(sys.modules) if name.startswith(_INSTRUMENTS)]:
+    names_of_ours = [name for name in list(sys.modules) if "deepstack_" in name]  # of thousands
+    for module in filter(lambda name: name.startswith(_INSTRUMENTS), names_of_ours):
         loaded = sys.modules.get(module)
         if loaded is None:
             continue
-        copies[module] = dict(vars(loaded))
-        for name, value in copies[module].items():
+        yield module, vars(loaded)
+        for name, value in list(vars(loaded).items()):
             if isinstance(value, type) and value.__module__ == module:
-                copies[f"{module}.{name}"] = dict(vars(value))
+                yield f"{module}.{name}", vars(value)
     for owner in (torch, torch.Tensor, builtins, json):
         names = vars(owner)
-        copies[owner.__name__] = {name: names[name] for name in _USED if name in names}
-    return copies
+        yield owner.__name__, {name: names[name] for name in _USED if name in names}
 
 
 _USED = (

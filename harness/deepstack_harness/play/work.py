@@ -225,7 +225,8 @@ def _text_model(source: SourceClass) -> Model:
         raise HarnessError(f"{source.model_class} has no text model that can be run: {family}")
     dtype, device = torch.float32, torch.device("cpu")
     decoder = family.build(dtype=dtype, device=device, seed=0)
-    return Model(family, decoder, NumericsProbe(decoder, family.levels, family.hidden), dtype, device)
+    numerics = NumericsProbe(decoder, family.levels, family.hidden, each_level=True)
+    return Model(family, decoder, numerics, dtype, device)
 
 
 @cache

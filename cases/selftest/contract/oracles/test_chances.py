@@ -27,6 +27,7 @@ class RefusesEverySet(ReferenceBuffer):
         raise TypeError("no payload")
 
 
+@pytest.mark.slow  # 3 s
 def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> None:
     buffer = live_buffer("made here")
     plan = [

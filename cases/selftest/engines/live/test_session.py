@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_vllm import RUNNING
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -141,6 +142,7 @@ def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: RunningEngin
     assert engine.alone(ONE_TOKEN.requests[0]) == engine.alone(ONE_TOKEN.requests[0], zero=True)
 
 
+@pytest.mark.slow  # 6 s
 def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,12 +201,14 @@ def test_a_search_finds_the_chunk_and_makes_it_small(engine: RunningEngine) -> N
     }
 
 
+@pytest.mark.slow  # 2 s
 def test_a_search_finds_nothing_without_a_fault(engine: RunningEngine) -> None:
     result = searched(engine, Search(engine.judge, None, 60.0, lambda _: None), most=15)
     assert broken(result) == set()
     assert result.rows[0].detail == "15 schedules drawn"
 
 
+@pytest.mark.slow  # 2 s
 def test_a_search_records_what_it_plays(
     home: EngineHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +256,9 @@ def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) 
         EngineSession(home, lacking)
 
 
-@pytest.mark.parametrize(("fault", "said"), [("dies", "exited with 7"), ("hangs", "no answer within 1 s")])
+@pytest.mark.parametrize(
+    ("fault", "said"), by_day([("hangs", "no answer within 1 s"), ("dies", "exited with 7")])
+)
 def test_an_engine_that_dies_or_hangs_is_a_crash(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
 ) -> None:
@@ -268,6 +274,7 @@ def test_an_engine_that_dies_or_hangs_is_a_crash(
         assert not broken(after)
 
 
+@pytest.mark.slow  # 11 s; uncompiled by day
 def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
     home: EngineHome, tmp_path: Path
 ) -> None:
@@ -290,6 +297,7 @@ def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
     assert "in the profile run" in found["engine/compile"].broken[0].detail
 
 
+@pytest.mark.slow  # 3 s
 def test_rows_that_a_missing_payload_loses_are_told_with_their_request(
     home: EngineHome, tmp_path: Path
 ) -> None:

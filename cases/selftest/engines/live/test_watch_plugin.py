@@ -109,6 +109,7 @@ def watch(engine: Path, capfd: pytest.CaptureFixture[str]) -> Watch:
 FOUND = "Decoder.forward: `deepstack` was None when compiled, and float32 tensor [4, 4] on cpu in 3 of"
 
 
+@pytest.mark.slow  # 7 s
 def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> None:
     for _ in range(2):
         code, told = watch("serve.py", "wrong")
@@ -117,14 +118,7 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
 
 
-def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
-    engine: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A graph that was compiled ahead ends the engine where one of its guards fails."""
-    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
-    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
-
-
+@pytest.mark.slow  # 9 s
 def test_a_graph_of_its_cache_is_told_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +162,7 @@ def test_a_plugin_that_was_not_loaded_is_told(
     assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", told)
 
 
+@pytest.mark.slow  # 8 s
 def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
     watch: Watch, engine: Path
 ) -> None:

@@ -44,15 +44,27 @@ NOT_COMPILED = "deepstack-harness: the engine's model is not compiled: "
     ("program", "words", "code", "told"),
     [
         (SERVE, "eager", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.enforce_eager` ("),
-        (REGISTERED, "lora", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.lora` ("),
-        (SERVE, "all", ExitCode.MACHINE, NOT_COMPILED + "skip_compiled, which vLLM sets for this call; "),
+        pytest.param(
+            REGISTERED,
+            "lora",
+            ExitCode.MACHINE,
+            NOT_COMPILED + "mode NONE, because of `self.lora` (",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            SERVE,
+            "all",
+            ExitCode.MACHINE,
+            NOT_COMPILED + "skip_compiled, which vLLM sets for this call; ",
+            marks=pytest.mark.slow,
+        ),
         (
             REGISTERED,
             "skip",
             ExitCode.HOLDS,
             ") ran uncompiled in 2 calls: skip_compiled, which vLLM sets for this call (process ",
         ),
-        (SERVE, "", ExitCode.HOLDS, ""),
+        pytest.param(SERVE, "", ExitCode.HOLDS, "", marks=pytest.mark.slow),
     ],
     ids=["eager", "lora", "all_skipped", "some_skipped", "compiled"],
 )
@@ -105,7 +117,7 @@ for tokens, boost in ((4, None), (1, 4.0), (5, 4.0), (6, None)):
 def test_a_graph_that_a_restored_guard_asks_for_is_one_for_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The engine marks sizes as dynamic in its first compilation only."""
+    """The engine compiles ahead of time, and marks sizes as dynamic in its first compilation only."""
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(COMPILING), str(Path(__file__).parents[4])]))
     (tmp_path / "serve.py").write_text(RESTORED)

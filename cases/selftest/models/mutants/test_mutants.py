@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.models.checking import broken_in
+from cases.by_day import by_day
+from cases.selftest.models.checking import broken_in, sample_for
 from cases.selftest.play.playing import broken, judge
 from cases.shallow import shallow
 from deepstack_harness.catalogue.buffers import (
@@ -55,7 +56,7 @@ def rules_broken(model: Model, buffer: str, arm: ArmSpec) -> set[Rule]:
     return set().union(*rules) - {Rule.R0}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", by_day(MUTANTS, lambda name: (MUTANTS[name].rule, MUTANTS[name].arm)))
 def test_a_mutant_is_caught_by_its_rule_and_by_no_other(qwen: Model, mutant: str) -> None:
     arm = ArmSpec.parse(MUTANTS[mutant].arm)
     assert rules_broken(qwen, mutant, arm) == {MUTANTS[mutant].rule}
@@ -66,7 +67,12 @@ def test_the_reference_breaks_nothing_on_the_traces_that_catch_mutants(qwen: Mod
     assert rules_broken(qwen, "reference", ArmSpec.parse(arm)) == set()
 
 
-@pytest.mark.parametrize("mutant", [name for name, each in MUTANTS.items() if each.arm == "eager/full"])
+@pytest.mark.parametrize(
+    "mutant",
+    by_day(
+        (name for name, each in MUTANTS.items() if each.arm == "eager/full"), lambda name: MUTANTS[name].rule
+    ),
+)
 def test_a_mutant_of_the_captured_regime_is_right_in_the_live_one(qwen: Model, mutant: str) -> None:
     assert rules_broken(qwen, mutant, EAGER) == set()
 
@@ -139,20 +145,39 @@ LONG = [text for text in check_traces() if is_long(text)]
 SHORT = [text for text in check_traces() if not is_long(text)]
 
 
+def rule_of(name: str) -> Rule:
+    return INPUT_MUTANTS[name].rule
+
+
+@pytest.mark.parametrize("name", INPUT_MUTANTS)
+def test_the_sample_catches_a_mutant_of_inputs(name: str) -> None:
+    assert rule_of(name) in broken_in(
+        buffer_named(name), Regime.LIVE, sample_for(f"mutant {name}"), until=rule_of(name)
+    )
+
+
+@pytest.mark.parametrize(("number", "name"), [*enumerate(INPUT_MUTANTS)])
+def test_its_share_of_the_traces_sees_no_other_fault_of_a_mutant_of_inputs(number: int, name: str) -> None:
+    """Every day each trace is played on two mutants."""
+    share = [trace for at, trace in enumerate(SHORT) if (at - number) % len(INPUT_MUTANTS) < 2]
+    assert set(broken_in(buffer_named(name), Regime.LIVE, share)) <= {rule_of(name)}
+
+
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize("name", INPUT_MUTANTS)
 def test_a_mutant_of_inputs_is_caught_by_its_rule_and_by_no_other(name: str) -> None:
     make = buffer_named(name)
     caught = broken_in(make, Regime.LIVE, SHORT) or broken_in(make, Regime.LIVE, LONG)
-    assert set(caught) == {INPUT_MUTANTS[name].rule}
+    assert set(caught) == {rule_of(name)}
 
 
 @pytest.mark.slow  # that the long traces see no other fault costs a day's run a minute
 @pytest.mark.parametrize("name", INPUT_MUTANTS)
 def test_the_long_traces_see_no_other_fault_of_a_mutant_of_inputs(name: str) -> None:
-    assert set(broken_in(buffer_named(name), Regime.LIVE, LONG)) <= {INPUT_MUTANTS[name].rule}
+    assert set(broken_in(buffer_named(name), Regime.LIVE, LONG)) <= {rule_of(name)}
 
 
-@pytest.mark.parametrize("name", sorted(INPUT_MUTANTS.keys() - ALSO_ON_PLAIN_TRACES))
+@pytest.mark.parametrize("name", by_day(sorted(INPUT_MUTANTS.keys() - ALSO_ON_PLAIN_TRACES), rule_of))
 def test_nothing_but_the_new_inputs_catches_it(qwen: Model, name: str) -> None:
     rules = (broken(judge(qwen, trace, name, EAGER, Compare.NOTHING)) for trace in TRACES["eager"])
     assert set().union(*rules) == set()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.runs.report.chromium import Browser, browser, missing
 from cases.selftest.runs.report.written_runs import write_beside, write_history, write_run
 from deepstack_harness.runs.report.page import render_page
@@ -53,7 +54,7 @@ def choose(chromium: Browser, selector: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)]
+    ("scheme", "width"), by_day([("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)])
 )
 def test_it_renders_without_an_error_and_without_a_request(
     chromium: Browser, page: Path, scheme: str, width: int

@@ -121,6 +121,7 @@ def test_a_cell_that_is_not_tested_any_more_is_told_with_its_last_night(shown: C
     assert strip_of(nights, Rule.R1).steady
 
 
+@pytest.mark.slow  # 5 s
 def test_thirty_nights_are_shown_and_the_others_counted(shown: Callable[..., Nights]) -> None:
     few = green()[:1]
     nights = shown([few] * 30)

@@ -287,6 +287,7 @@ def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(run_data: 
     assert ">not finite<" in figure.svg
 
 
+@pytest.mark.slow  # 4 s
 def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     (case, _), *_ = planned()
     (short, *_), known = planned()[-2], planned()[3][1]

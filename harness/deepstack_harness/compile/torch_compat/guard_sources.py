@@ -7,8 +7,8 @@ by 'and'. Files are shortened by what they have in common with the place of torc
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -96,6 +96,25 @@ def _relation(text: str, place: re.Match[str] | None, reason: str) -> SizeRelati
     elif "unknown source" in reason or not reason:
         reason = "torch does not give the line that needs it"
     return SizeRelation(text, subject, assumed, reason=reason)
+
+
+def named_as_read(relations: Sequence[SizeRelation]) -> Iterator[SizeRelation]:
+    """Yield relations without repetitions, each about the size that its line of code reads.
+
+    Sizes that were equal when compiled have one symbol, and torch writes a relation for the first of them:
+    `if positions.shape[0] < 4` may give one for `input_ids.shape[0]`, and `positions.shape[0] ==
+    input_ids.shape[0]`.
+    """
+    equal = [set(each.text.split(" == ")) for each in relations if each.text.count(" == ") == 1]
+    named = []
+    for each in relations:
+        same = {other for sides in equal if each.subject in sides for other in sides}
+        read = [other for other in sorted(same) if readable(other) in each.code]
+        if read and each.subject in each.text and readable(each.subject) not in each.code:
+            named.append(replace(each, subject=read[0], text=each.text.replace(each.subject, read[0])))
+        else:
+            named.append(each)
+    yield from dict.fromkeys(named)
 
 
 _WORDS: dict[type[ast.cmpop], tuple[str, str]] = {

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, size_relations
+from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, named_as_read, size_relations
 from deepstack_harness.compile.torch_compat.process_settings import (
     SETTING_KINDS,
     changed_settings,
@@ -121,7 +121,7 @@ class GuardTree:
         pairs = [match.groups() for text in texts if (match := _SAME_OBJECT.match(text))]
         self._duplicates = tuple(dict.fromkeys((str(one), str(other)) for other, one in pairs))
         relations = [each for text in texts if not _UNREADABLE.match(text) for each in size_relations(text)]
-        self.relations = tuple(dict.fromkeys(relations))
+        self.relations = tuple(named_as_read(relations))
         self.settings = process_settings()
         self.code = code
         self.guards = tuple(guards)

@@ -402,6 +402,7 @@ _WRITTEN_AGAIN = frozenset(
 )
 """Operators that write a KV cache in the slots of this call's tokens (vllm 0.32,
 model_executor/layers/attention/attention.py): the call itself, which comes after, writes these slots again.
+Seen in vllm 0.32.0 on a CPU: tokens are the same with regions run again and without.
 States that are updated from what they were, as those of Mamba, are not of this kind."""
 
 

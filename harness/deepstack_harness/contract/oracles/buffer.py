@@ -204,7 +204,7 @@ def judge_placement(observed: ObservedCase) -> Judgement:
     answers = [
         (number, step, set(zip(facts.answer.dtypes, facts.answer.devices, strict=True)))
         for number, step, facts in numbered_steps(case, observation)
-        if facts.answer is not None and facts.answer.rows
+        if facts.answer is not None and facts.answer.rows and step.tokens >= 0
     ]
     if not answers:
         return skip(Rule.R7, "no get answered with tensors")

@@ -51,9 +51,10 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     """Count what guards look at and that differs from the first answer: container, requires_grad, strides."""
     # A negative count should not be answered at all (R8).
     properties = [
-        (number, f"step {number} '{step}'", key, text)
+        (number, where, key, text)
         for number, step, facts in numbered_steps(case, observation)
         if facts.answer is not None and step.tokens >= 0
+        for where in [f"step {number} '{step}'"]
         for key, text in _guarded(facts.answer, observation.hidden)
     ]
     without_gradient = ("a buffer answers", "without requires_grad")

@@ -231,6 +231,9 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
         return error(
             Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
+    dropped = next(_dropped_levels(case, measured), None) if apart.eager <= limit else None
+    if dropped:
+        return dropped
     ignored = apart.eager > limit >= apart.zero_deepstack
     why = f"{_IGNORED}: " if ignored else ""
     words = f"{why}{_distances_in_words(apart)}{_kept_in_words(observation)}"
@@ -267,6 +270,25 @@ def _first_weak_payload(case: Case, measured: Sequence[MeasuredStep]) -> Distanc
     """Return the distances of the first step that a payload took part in and hardly changed."""
     payloads = (step.distances for step in measured if step.distances.effect > 0)
     return next((apart for apart in payloads if apart.effect <= EFFECT * tolerance(case, apart)), None)
+
+
+def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Judgement]:
+    """Iterate over the failures of steps whose output is the same without one level of their payload."""
+    for step in measured:
+        apart = step.distances
+        limit = tolerance(case, apart)
+        dropped = [level for level, effect in enumerate(apart.levels) if effect <= limit]
+        if dropped and apart.effect > limit:
+            which = f"{plural(len(dropped), 'level')} ({', '.join(map(str, dropped))})"
+            detail = (
+                f"step {step.number} '{step.step}': {which} of {len(apart.levels)} have no influence on the "
+                f"output, which the payload moves by {apart.effect:.2g}: the decoder drops image features"
+            )
+            failed = against(
+                Rule.R0, len(dropped), 0, "levels", detail, [step.number], shape=Shape.NO_EFFECT,
+                chances=len(measured),
+            )  # fmt: skip
+            yield replace(failed, level=dropped[0])
 
 
 def _distances_in_words(apart: Distances) -> str:

@@ -1,0 +1,29 @@
+"""The sample of each day: the first values of each kind, with the marks and ids that they have."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from cases.by_day import by_day
+
+
+class Named(NamedTuple):
+    name: str
+
+
+def marks_of(sample: list[Any]) -> list[tuple[object, list[str]]]:
+    return [(each.values, [mark.name for mark in each.marks]) for each in sample]
+
+
+def test_all_but_the_first_of_each_kind_are_slow() -> None:
+    assert marks_of(by_day(["a1", "b1", "a2", "a3"], lambda name: name[0], count=2)) == [
+        (("a1",), []), (("b1",), []), (("a2",), []), (("a3",), ["slow"]),
+    ]  # fmt: skip
+    assert marks_of(by_day([(1, 2), (3, 4)])) == [((1, 2), []), ((3, 4), ["slow"])]
+    assert marks_of(by_day([Named("a"), Named("b")])) == [((Named("a"),), []), ((Named("b"),), ["slow"])]
+
+
+def test_marks_and_ids_stay() -> None:
+    first, second = by_day([0, pytest.param(1, id="one", marks=pytest.mark.network)])
+    assert (first.id, second.id) == (None, "one")
+    assert marks_of([second]) == [((1,), ["network", "slow"])]
