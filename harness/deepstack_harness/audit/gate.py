@@ -230,7 +230,9 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
         before = base.classes.get(other, SeenClass())
         if not derived:
             worse = differences(verdicts, before).items()
-            lineage = [each for each in source.derived_from.get(name, ()) if each in judged | base.classes]
+            lineage = [
+                each for each in source.derived_from.get(name, ()) if each in judged or each in base.classes
+            ]
             above = [judged.get(each) or base.classes[each] for each in lineage]
             reasons = {
                 place: why
@@ -240,9 +242,9 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
             }
         else:
             # A class that is new has the fault of a class above it only where it has the method from there.
-            above = judged.get(other, before)
-            at = {(row.regime, row.rule): row.where for row in above.rows if row.verdict in BROKEN}
-            reasons = differences(verdicts, above, chances=False) | {
+            inherited = judged.get(other) or before
+            at = {(row.regime, row.rule): row.where for row in inherited.rows if row.verdict in BROKEN}
+            reasons = differences(verdicts, inherited, chances=False) | {
                 (row.regime, row.rule): "not in the base: the class is new"
                 for row in verdicts.rows
                 if row.verdict in BROKEN and at.get((row.regime, row.rule)) != row.where

@@ -95,10 +95,10 @@ class PatchedBuffer(MethodsBuffer):
     the plugin's set never writes.
     """
 
-    def __init__(self, host: ForwardHost, cut: ModelCut) -> None:
+    def __init__(self, host: ForwardHost, cut: ModelCut, levels: int) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
-        super().__init__(host, replace(cut.cut, verbs=verbs), vision=True)
+        super().__init__(host, replace(cut.cut, verbs=verbs), levels, vision=True)
         self._model = host
 
     @override
@@ -218,7 +218,7 @@ class PatchedClass(ForwardModels):
         """Make a patched model with placeholders (capacity, hidden) for each level."""
         host = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         self.patch(host)
-        return PatchedBuffer(host, self.of)
+        return PatchedBuffer(host, self.of, levels)
 
     def rehearse(self) -> None:
         """Call each method once; raise `UsageError` for a class that misses something."""
