@@ -426,8 +426,11 @@ def compare(old: Path, new: Path, names: Sequence[str], accepted: Path) -> int:
             if not matching:
                 unexplained += 1
                 print(line)
+    made = [path.name.removesuffix(_SUFFIX) for path in old.glob("*" + _SUFFIX)]
     stale = [
-        entry for number, entry in enumerate(entries) if not used[number] and selected(names, [entry.part])
+        entry
+        for number, entry in enumerate(entries)
+        if not used[number] and {*selected(made, [entry.part])} <= {*names}  # all its parts were compared
     ]
     for entry in stale:
         print(f"{accepted.name}: nothing differs as '{entry.pattern}' in {entry.part}: remove it")

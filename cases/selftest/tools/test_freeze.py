@@ -283,6 +283,9 @@ def test_an_accepted_difference_that_is_not_there_any_more(
     )
     other = str(base.with_name("new"))
     assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest"]) == 0
+    accepted.write_text(f"[[accepted]]\npart = 's*'\npattern = 'get returns None'\n{REASON}\n")
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest"]) == 0
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "s*"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def audit_change(
         mended = [
             each
             for each in audited.classes
-            if (there := record.classes.get(each.model_class)) and gives_payload(each, there.seen)
+            if (known := record.classes.get(each.model_class)) and gives_payload(each, known.seen)
         ]
         needed |= {
             above
@@ -149,10 +149,10 @@ def audit_change(
             say(f"looking through all files of {name}")
             with SourceWorker(folder, source=before) as worker:
                 classes = worker.classes(lambda each, _: each in needed)
-                there = account_of(
+                carrying = account_of(
                     worker.source, classes, unchanged=_others(members, needed), among=change.files
                 )
-            carriers = {each.name for each in there.unjudged}
+            carriers = {each.name for each in carrying.unjudged}
         compared |= record.systems or {}
         return audited, Base(base, compared, members, carriers, frozenset(change.files))
 

@@ -230,13 +230,15 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
         before = base.classes.get(other, SeenClass())
         if not derived:
             worse = differences(verdicts, before).items()
-            lineage = [each for each in source.derived_from.get(name, ()) if each in judged | base.classes]
-            above = [judged.get(each) or base.classes[each] for each in lineage]
+            lineage = [
+                judged.get(each) or base.classes.get(each, SeenClass())
+                for each in source.derived_from.get(name, ())
+            ]
             reasons = {
                 place: why
                 for place, why in worse
                 if not _still_ignored(place, verdicts, before)
-                and not _came_to_light(place, verdicts, before, above)
+                and not _came_to_light(place, verdicts, before, lineage)
             }
         else:
             # A class that is new has the fault of a class above it only where it has the method from there.

@@ -98,7 +98,8 @@ class PatchedBuffer(MethodsBuffer):
     def __init__(self, host: ForwardHost, cut: ModelCut) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
-        super().__init__(host, replace(cut.cut, verbs=verbs), vision=True)
+        patched = replace(cut.cut, verbs=verbs, storage=frozenset({STORAGE}))
+        super().__init__(host, patched, host.language_model.levels, vision=True)
         self._model = host
 
     @override
