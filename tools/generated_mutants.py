@@ -1,18 +1,37 @@
-"""Mutants that are generated from the source of `ReferenceBuffer`: one small change each, by `ast`.
+"""Mutants that are generated from a source by `ast`, one small change each.
 
-Changed are comparisons, conditions, numbers, bounds of slices, calls such as `max`, keyword arguments, and
-whole statements, which are left out.  Texts of errors are left alone.
+Of `ReferenceBuffer` changed are comparisons, conditions, numbers, bounds of slices, calls such as `max`,
+keyword arguments, and whole statements, which are left out.  Texts of errors are left alone.
+
+    python -m tools.generated_mutants vllm==0.33.0 Qwen3VLForConditionalGeneration --every 5
+
+changes single lines of the methods of a released class that carry its payload: a statement is deleted, two
+are swapped, a bound is moved by one, a level is left out.  The source is read at run time.  Each change is a
+tree that `audit` compares with the unchanged one; where it finds nothing new, the change survives.
 """
 
+import argparse
 import ast
 import copy
 import inspect
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
+from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
+from deepstack_harness.audit.gate import Base, Gate, GateResult, judge_gate, seen
+from deepstack_harness.cli.audit_table import outcome_of
 from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.known import engine_of, finder_of, open_source
+from deepstack_harness.engines.syntax import class_named
+from deepstack_harness.errors import UsageError
 from deepstack_harness.models import reference
+from deepstack_harness.sources.source import NoSuchMember, Source
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE),
@@ -126,7 +145,7 @@ def _mutant(
     tree: ast.Module, function: ast.FunctionDef, number: int, before: ast.AST, after: ast.AST
 ) -> GeneratedMutant:
     module = copy.deepcopy(tree)
-    changed = next(node for node in _functions(module) if node.name == function.name)
+    changed = [*ast.walk(module)][[*ast.walk(tree)].index(function)]
     target = [*ast.walk(changed)][number]
     ast.fix_missing_locations(_Replace(target, after).visit(module))
     return GeneratedMutant(function.name, _told(before), _told(after), module)
@@ -149,3 +168,121 @@ class _Replace(ast.NodeTransformer):
 def _told(node: ast.AST) -> str:
     """Return the first line of the code of a node."""
     return ast.unparse(node).splitlines()[0]
+
+
+def changed_lines(tree: ast.Module, methods: list[ast.FunctionDef]) -> Iterator[GeneratedMutant]:
+    """Yield every change of one line of some methods, or of the order of two."""
+    for function in methods:
+        for number, before in _nodes(function):
+            for after in _changes_of_line(before):
+                yield _mutant(tree, function, number, before, after)
+
+
+def _changes_of_line(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a deleted statement, a bound that is moved by one, a level left out, two statements swapped."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[count]):
+            yield _with(node, args=[ast.Constant(1), count])
+            yield _with(node, args=[ast.BinOp(copy.deepcopy(count), ast.Sub(), ast.Constant(1))])
+        case ast.Slice():
+            yield from (each for each in _bounds(node) if ast.unparse(each) != ast.unparse(node))
+        case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() as op]):
+            yield _with(node, ops=[_COMPARISONS[type(op)][0]()])
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            yield ast.Constant(value + 1)
+        case ast.If() | ast.Assign() | ast.AugAssign() | ast.For() | ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+    body: object = getattr(node, "body", None)
+    if not isinstance(body, list):
+        return
+    for number in range(len(body) - 1):
+        one, other = body[number : number + 2]
+        if not isinstance(other, ast.Return | ast.Raise):
+            yield _with(node, body=[*body[:number], other, one, *body[number + 2 :]])
+
+
+@dataclass(frozen=True)
+class ReleasedClass:
+    """A class of a source: the files that it depends on, its own one parsed, and the methods to change."""
+
+    source: Source
+    name: str
+    member: str
+    files: dict[str, str]
+    tree: ast.Module
+    methods: list[ast.FunctionDef]
+
+    @classmethod
+    def find(cls, source: Source, name: str) -> "ReleasedClass":
+        """Raise `UsageError` for a class that carries no payload."""
+        finder = finder_of(source)
+        cut = finder.cut_named(name)
+        if cut is None:
+            raise UsageError(f"{source.label} has no class {name} that carries a payload")
+        files = {member: source.read(member).text for member in _there(source, finder.files_of(name))}
+        file = source.read(cut.member)
+        cuts = [each for each in (cut.methods, cut.forward) if isinstance(each, ModelCut)]
+        driven = {each for link in cuts for each in link.cut.lines}
+        tree = ast.parse(file.text)
+        statement = next(
+            each for each in tree.body if getattr(each, "name", "") == class_named(file, cut.class_name).name
+        )
+        methods = [
+            node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef) and node.name in driven
+        ]
+        return cls(source, name, cut.member, files, tree, methods)
+
+    def judge(self, root: Path, text: str) -> AuditedSource:
+        """Judge the class with `text` as its file, in a tree that has nothing but what it depends on."""
+        mark = engine_of(self.source).package
+        for member, each in {**self.files, self.member: text}.items():
+            (root / member).parent.mkdir(parents=True, exist_ok=True)
+            (root / member).write_text(each, "utf-8")
+        (root / mark.mark).mkdir(parents=True, exist_ok=True)
+        scope = AuditScope(lambda name, _: name == self.name, systems=False, account=False)
+        return audit_source(str(root), lambda _: None, scope, may_lack_classes=True)
+
+    def compare(self, base: AuditedSource, mutant: GeneratedMutant) -> GateResult:
+        """Return what the gate lets count of a change."""
+        with tempfile.TemporaryDirectory() as folder:
+            changed = self.judge(Path(folder), ast.unparse(mutant.module))
+        there = Base("unchanged", seen(base.classes), {self.name: self.member})
+        return judge_gate([changed], Gate.FLAG, there)
+
+
+def _there(source: Source, members: frozenset[str]) -> Iterator[str]:
+    for member in members:
+        with suppress(NoSuchMember):
+            source.read(member)
+            yield member
+
+
+def main(words: list[str] | None = None) -> int:
+    """Print every change that survives, and the counts; return 0."""
+    parser = argparse.ArgumentParser(prog="python -m tools.generated_mutants", description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("classes", nargs="+")
+    parser.add_argument("--every", type=int, default=1, help="judge one of so many changes")
+    args = parser.parse_args(words)
+    source = open_source(args.source)
+    for name in args.classes:
+        found = ReleasedClass.find(source, name)
+        mutants = [*changed_lines(found.tree, found.methods)][:: args.every]
+        with tempfile.TemporaryDirectory() as folder:
+            base = found.judge(Path(folder), ast.unparse(found.tree))
+        red = 0
+        for mutant in mutants:
+            result = found.compare(base, mutant)
+            red += not result.holds
+            said = "survives" if result.holds else outcome_of(result)
+            lines = zip(
+                ast.unparse(found.tree).splitlines(), ast.unparse(mutant.module).splitlines(), strict=False
+            )
+            was, now = next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
+            print(f"{name}.{mutant.function}: {was.strip()} -> {now.strip()}: {said}", flush=True)
+        print(f"{name}: {len(mutants)} changes, {red} red, {len(mutants) - red} survive", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -75,6 +75,7 @@ def test_generated_kernels_are_counted_on_a_cold_cache(lowered: Any) -> None:
 
 
 @fact("torch._inductor.utils.fresh_cache", "torch_compat/dynamo.py: cold_caches")
+@pytest.mark.slow  # 2 s
 def test_a_fresh_cache_makes_inductor_generate_again() -> None:
     from torch._inductor import metrics
     from torch._inductor.utils import fresh_cache
@@ -136,6 +137,7 @@ assert run(rows[:, :0]).shape == (2, 0, 8)
     "models/layers.py, which takes the plain kernel",
     ended=Since("2.14", "its fused CPU kernel divides by zero tokens, and the process ends with SIGFPE"),
 )
+@pytest.mark.slow  # 5 s
 def test_attention_over_no_token_answers_in_a_graph_that_was_traced_over_some() -> None:
     command = [sys.executable, "-c", _NO_TOKEN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)

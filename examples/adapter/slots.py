@@ -39,3 +39,22 @@ class LeavesOldSlots(SlotTable):
     def write(self, slots: torch.Tensor) -> None:
         self._check(len(slots))
         self.slots[: len(slots)] = slots
+
+
+class Adapter:
+    """A buffer around a SlotTable; `check slots.py:SlotTable --write-adapter FILE.py` wrote most of it."""
+
+    fixed = {"dtype": "int64", "levels": 1, "hidden": 1}  # noqa: RUF012
+
+    def __init__(self, capacity, hidden, levels, *, dtype, device):
+        self.made = SlotTable(capacity=capacity, device=device)
+        self.capacity = capacity
+
+    def get(self, tokens):
+        return (self.made.read(tokens)[:, None],)
+
+    def set(self, payload):
+        self.made.write(payload[0, :, 0])
+
+    def clear(self, tokens):
+        self.made.reset(tokens)

@@ -52,7 +52,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("words", "code"),
     [
         (["audit", "--vllm", VERSION], ExitCode.BROKEN),
-        (["repro", "43602", "--arm", "eager", "--vllm", VERSION], ExitCode.BROKEN),
+        pytest.param(
+            ["repro", "43602", "--arm", "eager", "--vllm", VERSION], ExitCode.BROKEN, marks=pytest.mark.slow
+        ),
         pytest.param(["repro", "40143", "--vllm", VERSION], ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param(["repro", "36795", "--vllm", VERSION], ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param(

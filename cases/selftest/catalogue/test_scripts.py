@@ -246,6 +246,7 @@ def test_an_upstream_class_is_read_from_the_users_copy(tmp_path: Path) -> None:
     assert ended(tmp_path, program("cap 16: set 9; get 9", Rule.R1, UPSTREAM), tmp_path) == (0, "no fault")
 
 
+@pytest.mark.slow  # 2 s
 def test_a_users_class_is_imported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -393,6 +394,7 @@ def test_it_imports_the_engine_and_nothing_of_ours(
     }
 
 
+@pytest.mark.slow  # 6 s; its program by test_scripts_run.py by day
 def test_it_is_red_where_none_is_answered_while_profiling(tmp_path: Path) -> None:
     code, text = outcome(tmp_path, FAULTY)
     assert (code, "1 failed, 1 passed" in text) == (1, True), text

@@ -24,11 +24,12 @@ from deepstack_harness.cli.audit_findings import (
     folder_of,
     input_findings,
     markdown_of,
+    problem_of,
     sarif_text,
 )
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 
@@ -74,6 +75,12 @@ def read(line: str) -> tuple[str, dict[str, str], str]:
 
     pairs = (each.partition("=")[::2] for each in match["properties"].split(","))
     return match["kind"], {name: plain(value) for name, value in pairs}, plain(match["data"])
+
+
+def test_a_level_that_is_dropped_is_named_as_that() -> None:
+    dropped = row(Rule.R0, Verdict.FAIL, "default", effect=Effect.OUTPUT, shape=Shape.NO_EFFECT)
+    assert problem_of(dropped).startswith("the text model leaves out levels of the image features, answers")
+    assert problem_of(replace(dropped, shape=Shape.OUTPUT)).startswith("compiled, the model computes another")
 
 
 def test_an_annotation_has_file_lines_rule_and_class() -> None:

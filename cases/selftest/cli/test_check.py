@@ -113,44 +113,64 @@ def test_code_of_others_has_no_shared_memory() -> None:
     assert OWN_CLASS.advice.startswith("the sandbox allows no network, no writes outside its folder")
 
 
-SHAPES = "cases.selftest.models.wrong_shapes"
+STATES = """
+from cases.selftest.models.wrong_shapes import SkipsEqualSizes
 
 
-def test_a_buffer_of_numbers_is_checked_behind_an_adapter(
+class Adapter:
+    fixed = {"levels": 1, "cleared": False}
+
+    def __init__(self, capacity, hidden, levels, *, dtype, device):
+        self.made = SkipsEqualSizes(capacity, hidden, dtype, device)
+        self.capacity = capacity
+
+    def get(self, tokens):
+        return (self.made.read(tokens),)
+
+    def set(self, payload):
+        self.made.write(payload[0])
+
+    def clear(self, tokens):
+        pass
+"""
+
+
+def test_an_adapter_class_is_checked_by_what_it_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (
-        f"check {SHAPES}:SkipsEqualSizes --adapter get=read,set=write,clear=none,resize=none --rows request"
-    )
-    assert main([*words.split(), "--json", str(tmp_path / "rows")]) == ExitCode.BROKEN
+    (tmp_path / "states.py").write_text(STATES)
+    target = f"{tmp_path / 'states.py'}:Adapter"
+    assert main(["check", target, "--json", str(tmp_path / "rows")]) == ExitCode.BROKEN
     out = capsys.readouterr().out.splitlines()
-    assert out[:4] == [
-        "make: the class (capacity=capacity, hidden=hidden, dtype=dtype, device=device)",
-        "get: read(count)", "set: write(payload)", "clear: none",
-    ]  # fmt: skip
-    assert "rows: (N, hidden) of any floating dtype, a row for each request" in out
+    assert out[0] == "adapter: levels 1, cleared False"
     asked = next(line for line in out if line.startswith("traces: "))
     assert 80 < int(asked.split()[1]) < 104
-    assert out[-1].endswith("SkipsEqualSizes: live use breaks R3; captured use breaks R3; not asked: R5")
+    assert out[-1].endswith("Adapter: live use breaks R3; captured use breaks R3; not asked: R5")
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     judged = {(row["rule"], row["regime"]): (row["verdict"], row["detail"]) for row in rows}
-    assert judged["R5", "live"] == ("SKIP", "not asked: no method clears it")
+    assert judged["R5", "live"] == ("SKIP", "not asked: nothing clears it")
     assert judged["R3", "live"][0] == "FAIL"
     assert judged["R8", "live"][0] == "PASS"
-    assert "not asked: a negative count of clear, which takes none" in judged["R8", "live"][1]
+    assert "not asked: a wrong number of levels, because there is one" in judged["R8", "live"][1]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--adapter get=read,put=write", "'put=write' is not CALL=METHOD"),
-        ("--shape (M,)", "'(M,)' is no shape of rows"),
-        ("--dtype int46", "unknown dtype 'int46'"),
-        ("--adapter get=read --capacity 0", "--capacity 0 is no number of rows from 1 to"),
-    ],
-)
-def test_a_wrong_adapter_is_refused_before_a_worker_starts(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_adapter_class_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, target = tmp_path / "mine.py", "cases.selftest.models.wrong_shapes:Rows"
+    assert main(["check", target, "--write-adapter", str(file)]) == ExitCode.HOLDS
+    assert f"wrote {file}: edit it, and check {file}:Adapter" in capsys.readouterr().out
+    assert "self.made = Rows(capacity, hidden, dtype, device)" in file.read_text()
+    file.write_text("mine")
+    assert main(["check", target, "--write-adapter", str(file)]) == ExitCode.USAGE
+    assert f"'{file}' is there already: choose another file" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["check mine:Mine", "fuzz --buffer mine:Mine"])
+@pytest.mark.parametrize("option", ["--adapter get=read", "--shape (N,)", "--rows request", "--capacity 64"])
+def test_a_removed_option_names_the_adapter_class(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", f"{SHAPES}:Numbers", *words.split()]) == ExitCode.USAGE
+    assert main([*command.split(), *option.split()]) == ExitCode.USAGE
+    name = option.split(maxsplit=1)[0]
+    said = f"{name} was removed: write it as an adapter class: 'check MODULE:CLASS --write-adapter FILE.py'"
     assert said in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases.by_day import by_day
 from cases.selftest.play.playing import case_of, judge, observe
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES
@@ -71,7 +72,9 @@ def eager(model: Model, given: Inputs, levels: Tensor | None = None) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("arm", ["eager/full", "eager/piecewise", "eager/breakable", "eager/drop_all/full"])
+@pytest.mark.parametrize(
+    "arm", by_day(["eager/full", "eager/piecewise", "eager/breakable", "eager/drop_all/full"], count=2)
+)
 def test_a_replay_decodes_the_inputs_and_the_payload_of_its_step(qwen: Model, arm: str) -> None:
     text, image = inputs(qwen, 16, seed=2), inputs(qwen, 16, seed=3)
     levels = torch.randn(qwen.family.levels, 16, qwen.family.hidden)
@@ -376,7 +379,8 @@ def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "buffer", ["reference", "pr43617", "copies_on_get", "clears_by_counter", "frees_on_resize"]
+    "buffer",
+    by_day(["reference", "pr43617", "copies_on_get", "clears_by_counter", "frees_on_resize"], count=2),
 )
 def test_rows_are_judged_the_same_where_no_decoder_runs(qwen: Model, buffer: str) -> None:
     for trace in (*CAPTURE_TRACES, DETACHED):

@@ -169,6 +169,7 @@ def test_half_precision_is_as_exact() -> None:
 # Guards
 
 
+@pytest.mark.slow  # 2 s
 def test_kept_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloaded: Reloaded) -> None:
     inputs, decoder = inputs_of(qwen, 9, None), reloaded(None, GuardPolicy.STOCK)
     assert torch.equal(call(decoder, inputs), eager(qwen, inputs))

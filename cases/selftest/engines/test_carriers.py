@@ -151,7 +151,7 @@ def test_a_class_without_either_method_carries_nothing() -> None:
     assert carrier("def embed_input_ids(self, ids):\n    self.kept = ids") is None
 
 
-@pytest.mark.parametrize("container", NONE_UNTIL_THE_FIRST)
+@pytest.mark.parametrize("container", by_day(NONE_UNTIL_THE_FIRST, count=3))
 def test_none_until_the_first_sound(container: str, tmp_path: Path) -> None:
     buffer = made(tmp_path, NONE_UNTIL_THE_FIRST[container])
     assert buffer.get(16) is None

@@ -14,7 +14,6 @@ from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
 from deepstack_harness.catalogue.scripts import ProgramBuffer
-from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.errors import UsageError
@@ -297,34 +296,52 @@ def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:
     assert rule in {finding.name for finding in boundary_hunt(buffer, 5).findings}
 
 
-ADAPTED = AdapterOptions("get=read,set=write,clear=reset", dtype="int64")
-SHAPES = "cases.selftest.models.wrong_shapes"
+STALE = """
+from cases.selftest.models.wrong_shapes import {name}
+
+
+class Adapter:
+    fixed = {{"dtype": "int64", "levels": 1, "hidden": 1}}
+
+    def __init__(self, capacity, hidden, levels, *, dtype, device):
+        self.made = {name}(capacity)
+        self.capacity = capacity
+
+    def get(self, tokens):
+        return (self.made.read(tokens)[:, None],)
+
+    def set(self, payload):
+        self.made.write(payload[0, :, 0])
+
+    def clear(self, tokens):
+        self.made.reset(tokens)
+"""
+
+
+def adapter_file(name: str, folder: Path) -> str:
+    file = folder / f"adapter_of_{name.lower()}.py"
+    file.write_text(STALE.format(name=name))
+    return f"{file}:Adapter"
 
 
 @pytest.mark.slow  # 6 s
-def test_a_hunt_on_an_adapted_class_finds_its_fault_in_a_trace_that_fits() -> None:
-    request, player = FuzzRequest(buffer=f"{SHAPES}:StaleNumbers", options=ADAPTED), InProcessPlayer()
+def test_a_hunt_on_an_adapter_class_finds_its_fault_in_a_trace_that_fits(tmp_path: Path) -> None:
+    request, player = FuzzRequest(buffer=adapter_file("StaleNumbers", tmp_path)), InProcessPlayer()
     target = target_of(request, player)
     searched = hunt(target, player, examples=40)
     assert {finding.rule for finding in searched.findings} == {Rule.R3}
     trace = Trace.parse(searched.findings[0].trace)
     assert (trace.levels, trace.hidden, trace.dtype) == (1, 1, "int64")
-    text = campaign_module.pytest_text(searched.findings, request)
-    assert "'adapter': 'get=read,set=write,clear=reset', 'dtype': 'int64'" in text
-    options = {"adapter": ADAPTED.adapter, "dtype": ADAPTED.dtype}
-    assert Rule.R3 in broken_rules(str(trace), buffer=request.buffer, **options)
-    assert campaign_module.program_of(searched.findings[0], request) is None
+    assert Rule.R3 in broken_rules(str(trace), buffer=request.buffer)
 
 
 @pytest.mark.slow  # 2 s
-def test_a_hunt_on_a_right_adapted_class_finds_nothing() -> None:
-    request, player = FuzzRequest(buffer=f"{SHAPES}:Numbers", options=ADAPTED), InProcessPlayer()
+def test_a_hunt_on_a_right_adapter_class_finds_nothing(tmp_path: Path) -> None:
+    request, player = FuzzRequest(buffer=adapter_file("Numbers", tmp_path)), InProcessPlayer()
     assert not hunt(target_of(request, player), player, examples=60).findings
 
 
-@pytest.mark.parametrize(
-    "asked", [{"revision": "reference"}, {"buffer": "mine:Mine", "arm": "eager/drop_all"}]
-)
-def test_an_adapter_is_for_a_class_of_a_user_alone(asked: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="are for --buffer under --arm eager"):
-        FuzzRequest(**asked, options=ADAPTED).target()
+def test_an_adapter_class_fits_no_decoder(tmp_path: Path) -> None:
+    request = FuzzRequest(buffer=adapter_file("AnswersOneMore", tmp_path), arm="eager/drop_all")
+    with pytest.raises(UsageError, match="--arm eager/drop_all: an adapter class fits no decoder"):
+        target_of(request, InProcessPlayer())

@@ -1,17 +1,23 @@
 """Generated mutants of the reference: `check` or a hunt catches each, or its survival is justified."""
 
+import ast
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from cases.selftest.engines.synthetic_whole import WholeClass
 from cases.selftest.models.checking import broken_in
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Regime, live_buffer
 from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.fuzz.faults import Target, Watch
 from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play import work
-from tools.generated_mutants import generated_mutants
+from tools.generated_mutants import ReleasedClass, changed_lines, generated_mutants
 
 _REFUSES = "every growth raises, which the contract allows, and changes nothing that can be seen"
 _ZEROES_MORE = "rows that are zero already, or that end with this call, are zeroed as well"
@@ -114,3 +120,39 @@ def test_every_justified_survivor_exists() -> None:
 def test_whatever_survives_is_justified() -> None:
     survivors = {name for name, mutant in MUTANTS.items() if caught_by(mutant.factory()) is None}
     assert survivors == SURVIVORS.keys()
+
+
+def test_single_lines_are_changed_in_each_way() -> None:
+    tree = ast.parse(
+        """
+def clear(self, n):
+    if n > 0:
+        self.seen = n
+        for level in range(self.levels):
+            self.rows[level][:n].zero_()
+    self.n = 0
+"""
+    )
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    changes = {f"{each.before} -> {each.after}" for each in changed_lines(tree, [function])}
+    assert changes >= {
+        "n > 0 -> n >= 0",
+        "0 -> 1",
+        ":n -> :n - 1",
+        "range(self.levels) -> range(1, self.levels)",
+        "range(self.levels) -> range(self.levels - 1)",
+        "self.rows[level][:n].zero_() -> pass",
+        "self.n = 0 -> pass",
+        "if n > 0: -> if n > 0:",  # the two statements below are swapped
+    }
+
+
+@pytest.mark.slow
+def test_changed_lines_of_a_class_are_compared_with_the_class(tmp_path: Path) -> None:
+    name = "Qwen3VLForConditionalGeneration"
+    found = ReleasedClass.find(open_source(str(WholeClass().write(tmp_path))), name)
+    mutants = {each.name: each for each in changed_lines(found.tree, found.methods)}
+    base = found.judge(tmp_path / "base", ast.unparse(found.tree))
+    wrong = mutants["_clear_deepstack_input_embeds: rows.zero_() -> pass"]
+    assert not found.compare(base, wrong).holds
+    assert found.compare(base, replace(wrong, module=found.tree)).holds

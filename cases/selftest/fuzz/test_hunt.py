@@ -75,6 +75,7 @@ def test_the_same_seed_finds_the_same() -> None:
     assert [(each.examples, each.line) for each in one] == [(each.examples, each.line) for each in other]
 
 
+@pytest.mark.slow  # 2 s
 def test_another_seed_plays_other_traces() -> None:
     one, other = Traces(), Traces()
     hunted("reference", 20, seed=1, watch=one)

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
+from deepstack_harness.contract.adapter import adapter_of
 from deepstack_harness.contract.case import Regime, live_buffer
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.models.adapted import AdaptedClass
 from deepstack_harness.play.play_case import play_case
 
 CAUGHT_BY: dict[str, int] = tomllib.loads(Path(__file__).with_name("caught_by.toml").read_text())["trace"]
@@ -41,7 +41,7 @@ def broken_in(
     With `until_first` the traces behind the first that breaks a rule are not played, with `until` those
     behind the first that breaks this rule.
     """
-    buffer = live_buffer("checked", make.adapter if isinstance(make, AdaptedClass) else None)
+    buffer = live_buffer("checked", adapter_of(make))
     plan = [
         planned for planned in plan_check(Where("qwen3_vl"), buffer, traces) if planned.case.regime is regime
     ]

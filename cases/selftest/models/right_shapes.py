@@ -1,36 +1,38 @@
 """Right buffers of other shapes, written in unusual ways before the code that adapts and judges them.
 
-`RIGHT` has the options that `check` takes for each class: rows of integers, rows of one number, one row for
-each request, one level, a list of levels, fixed storage, methods with other names and arguments, caches and
-states that no method clears.  `LIVE_ALONE` are right where no graph reads an address.
+`RIGHT` has an adapter class for each: rows of integers, rows of one number, one row for each request, one
+level, a list of levels, fixed storage, methods with other names and arguments, caches and states that no
+method clears.  `LIVE_ALONE` are right where no graph reads an address.
 """
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-RIGHT: dict[str, str] = {}
-"""The options of each class or function of this file, by its name."""
+from cases.selftest.models.adapters import adapter_class, backwards, not_negative, numbers, whole
+from deepstack_harness.contract.protocols import BufferFactory
+
+RIGHT: dict[str, BufferFactory] = {}
+"""The adapter of each class of this file, by its name."""
 LIVE_ALONE: set[str] = set()
 Made = TypeVar("Made", bound=Callable[..., object])
 
 
-def right(options: str, *, live_alone: bool = False) -> Callable[[Made], Made]:
-    """Register a class with the options that adapt it."""
+def right(*, live_alone: bool = False, **parts: Any) -> Callable[[Made], Made]:
+    """Register a class with the adapter around it."""
 
     def register(made: Made) -> Made:
-        RIGHT[made.__name__] = options
+        RIGHT[made.__name__] = adapter_class(made, **parts)
         LIVE_ALONE.update({made.__name__} if live_alone else ())
         return made
 
     return register
 
 
-@right("--adapter get=first,set=assign,clear=forget --dtype int64 --rows request")
+@right(**numbers("first", "assign", "forget"))
 class RequestSeeds:
     """Seeds (N,) int64, a seed for each request, in storage that refuses to grow."""
 
@@ -55,7 +57,13 @@ class RequestSeeds:
         self._seeds.zero_()
 
 
-@right("--adapter get=view,set=write,clear=zero_,capacity=max_tokens --shape (3,N) --dtype int64")
+@right(
+    make=lambda cls, sizes: cls(sizes.capacity),
+    get=lambda made, tokens: tuple(level[:, None] for level in made.view(tokens)),
+    put=lambda made, payload: made.write(payload[:, :, 0]),
+    clear=lambda made, tokens: (not_negative(tokens), made.zero_()),
+    fixed={"dtype": "int64", "levels": 3, "hidden": 1},
+)
 class Positions:
     """Positions (3, N) int64 of text, height and width in one tensor, as an engine keeps those of M-RoPE."""
 
@@ -79,7 +87,12 @@ class Positions:
         self._rows.mul_(0)
 
 
-@right("--adapter get=view,set=write(values=payload,slots=positions),clear=none,resize=none,capacity=none")
+@right(
+    make=lambda cls, sizes: cls(sizes.capacity, sizes.hidden, sizes.dtype, sizes.device),
+    get=lambda made, tokens: (made.view(tokens),),
+    put=lambda made, payload: made.write(**backwards(payload[0])),
+    fixed={"levels": 1},
+)
 class CacheRows:
     """A key cache: rows (N, hidden) are written at their slots, and stay until they are written again."""
 
@@ -99,7 +112,17 @@ class CacheRows:
         return self.cache[:slots]
 
 
-@right("--adapter get=load,set=store,clear=none,capacity=max_num_reqs --shape [(N,hidden)] --rows request")
+@right(
+    **{
+        **whole(
+            "load",
+            "store",
+            "",
+            lambda cls, sizes: cls(sizes.capacity, sizes.levels, sizes.hidden, sizes.dtype, sizes.device),
+        ),
+        "clear": None,
+    }
+)
 class RecurrentState:
     """Recurrent state of each request, a tensor (N, hidden) for each layer; padded requests keep what was."""
 
@@ -129,7 +152,12 @@ class RecurrentState:
             old.data[: len(new)].copy_(new)
 
 
-@right("--adapter get=fetch,set=publish,clear=none,resize=none")
+@right(
+    make=lambda cls, sizes: cls(sizes.capacity, sizes.hidden, dtype=sizes.dtype, device=sizes.device),
+    get=lambda made, tokens: (made.fetch(tokens),),
+    put=lambda made, payload: made.publish(payload[0]),
+    fixed={"levels": 1},
+)
 class OutputRows:
     """Output rows (N, hidden) of a step, which the next step overwrites and nothing clears."""
 
@@ -146,27 +174,14 @@ class OutputRows:
         return self._rows.narrow(0, 0, count)
 
 
-@right("--adapter get=values(),set=put,clear=clear(),capacity=none --dtype float16")
-class WithoutCounts:
-    """One number a row; no method but put is told how many rows there are."""
-
-    def __init__(self, rows: int) -> None:
-        self._all = torch.zeros(rows, dtype=torch.float16)
-
-    def put(self, numbers: Tensor) -> None:
-        if numbers.dim() != 1 or len(numbers) > len(self._all):
-            raise ValueError(tuple(numbers.shape))
-        self._all[len(numbers) :] = 0
-        self._all[: len(numbers)] = numbers
-
-    def values(self) -> Tensor:
-        return self._all
-
-    def clear(self) -> None:
-        self._all[:] = 0
-
-
-@right("--adapter get=levels,set=stage,clear=unstage --shape [(N,hidden)]")
+@right(
+    **whole(
+        "levels",
+        "stage",
+        "unstage",
+        lambda cls, sizes: cls(sizes.capacity, sizes.hidden, sizes.levels, sizes.dtype),
+    )
+)
 class ListOfLevels:
     """A list of tensors in, a list of tensors out; grows to a power of two, and says so."""
 
@@ -212,7 +227,12 @@ class ListOfLevels:
         self._kept, self.capacity, self.generation = grown, room, self.generation + 1
 
 
-@right("--adapter get=read,set=write,clear=erase --shape (levels,N,hidden)")
+@right(
+    make=lambda cls, sizes: cls(**vars(sizes)),
+    get=lambda made, tokens: made.read(tokens).unbind(0),
+    put=lambda made, payload: made.write(payload),
+    clear=lambda made, tokens: made.erase(tokens),
+)
 class Stacked:
     """Answers one tensor (levels, P, hidden)."""
 
@@ -238,7 +258,12 @@ class Stacked:
         self._all.zero_()
 
 
-@right("--adapter get=read,set=write,clear=erase --shape (N,levels,hidden)")
+@right(
+    make=lambda cls, sizes: cls(**vars(sizes)),
+    get=lambda made, tokens: made.read(tokens).unbind(1),
+    put=lambda made, payload: made.write(payload.transpose(0, 1)),
+    clear=lambda made, tokens: made.erase(tokens),
+)
 class TokensFirst(Stacked):
     """Keeps and answers (P, levels, hidden); takes (N, levels, hidden)."""
 
@@ -251,7 +276,7 @@ class TokensFirst(Stacked):
         super().write(payload.transpose(0, 1))
 
 
-@right("--adapter get=as_tensor,set=from_tensor,clear=wipe --dtype int32", live_alone=True)
+@right(**numbers("as_tensor", "from_tensor", "wipe", dtype="int32"), live_alone=True)
 class OverNumpy:
     """Rows (N,) int32 in an array of numpy; each answer has a storage of its own over that memory."""
 
@@ -279,17 +304,17 @@ class OverNumpy:
         torch.from_numpy(self._array).zero_()
 
 
-@right("--adapter get=head,set=replace,clear=drop,capacity=room --dtype int64", live_alone=True)
+@right(**numbers("head", "replace", "drop"), live_alone=True)
 class GrowsByJoining:
     """Token ids (N,): only what is live is stored, and padding is joined to it at every read."""
 
     def __init__(self, room: int) -> None:
-        self.room = room
+        self.capacity = room
         self._ids = torch.zeros(0, dtype=torch.int64)
 
     def replace(self, ids: Tensor) -> None:
         (count,) = ids.shape
-        self.room = max(self.room, count)
+        self.capacity = max(self.capacity, count)
         self._ids = ids.clone()
 
     def head(self, count: int) -> Tensor:
@@ -304,8 +329,10 @@ class GrowsByJoining:
 
 
 @right(
-    "--adapter get=gather(rows=positions),set=scatter(values=payload,rows=positions),clear=none "
-    "--capacity 64",
+    make=lambda cls, sizes: cls(width=sizes.hidden, dtype=sizes.dtype, device=sizes.device),
+    get=lambda made, tokens: (made.gather(rows=torch.arange(tokens)),),
+    put=lambda made, payload: made.scatter(values=payload[0], rows=torch.arange(len(payload[0]))),
+    fixed={"levels": 1, "capacity": 64},
     live_alone=True,
 )
 class KeywordsOnly:
@@ -333,7 +360,10 @@ class Hidden(NamedTuple):
     high: Tensor
 
 
-@right("--adapter get=rows,set=keep,clear=lose --shape [(N,64)]")
+@right(
+    **whole("rows", "keep", "lose", lambda cls, sizes: cls(sizes.capacity, sizes.levels)),
+    fixed={"dtype": "float32", "hidden": 64},
+)
 class NamedLevels:
     """Three levels of 64 columns, whatever is asked for, answered in a named tuple."""
 
@@ -364,92 +394,7 @@ class NamedLevels:
             store.zero_()
 
 
-@right("--adapter get=__getitem__,set=load,clear=reset,capacity=__len__ --dtype uint8")
-class LikeASequence:
-    """Marks (N,) of one byte, with the special methods of a sequence."""
-
-    def __init__(self, length: int) -> None:
-        self._marks = bytearray(length)
-        self._tensor = torch.frombuffer(self._marks, dtype=torch.uint8)
-
-    def __len__(self) -> int:
-        return len(self._marks)
-
-    def __getitem__(self, count: int) -> Tensor:
-        if not 0 <= count <= len(self):
-            raise IndexError(count)
-        return self._tensor[:count]
-
-    def load(self, marks: Tensor) -> None:
-        if marks.dim() != 1 or len(marks) > len(self):
-            raise ValueError(tuple(marks.shape))
-        self._tensor[: len(marks)] = marks
-        self._tensor[len(marks) :] = 0
-
-    def reset(self) -> None:
-        self._tensor.zero_()
-
-
-@right("--adapter get=read,set=write,clear=reset,capacity=size")
-def made_by_a_function(size: int, width: int, dtype: torch.dtype) -> SimpleNamespace:
-    """A buffer without a class: functions over one tensor (size, width)."""
-    store = torch.zeros(size, width, dtype=dtype)
-
-    def write(rows: Tensor) -> None:
-        if rows.dim() != 2 or rows.size(1) != width or rows.size(0) > size:
-            raise ValueError(tuple(rows.shape))
-        store.zero_()
-        store[: rows.size(0)] = rows
-
-    def read(count: int) -> Tensor:
-        if count not in range(size + 1):
-            raise ValueError(count)
-        return store[:count]
-
-    def reset(count: int) -> None:
-        if count < 0:
-            raise ValueError(count)
-        store.zero_()
-
-    return SimpleNamespace(size=size, read=read, write=write, reset=reset)
-
-
-@right(
-    "--adapter make=of(rows=capacity),get=copy_of,set=fill(count,payload),clear=reset --dtype int16",
-    live_alone=True,
-)
-class Copies:
-    """Rows (N,) int16 made by a class method; it is told the count beside the rows, and answers copies."""
-
-    def __init__(self, store: Tensor) -> None:
-        self._store = store
-
-    @classmethod
-    def of(cls, *, rows: int) -> "Copies":
-        return cls(torch.zeros(rows, dtype=torch.int16))
-
-    @property
-    def capacity(self) -> int:
-        return len(self._store)
-
-    def fill(self, count: int, source: Tensor) -> None:
-        if source.shape != (count,) or count > self.capacity:
-            raise ValueError(f"{count} of {tuple(source.shape)}")
-        self._store[:count] = source[:count]
-        self._store[count:] = 0
-
-    def copy_of(self, count: int) -> Tensor:
-        if count < 0 or count > self.capacity:
-            raise ValueError(count)
-        return self._store[:count].clone()
-
-    def reset(self, count: int) -> None:
-        if count < 0:
-            raise ValueError(count)
-        self._store.zero_()
-
-
-@right("--adapter get=read,set=write,clear=reset,capacity=none --dtype int64 --capacity 64")
+@right(**{**numbers("read", "write", "reset", capacity=64), "make": lambda cls, _: cls()})
 class AlwaysSixtyFour:
     """64 rows (N,) int64 whatever happens; no argument says so, and what is above it raises."""
 
@@ -474,7 +419,13 @@ class AlwaysSixtyFour:
         self._all.zero_()
 
 
-@right("--adapter get=now,set=next,clear=end --dtype int32 --rows request", live_alone=True)
+@right(
+    **{
+        **numbers("now", "next", "end", dtype="int32"),
+        "make": lambda cls, sizes: cls(sizes.capacity, sizes.dtype),
+    },
+    live_alone=True,
+)
 class TwoInTurns:
     """Block counts (N,) int32 of requests in two storages by turns: the last answer stays as it was."""
 

@@ -129,6 +129,7 @@ def test_a_splitter_has_nothing_to_loop_over_where_the_payload_is_none(qwen: Mod
 
 
 @pytest.mark.parametrize(("arm", "right"), [(EAGER, True), (DROP_ALL, False)], ids=["eager", "drop_all"])
+@pytest.mark.slow  # 2 s; incident payload-on-model by day
 def test_a_payload_on_the_model_is_lost_by_a_graph_that_was_compiled_without(
     qwen: Model, arm: ArmSpec, right: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Wrong buffers of other shapes, each with one fault, written before the code that adapts and judges them.
 
-`WRONG` has, for each class, the rule that has to catch it and the options that `check` takes.
+`WRONG` has, for each class, the rule that has to catch it and an adapter class.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,26 +9,39 @@ from typing import ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from cases.selftest.models.adapters import Parts, adapter_class, backwards, not_negative, numbers, whole
+from deepstack_harness.contract.protocols import BufferFactory
+
 
 class Wrong(NamedTuple):
-    """The rule that a class breaks, the options that adapt it, and the regime in which that shows."""
+    """The rule that a class breaks, its adapter, and the regime in which that shows."""
 
     rule: str
-    options: str
+    adapter: BufferFactory
     regime: str
 
 
 WRONG: dict[str, Wrong] = {}
 Made = TypeVar("Made", bound=type)
-_NUMBERS = "--adapter get=read,set=write,clear=reset --dtype int64"
-_ROWS = "--adapter get=read,set=write,clear=reset"
+_NUMBERS = numbers("read", "write", "reset")
+_ROWS: Parts = {
+    "make": lambda cls, sizes: cls(sizes.capacity, sizes.hidden, sizes.dtype, sizes.device),
+    "get": lambda made, tokens: (made.read(tokens),),
+    "put": lambda made, payload: made.write(payload[0]),
+    "clear": lambda made, tokens: made.reset(tokens),
+    "fixed": {"levels": 1},
+}
+_SLOTS = {**_ROWS, "clear": None, "put": lambda made, payload: made.write(**backwards(payload[0]))}
+_LIST = whole(
+    "read", "write", "reset", lambda cls, sizes: cls(sizes.capacity, sizes.hidden, sizes.levels, sizes.dtype)
+)
 
 
-def wrong(rule: str, options: str = _NUMBERS, regime: str = "live") -> Callable[[Made], Made]:
+def wrong(rule: str, parts: Parts = _NUMBERS, regime: str = "live") -> Callable[[Made], Made]:
     """Register a class under the rule that it breaks."""
 
     def register(made: Made) -> Made:
-        WRONG[made.__name__] = Wrong(rule, options, regime)
+        WRONG[made.__name__] = Wrong(rule, adapter_class(made, **parts), regime)
         return made
 
     return register
@@ -103,7 +116,7 @@ class StaleNumbers(Numbers):
         self.store[: self.held] = numbers
 
 
-@wrong("R5", f"{_NUMBERS} --rows request")
+@wrong("R5")
 class LeavesTheLastRequest(Numbers):
     """Clears all requests but the last one that was set."""
 
@@ -148,7 +161,7 @@ class NoneWhenEmpty(Numbers):
         return super().read(count)
 
 
-@wrong("R4", "--adapter get=read,set=write,clear=reset,capacity=none --dtype int64 --capacity 64")
+@wrong("R4", {**numbers("read", "write", "reset", capacity=64), "make": lambda cls, _: cls()})
 class Truncates:
     """Has 64 rows, and drops what is above them."""
 
@@ -210,9 +223,6 @@ class PadsWithMinusOne(Numbers):
         self.store[self.held :] = -1
 
 
-_SLOTS = "--adapter get=read,set=write(values=payload,slots=positions),clear=none,capacity=capacity"
-
-
 @wrong("R2", _SLOTS)
 class IgnoresItsSlots(Rows):
     """Writes rows from row 0 on, whatever slots they belong to."""
@@ -268,9 +278,6 @@ class Layers:
         self.store.zero_()
 
 
-_LIST = f"{_ROWS} --shape [(N,hidden)]"
-
-
 @wrong("R2", _LIST)
 class ForgetsTheLastLevel(Layers):
     """Writes all levels but the last."""
@@ -297,7 +304,14 @@ class TupleWhenSet(Layers):
         return tuple(answer) if self.full else answer
 
 
-@wrong("R2", f"{_ROWS} --shape (levels,N,hidden)")
+@wrong(
+    "R2",
+    {
+        **_LIST,
+        "get": lambda made, tokens: made.read(tokens).unbind(0),
+        "put": lambda made, payload: made.write(payload),
+    },
+)
 class TurnsTheLevels(Layers):
     """Answers one tensor with its levels in another order."""
 
@@ -311,7 +325,7 @@ class TurnsTheLevels(Layers):
         return self.store.flip(0)[:, :count]
 
 
-@wrong("R5", "--adapter get=read,set=write,clear=reset() --dtype int64")
+@wrong("R5", {**_NUMBERS, "clear": lambda made, tokens: (not_negative(tokens), made.reset())})
 class ClearsNothing(Numbers):
     """A reset without arguments that resets a counter alone."""
 
@@ -319,7 +333,7 @@ class ClearsNothing(Numbers):
         self.held = 0
 
 
-@wrong("R3", "--adapter get=read,set=write,clear=none,resize=none")
+@wrong("R3", {**_ROWS, "clear": None})
 class SkipsEqualSizes(Rows):
     """Keeps the earlier rows where as many are written again; nothing clears it."""
 
@@ -361,7 +375,7 @@ class Broadcasts(Rows):
         return len(rows)
 
 
-@wrong("R2", "--adapter get=read,set=write,clear=reset --dtype uint8")
+@wrong("R2", numbers("read", "write", "reset", dtype="uint8"))
 class Saturates(Numbers):
     """Keeps bytes up to 127."""
 
@@ -399,7 +413,7 @@ class SortsForTheCaller(Numbers):
         numbers.neg_()
 
 
-@wrong("R8", f"{_NUMBERS} --rows request")
+@wrong("R8")
 class TakesNegativeCounts(Numbers):
     """Answers a negative count as a slice does."""
 
@@ -407,24 +421,3 @@ class TakesNegativeCounts(Numbers):
         if count > self.capacity:
             raise ValueError(count)
         return self.store[:count]
-
-
-@wrong("R2", "--adapter get=read(),set=write,clear=reset(),capacity=none")
-class OneRowShort:
-    """Is made with one row less than it was asked for; its get takes no count."""
-
-    def __init__(self, rows: int, hidden: int, dtype: torch.dtype) -> None:
-        self.store = torch.zeros(max(1, rows - 1), hidden, dtype=dtype)
-
-    def write(self, rows: Tensor) -> None:
-        if rows.dim() != 2 or rows.size(1) != self.store.size(1):
-            raise ValueError(tuple(rows.shape))
-        kept = rows[: len(self.store)]
-        self.store[: len(kept)] = kept
-        self.store[len(kept) :] = 0
-
-    def read(self) -> Tensor:
-        return self.store
-
-    def reset(self) -> None:
-        self.store.zero_()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.catalogue.buffers import read_correct
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES, graph_budget
 from deepstack_harness.catalogue.registry import MODELS
@@ -54,7 +55,7 @@ def test_the_reference_is_right_in_every_family(family: str, arm: str) -> None:
         assert judged("reference", arm, trace, family).broken == frozenset()
 
 
-@pytest.mark.parametrize("arm", DECODES)
+@pytest.mark.parametrize("arm", by_day(DECODES))
 def test_right_buffers_are_right(arm: str) -> None:
     """0.1 s of the processor for a case; 0.5 s to make the model."""
     traces = [PROMPT_THEN_DECODE, CAPTURE_TRACES[2]]

@@ -124,7 +124,7 @@ def test_check_takes_words_that_are_quoted(job: Job) -> None:
     done = job.run(JUDGE, stated)
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs == {"exit-code": "0"}
-    assert "rows: (N,) of int64" in job.summary
+    assert "adapter: dtype int64, levels 1, hidden 1" in job.summary
     assert "::error" not in done.stdout
 
 

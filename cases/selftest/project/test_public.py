@@ -36,10 +36,9 @@ OPTIONS = {
         "--workload --script --pytest --upstream-test --family"
     ),
     "audit": "--source --vllm --fail-on --all --base --class --as --inputs --sarif --annotations --markdown",
-    "check": "target --device --dtype --adapter --shape --rows --capacity --regime --thorough",
+    "check": "target --device --dtype --write-adapter --regime --thorough",
     "fuzz": (
-        "--source --vllm --buffer --revision --family --arm --dtype --adapter --shape --rows --capacity "
-        "--examples --minutes --seed --boundary --out"
+        "--source --vllm --buffer --revision --family --arm --examples --minutes --seed --boundary --out"
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "

@@ -298,6 +298,7 @@ KEPT_WHEN_EMPTY = ["R1", "R4", "R7", "R8", "R11"]
 @pytest.mark.parametrize(
     ("make", "why"), by_day([(RefusesAll, ": set raised ValueError: no room"), (DropsAll, "")])
 )
+@pytest.mark.slow  # 5 s each; test_plugin.py has a check that would show nothing by day
 def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
     deepstack_contract: DeepstackContract, make: type[ReferenceBuffer], why: str
 ) -> None:

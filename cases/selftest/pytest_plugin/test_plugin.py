@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import deepstack_harness.pytest_plugin
 from cases.selftest.models import wrong_shapes
+from cases.selftest.models.adapters import adapter_class, numbers
 from cases.shallow import shallow
 from deepstack_harness.audit.class_verdicts import RULES
 from deepstack_harness.catalogue.buffers import buffer_named
@@ -97,25 +98,17 @@ def test_a_class_that_does_not_fit_is_refused(deepstack_contract: DeepstackContr
         deepstack_contract(dict)  # type: ignore[arg-type]
 
 
-NUMBERS = {"adapter": "get=read,set=write,clear=reset", "dtype": "int64", "rows": "request"}
-
-
 @pytest.mark.slow  # 6 s; `check` of one by day
-def test_a_class_of_another_shape_is_held_to_the_contract(deepstack_contract: DeepstackContract) -> None:
-    verdicts = deepstack_contract(wrong_shapes.Numbers, traces=STALE, **NUMBERS)  # type: ignore[arg-type]
-    assert Rule.R3 in verdicts.kept
+def test_an_adapter_class_is_held_to_the_contract(deepstack_contract: DeepstackContract) -> None:
+    right = adapter_class(wrong_shapes.Numbers, **numbers("read", "write", "reset"))
+    assert Rule.R3 in deepstack_contract(right, traces=STALE).kept
     with pytest.raises(Failed, match="R3 freshness: 6 rows"):
-        deepstack_contract(wrong_shapes.StaleNumbers, traces=STALE, **NUMBERS)  # type: ignore[arg-type]
-    named = f"{wrong_shapes.__name__}:StaleNumbers"
-    with pytest.raises(Failed, match="R3 freshness: 6 rows"):
-        deepstack_contract(named, traces=STALE, **NUMBERS)  # type: ignore[arg-type]
+        deepstack_contract(wrong_shapes.WRONG["StaleNumbers"].adapter, traces=STALE)
 
 
-def test_what_an_adapter_lacks_fails_the_test_in_one_message(deepstack_contract: DeepstackContract) -> None:
-    with pytest.raises(
-        Failed, match=r"lacks set\(payload\), clear\(tokens\).*\n.*get=read,set=write,clear=reset"
-    ):
-        deepstack_contract(wrong_shapes.Numbers, adapter="get=read")  # type: ignore[arg-type]
+def test_a_removed_argument_names_the_adapter_class(deepstack_contract: DeepstackContract) -> None:
+    with pytest.raises(Failed, match="adapter, shape, rows and capacity were removed: pass an adapter class"):
+        deepstack_contract(buffer_named("reference"), adapter="get=read")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

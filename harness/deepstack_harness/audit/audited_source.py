@@ -17,7 +17,7 @@ from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, un
 from deepstack_harness.audit.systems import SourceSystems, judge_systems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Row, Shape, Verdict
 from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import parse
@@ -67,6 +67,8 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
             return replace(row, where=audited.replayed_at)
         if row.rule is Rule.R9 and audited.patched_at:
             return replace(row, where=audited.patched_at)
+        if row.shape == Shape.NO_EFFECT:  # of the text model: MEMBER:LINE NAME
+            return replace(row, where=audited.ways.compiled.partition(" ")[0])
         place = _place_of(row.rule, methods, in_forward=in_forward)
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
         return replace(row, where=place or f"{audited.cut.member}{lines}")

@@ -130,7 +130,7 @@ def audit_change(
         mended = [
             each
             for each in audited.classes
-            if (there := record.classes.get(each.model_class)) and gives_payload(each, there.seen)
+            if (known := record.classes.get(each.model_class)) and gives_payload(each, known.seen)
         ]
         needed |= {
             above

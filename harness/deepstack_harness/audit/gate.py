@@ -231,20 +231,20 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
         if not derived:
             worse = differences(verdicts, before).items()
             lineage = [
-                each for each in source.derived_from.get(name, ()) if each in judged or each in base.classes
+                judged.get(each) or base.classes.get(each, SeenClass())
+                for each in source.derived_from.get(name, ())
             ]
-            above = [judged.get(each) or base.classes[each] for each in lineage]
             reasons = {
                 place: why
                 for place, why in worse
                 if not _still_ignored(place, verdicts, before)
-                and not _came_to_light(place, verdicts, before, above)
+                and not _came_to_light(place, verdicts, before, lineage)
             }
         else:
             # A class that is new has the fault of a class above it only where it has the method from there.
-            inherited = judged.get(other) or before
-            at = {(row.regime, row.rule): row.where for row in inherited.rows if row.verdict in BROKEN}
-            reasons = differences(verdicts, inherited, chances=False) | {
+            above = judged.get(other, before)
+            at = {(row.regime, row.rule): row.where for row in above.rows if row.verdict in BROKEN}
+            reasons = differences(verdicts, above, chances=False) | {
                 (row.regime, row.rule): "not in the base: the class is new"
                 for row in verdicts.rows
                 if row.verdict in BROKEN and at.get((row.regime, row.rule)) != row.where

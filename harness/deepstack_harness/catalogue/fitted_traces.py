@@ -1,14 +1,14 @@
-"""Traces for adapted buffers: what a trace asks that such a buffer cannot be asked is left out.
+"""Traces for adapter classes: what a trace checks that such rows do not have is left out.
 
-Only steps that leave the state of a right buffer as it was go (calls that it has to refuse, a resize), and
-clears of a buffer that no method clears, whose rows behind N are not compared.  A fixed capacity takes the
-place of the trace's: counts up to it keep their place in it, and counts above it stay above.
+Only steps that leave the state of a right buffer as it was go (payloads that it has to refuse), and clears of
+a buffer that nothing clears, whose rows behind N are not compared.  A fixed capacity takes the place of the
+trace's: counts up to it keep their place in it, and counts above it stay above.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from deepstack_harness.contract.adapter import Adapter, ArgRole, MethodCall
+from deepstack_harness.contract.adapter import Adapter
 from deepstack_harness.contract.trace import MAY_BE_NEGATIVE, Op, Step, Trace
 
 _OF_INTEGERS = frozenset({"zeros", "constant", "reordered"})
@@ -23,48 +23,30 @@ def fitted_traces(traces: Iterable[Trace], adapter: Adapter) -> list[Trace]:
 
 def fitted_trace(trace: Trace, adapter: Adapter) -> Trace | None:
     """Return a trace as the buffer can be asked it; None where no step is left that reads or writes."""
-    capacity = adapter.fixed or trace.capacity
+    capacity = adapter.capacity or trace.capacity
     steps = tuple(_fitted_steps(trace, adapter, capacity))
     if not any(step.op is not Op.RESIZE for step in steps):
         return None
-    shape = adapter.shape
-    levels = (shape.levels or trace.levels) if shape.has_levels else 1
-    hidden = (shape.hidden or trace.hidden) if shape.has_hidden else 1
     return replace(
-        trace,
-        capacity=capacity,
-        steps=steps,
-        levels=levels,
-        hidden=hidden,
-        dtype=adapter.dtype or trace.dtype,
-    )
+        trace, capacity=capacity, steps=steps, levels=adapter.levels or trace.levels,
+        hidden=adapter.hidden or trace.hidden, dtype=adapter.dtype or trace.dtype,
+    )  # fmt: skip
 
 
 def _fitted_steps(trace: Trace, adapter: Adapter, capacity: int) -> Iterator[Step]:
-    methods: dict[Op, MethodCall | None] = {
-        Op.GET: adapter.get, Op.CLEAR: adapter.clear, Op.RESIZE: adapter.resize,
-    }  # fmt: skip
     for step in trace:
-        method = methods.get(step.op)
-        if step.op in methods and method is None:
-            continue
-        counted = method is None or method.takes(ArgRole.COUNT)
-        if not counted and (step.tokens < 0 or step.count is not None):
-            continue
         fitted = _fitted_set(step, adapter) if step.op is Op.SET else step
-        if fitted is not None:
+        if fitted is not None and (adapter.cleared or step.op is not Op.CLEAR):
             yield _within(fitted, trace.capacity, capacity)
 
 
 def _fitted_set(step: Step, adapter: Adapter) -> Step | None:
-    """Return a set as the buffer can be given it; None for a payload that its shape cannot have."""
-    shape = adapter.shape
-    stacked = shape.dims == ("levels", "N", "hidden") and not shape.listed
-    if step.levels is not None and (not shape.has_levels or (shape.listed and not step.levels)):
+    """Return a set as the buffer can be given it; None for a payload that its rows cannot have."""
+    if step.levels is not None and adapter.levels == 1:
         return None
-    if step.hidden is not None and not shape.has_hidden:
+    if step.hidden is not None and adapter.hidden == 1:
         return None
-    if step.shape is not None and not stacked and (step.shape != "batched" or shape.listed):
+    if step.shape not in (None, "batched") and 1 in (adapter.levels, adapter.hidden):
         return None
     if not adapter.integers:
         return step

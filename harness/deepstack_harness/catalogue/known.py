@@ -166,7 +166,7 @@ KNOWN_CARRIERS = DataFile(
 
 
 class SeenInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a running engine showed of an input of a compiled class, in `releases` with the same code.
+    """What a running engine showed of an input that is at risk in `releases` for one reason.
 
     `evidence`: ENGINE where it changed there as the audit reads, READ where the requests of `seen` did not
     show it. `seen` names the release that ran, its runner, the settings, the request, and what came of it.

@@ -6,7 +6,6 @@ from typing import NoReturn
 
 from typing_extensions import override
 
-from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.errors import UsageError
 from deepstack_harness.text import shortened
 
@@ -66,35 +65,14 @@ def add_device_and_dtype(parser: ArgumentParser) -> None:
     )
 
 
-def add_adapter(parser: ArgumentParser) -> None:
-    """Add the options for a buffer of another shape or with other names; `adapter_options` reads them."""
-    parser.add_argument(
-        "--adapter", metavar="A",
-        help="which methods get, set and clear: get=read,set=write,clear=reset; clear=none and resize=none "
-        "where there is none, capacity=NAME for the attribute, make=(rows=capacity) for the constructor; "
-        "arguments in brackets where their names do not tell: set=write(values=payload,slots=positions)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--shape", metavar="S",
-        help="shape of a payload: (levels, N, hidden) (default), (N,), (N, hidden), (3, N), [(N, hidden)] ..",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rows", default="token", choices=["token", "request"], help="what a row belongs to (default token)"
-    )
-    parser.add_argument(
-        "--capacity", type=whole, metavar="N", help="rows of a class whose capacity is fixed and no argument"
-    )
-
-
-def adapter_options(args: Namespace) -> AdapterOptions | None:
-    """Return the options of `add_adapter` and `--dtype`; None where they ask for the contract's own buffer.
-
-    Raises `UsageError` for what cannot be read.
-    """
-    texts = (args.adapter or "", args.shape or "", args.dtype or "")
-    options = AdapterOptions(*texts, rows=args.rows, capacity=args.capacity)
-    options.check()
-    return options if options.given else None
+def add_removed_adapter_options(parser: ArgumentParser) -> None:
+    """Refuse the options that described a buffer of another shape or with other names."""
+    for option in ("--adapter", "--shape", "--rows", "--capacity"):
+        add_removed(
+            parser, option,
+            "write it as an adapter class: 'check MODULE:CLASS --write-adapter FILE.py' makes one, and "
+            "'check FILE.py:Adapter' or 'fuzz --buffer FILE.py:Adapter' takes it",
+        )  # fmt: skip
 
 
 def options_in_use(args: Namespace, defaults: Mapping[str, object]) -> str:

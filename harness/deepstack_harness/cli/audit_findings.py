@@ -257,6 +257,8 @@ def problem_of(row: Row) -> str:
     leads = f"with {(row.reach or '').removeprefix(FLAG)}" if kind == FLAG else _LEADS[kind]
     zeros = row.rule is Rule.R2 and row.shape in (Shape.ZEROS, Shape.NEVER_SET)
     what = "a step is computed without its image features" if zeros else _PROBLEMS[row.rule]
+    if row.shape == Shape.NO_EFFECT:
+        what = "the text model leaves out levels of the image features"
     return ", ".join(filter(None, [what, row.effect and _NOTICED[row.effect], leads]))
 
 

@@ -6,24 +6,25 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.catalogue.traces import thorough_traces
-from deepstack_harness.cli.arguments import adapter_options, add_adapter, add_device_and_dtype
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.arguments import add_device_and_dtype, add_removed_adapter_options
+from deepstack_harness.cli.output import Column, Output, write_text
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
-from deepstack_harness.errors import ExitCode
+from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.class_verdicts import RegimeVerdicts
-    from deepstack_harness.contract.adapter import Adapter, AdapterOptions
+    from deepstack_harness.contract.adapter import Adapter
     from deepstack_harness.contract.case import PlannedCase
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.play.case_worker import CaseWorker
@@ -41,7 +42,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_device_and_dtype(parser)
     parser.set_defaults(dtype=None)
-    add_adapter(parser)
+    add_removed_adapter_options(parser)
+    parser.add_argument(
+        "--write-adapter", metavar="FILE",
+        help="instead, write an adapter class for a class of other names or another shape, from its "
+        "signatures; edit it, and check FILE:Adapter",
+    )  # fmt: skip
     parser.add_argument(
         "--regime",
         default="live",
@@ -61,14 +67,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
     user_buffer(args.target)
-    options = adapter_options(args)
-    if options is None and args.dtype is not None:
+    if args.write_adapter:
+        return _write_adapter(args, output)
+    if args.dtype is not None:
         check_dtype(args.dtype)
     check_device(args.device)
     from deepstack_harness.models.family import parse_device
 
     parse_device(args.device)
-    regimes, advised, adapter = _judge(args, options)
+    regimes, advised, adapter = _judge(args)
     for verdicts in regimes.of.values():
         for row in verdicts.rows:
             output.record(row)
@@ -102,14 +109,8 @@ def _texts(args: Namespace) -> tuple[str, ...]:
 
 
 def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:
-    """Print how a buffer is called and read, what it is not asked, and how many traces ask it something."""
-    for call in ("make", "get", "set", "clear", "resize"):
-        output.line(f"{call}: {getattr(adapter, call) or 'none'}".replace(": (", ": the class ("))
-    per = f"a row for each {adapter.rows}"
-    stated = f"stated by {adapter.capacity}" if adapter.capacity else "not stated"
-    fixed = f", fixed at {adapter.fixed}" if adapter.fixed else ""
-    output.line(f"rows: {adapter.shape} of {adapter.dtype or 'any floating dtype'}, {per}")
-    output.line(f"capacity: {stated}{fixed}")
+    """Print what an adapter class states, what is not checked of it, and how many traces check something."""
+    output.line(f"adapter: {str(adapter) or 'nothing is fixed'}")
     for rule, why in adapter.not_asked.items():
         output.line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
@@ -126,9 +127,22 @@ def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
             yield f"{names_of(verdicts.unjudged)} of {regime} use could not be judged"
 
 
-def _judge(
-    args: Namespace, options: AdapterOptions | None
-) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter | None]:
+def _write_adapter(args: Namespace, output: Output) -> ExitCode:
+    """Write an adapter class; Raises `UsageError` for a file that is there."""
+    from deepstack_harness.play.case_worker import WRITE_ADAPTER, CaseWorker
+    from deepstack_harness.workers.outcomes import value_of
+    from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
+
+    if Path(args.write_adapter).exists():
+        raise UsageError(f"'{args.write_adapter}' is there already: choose another file")
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
+        text = value_of(worker.call(WRITE_ADAPTER, {"target": args.target}), f"loading {args.target}")
+    write_text(args.write_adapter, text)
+    output.line(f"wrote {args.write_adapter}: edit it, and check {args.write_adapter}:Adapter")
+    return ExitCode.HOLDS
+
+
+def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter | None]:
     """Play the traces in a worker; return where the class stands, the advisory cases, and its adapter."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
@@ -138,8 +152,7 @@ def _judge(
     from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
 
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
-        request = {"target": args.target, "options": options}
-        loaded = value_of(worker.call(LOAD, request), f"loading {args.target}")
+        loaded = value_of(worker.call(LOAD, {"target": args.target}), f"loading {args.target}")
         adapter = loaded.adapter
         where = Where(_FAMILY, args.dtype or DTYPES[0], args.device)
         buffer = user_buffer(args.target, adapter)

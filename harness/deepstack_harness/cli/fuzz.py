@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from deepstack_harness.cli.arguments import adapter_options, add_adapter, add_removed, add_source, finite
+from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_options, add_source, finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Regime
@@ -49,8 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--arm", default="eager", metavar="A",
         help="eager (default), which plays the buffer alone, or another arm of 'list arms'",
     )  # fmt: skip
-    parser.add_argument("--dtype", metavar="D", help="dtype of the rows of an adapted buffer, such as int64")
-    add_adapter(parser)
+    add_removed_adapter_options(parser)
+    add_removed(parser, "--dtype", "state it in the 'fixed' of an adapter class; hunts draw other dtypes")
     add_removed(parser, "--backend", "name the backend in the arm, as in --arm inductor/drop_all")
     parser.add_argument(
         "--examples", type=int, metavar="N",
@@ -94,10 +94,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, HuntLimits, boundary_examples
 
-    arm, options = ArmSpec.parse(args.arm).name, adapter_options(args)
-    if args.dtype and options is None:
-        raise UsageError(f"--dtype {args.dtype} is for --adapter: hunts draw the dtypes of other buffers")
-    request = FuzzRequest(args.source, args.buffer, args.revision, arm, args.family, options)
+    arm = ArmSpec.parse(args.arm).name
+    request = FuzzRequest(args.source, args.buffer, args.revision, arm, args.family)
     request.target()  # refuses what is wrong before a worker starts and a folder is made
     if request.source:
         open_alone(request.source)

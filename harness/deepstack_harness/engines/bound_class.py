@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from deepstack_harness.contract.adapter import CALLS, Adapter, ArgRole, Argument, MethodCall, RowShape
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.engines.cut_class import STORAGE, ClassCut
@@ -56,8 +55,7 @@ from deepstack_harness.engines.stand_ins import (
     stored_rows,
     vllm_config,
 )
-from deepstack_harness.errors import Reason, SourceError, UsageError, passes_through
-from deepstack_harness.models.adapted import AdaptedBuffer
+from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, passes_through
 from deepstack_harness.sources.source import buffer_of
 
 if TYPE_CHECKING:
@@ -181,8 +179,8 @@ def _ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class MethodsBuffer(AdaptedBuffer):
-    """The buffer of one model object, behind an adapter of the names in its source.
+class MethodsBuffer:
+    """The buffer of one model object, called by the names in its source.
 
     It has no `generation`: no release announces that storage moves.
     """
@@ -194,31 +192,44 @@ class MethodsBuffer(AdaptedBuffer):
 
         With `listed`, get answers a list or tuple of levels; else their names say which is which.
         """
-        super().__init__(host, _adapter_of(cut))
         self._host = host
         self._levels = levels
         self._cut = cut
         self.vision = vision
         self._listed = listed
 
-    @override
-    def __getattr__(self, name: str) -> object:
-        raise AttributeError(f"{type(self).__name__} has no {name}")
-
     @property
-    @override
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
         values = (getattr(self._host, name, None) for name in sorted(self._cut.storage or {STORAGE}))
         return stored_rows(values, self._levels) or 0
 
-    @override
-    def _levels_of(self, answer: object, tokens: int | None) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Return the levels of an answer in their order, one (P, hidden) per level, or None.
 
         Raises `UsageError` when the levels cannot be told from the answer.
         """
+        answer = self._call("get", tokens)
         return None if answer is None else self._in_level_order(answer)
+
+    def set(self, payload: Tensor, /) -> None:
+        """Pass on a payload (levels, N, hidden)."""
+        self._call("set", payload)
+
+    def clear(self, tokens: int, /) -> None:
+        """End the rows; nothing happens where the class has no method for it."""
+        if "clear" in self._cut.verbs:
+            self._call("clear", tokens)
+
+    def resize(self, tokens: int, /) -> None:
+        """Make room; raises `StepUnavailable` where the class has no method for it."""
+        if "resize" not in self._cut.verbs:
+            raise StepUnavailable(f"{type(self._host).__name__} has no method that resizes the buffer")
+        self._call("resize", tokens)
+
+    def _call(self, verb: str, value: object) -> object:
+        method: Callable[[object], object] = getattr(self._host, self._cut.verbs[verb])
+        return method(value)
 
     def where_returned(self, tokens: int) -> str:
         """Call get once more and return the `FILE:LINE` of the `return` at which it answered.
@@ -229,7 +240,7 @@ class MethodsBuffer(AdaptedBuffer):
         before = sys.gettrace()
         sys.settrace(watch.enter)
         try:
-            self._call(self._adapter.get, tokens)
+            self._call("get", tokens)
         finally:
             sys.settrace(before)
         return f"{self._cut.filename}:{watch.line}"
@@ -252,20 +263,6 @@ class MethodsBuffer(AdaptedBuffer):
             f"{method} returns {answer} instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
         )
         return SourceError(Reason(text, self._cut.filename, self._cut.lines[method]))
-
-
-def _adapter_of(cut: ClassCut) -> Adapter:
-    """Return how a class is called that was cut by its methods, each of which takes one argument."""
-    calls = {
-        verb: MethodCall(cut.verbs[verb], (Argument(ArgRole.PAYLOAD if verb == "set" else ArgRole.COUNT),))
-        if verb in cut.verbs
-        else None
-        for verb in CALLS
-    }
-    get, given, clear, resize = calls.values()
-    assert get is not None  # or the class would not have been cut by its methods
-    assert given is not None
-    return Adapter(MethodCall(""), get, given, clear, resize, "", RowShape(), answers_levels=True)
 
 
 class _ReturnWatch:

@@ -87,6 +87,7 @@ def payload_verbs(method: FindMethod) -> dict[str, str]:
             if any(reads(each) & read for each in reached(name, method).values())
         },
     }
+    found["set"] -= found["clear"]  # a step of text may clear while it is embedded
     callers = [each for verb in ("set", "get") for name in found[verb] if (each := method(name))]
     ordered = {name for caller in callers for name in _ordered(caller, method)}
     found["resize"] = {

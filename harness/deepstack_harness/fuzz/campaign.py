@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -32,7 +31,6 @@ from deepstack_harness.catalogue.orders import UNKNOWN
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding
 from deepstack_harness.catalogue.workload import pad_to_multiple
 from deepstack_harness.compile.torch_compat.targets import check_support, environment_in
-from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import BufferKind, BufferRef, parse_subject, registered, user_buffer
 from deepstack_harness.contract.oracles.judge import judge_cases
@@ -115,17 +113,13 @@ def _read_behind_each(capacity: int, *steps: Step) -> Trace:
 
 @dataclass(frozen=True)
 class FuzzRequest:
-    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @).
-
-    `options` adapt a MODULE:CLASS of another shape or with other names.
-    """
+    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @)."""
 
     source: str | None = None
     buffer: str | None = None
     revision: str | None = None
     arm: str = "eager"
     family: str = "qwen3_vl"
-    options: AdapterOptions | None = None
 
     @property
     def name(self) -> str:
@@ -133,18 +127,15 @@ class FuzzRequest:
         return self.source or self.buffer or self.revision or "reference"
 
     def target(self, buffer: BufferRef | None = None) -> Target:
-        """Return the target, where that of a source or of an adapted class is `buffer`.
+        """Return the target, where that of a source or of a class of the user is `buffer`.
 
         Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
         hunted under.
         """
         check_family(self.family)
         arm = ArmSpec.parse(self.arm)
-        if self.options is not None and (not self.buffer or arm != EAGER):
-            what = f"--arm {arm.name}" if self.buffer else f"'{self.name}'"
-            raise UsageError(
-                f"{what}: --adapter, --shape, --rows and --capacity are for --buffer under --arm eager"
-            )
+        if buffer and buffer.adapter and arm != EAGER:
+            raise UsageError(f"--arm {arm.name}: an adapter class fits no decoder, and is for --arm eager")
         if self.source:
             # The class is known only when a worker has bound it.
             return Target(buffer or BufferRef(BufferKind.SOURCE, self.source), arm, self.family)
@@ -160,8 +151,8 @@ def target_of(request: FuzzRequest, player: Player) -> Target:
     """Find the buffer; `UsageError` for what does not exist, `MachineError` for what cannot be fetched."""
     target = request.target()
     named = None if request.source else target.buffer
-    buffer = player.bind(named, request.source, request.family, request.options)
-    return request.target(buffer) if request.source or request.options else target
+    buffer = player.bind(named, request.source, request.family)
+    return request.target(buffer) if request.source or request.buffer else target
 
 
 def broken_rules(
@@ -172,17 +163,14 @@ def broken_rules(
     revision: str | None = None,
     arm: str = "eager",
     family: str = "qwen3_vl",
-    **options: Any,
 ) -> frozenset[Rule]:
     """Return the rules that one trace breaks first, on a session of its own.
 
     The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
-    mutant of ours; its code runs in this process.  `options` are `adapter`, `shape`, `dtype`, `rows` and
-    `capacity`, as `check` takes them.  Raises `UsageError` for what does not exist, `MachineError` for what
-    cannot be fetched.
+    mutant of ours; its code runs in this process.  Raises `UsageError` for what does not exist, and
+    `MachineError` for what cannot be fetched.
     """
-    adapted = AdapterOptions(**options) if options else None
-    request, player = FuzzRequest(source, buffer, revision, arm, family, adapted), InProcessPlayer()
+    request, player = FuzzRequest(source, buffer, revision, arm, family), InProcessPlayer()
     faults, _ = Hunt(target_of(request, player), player).replay(Trace.parse(trace), new_session=True)
     return frozenset(fault.rule for fault in faults if fault.rule)
 
@@ -470,16 +458,12 @@ def pytest_text(findings: Iterable[Finding], request: FuzzRequest) -> str:
     found = "\n".join(f'    ("{finding.name}", "{finding.trace}"),' for finding in findings)
     usual = FuzzRequest()
     given = {name: value for name, value in vars(request).items() if value != getattr(usual, name)}
-    if (options := given.pop("options", None)) is not None:
-        given |= {
-            name: value for name, value in vars(options).items() if value != getattr(AdapterOptions(), name)
-        }
     return _CASES.format(name=request.name, buffer=given, found=found)
 
 
 def program_of(finding: Finding, request: FuzzRequest) -> str | None:
-    """Return a program that shows it with torch alone; None where a decoder or an adapter takes part."""
-    if finding.rule is None or request.arm != "eager" or "@" in request.name or request.options is not None:
+    """Return a program that shows it with torch alone; None where a decoder takes part."""
+    if finding.rule is None or request.arm != "eager" or "@" in request.name:
         return None
     try:
         return render_finding(

@@ -6,7 +6,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.case import BufferRef, Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
@@ -62,12 +61,8 @@ class Player(Protocol):
     torch: str
     """The version of torch that plays, as soon as a buffer was bound."""
 
-    def bind(
-        self, buffer: BufferRef | None, source: str | None, family: str, options: AdapterOptions | None = None
-    ) -> BufferRef:
+    def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer, or the class of a source for a family, and return its reference.
-
-        With `options` it is the reference of a user's class behind the adapter that they ask for.
 
         Raises `UsageError` for what does not exist, `MachineError` for a source that cannot be fetched.
         """
@@ -106,12 +101,10 @@ class WorkerPlayer:
         self._bound_in = 0
         """Number of the worker process that has found the buffer."""
 
-    def bind(
-        self, buffer: BufferRef | None, source: str | None, family: str, options: AdapterOptions | None = None
-    ) -> BufferRef:
+    def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in the worker, and again in each worker that replaces it."""
         self._request = None
-        request = {"buffer": buffer, "source": source, "family": family, "options": options}
+        request = {"buffer": buffer, "source": source, "family": family}
         bound = self._bind(request)
         self._request = request
         return bound
@@ -172,16 +165,14 @@ class InProcessPlayer:
 
     torch = ""
 
-    def bind(
-        self, buffer: BufferRef | None, source: str | None, family: str, options: AdapterOptions | None = None
-    ) -> BufferRef:
+    def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in this process."""
         import torch
 
         from deepstack_harness.play.work import bind_shared_work
 
         torch.set_num_threads(1)  # as in a worker
-        bound = bind_shared_work(buffer, source, family, options)
+        bound = bind_shared_work(buffer, source, family)
         self.torch = bound.torch
         return bound.buffer
 

@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from deepstack_harness.contract.adapter import Adapter, AdapterOptions
+from deepstack_harness.contract.adapter import Adapter
 from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_buffer
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
@@ -115,7 +115,7 @@ class BoundBuffer:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A class of the user that fits: its name, and the adapter that was found for its options."""
+    """A class of the user that fits: its name, and what it states of its rows."""
 
     name: str
     adapter: Adapter | None = None
@@ -126,6 +126,7 @@ DEFINE = Remote(f"{WORK}:define", ClassWays)
 DESCRIBE = Remote(f"{WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", Loaded)
+WRITE_ADAPTER = Remote(f"{WORK}:write_adapter", str)
 SPLIT = Remote(f"{WORK}:split", Observation)
 PLAY_SPLIT = Remote(f"{WORK}:play_split", Observation)
 BIND = Remote(f"{WORK}:bind_shared_work", BoundBuffer)
@@ -241,27 +242,16 @@ _LOAD_TIMEOUT_S = 120.0
 """Timeout of the import of the user's modules."""
 
 
-def load_buffer(text: str, adapter: Adapter | None = None) -> BufferFactory:
-    """Import a class or a function, from the current folder too, behind an adapter where there is one.
+def load_buffer(text: str) -> BufferFactory:
+    """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
 
-    Without one it makes one buffer to see that it fits, and raises `UsageError` that says what is missing.
+    Raises `UsageError` that says what is missing.
     """
-    made = _load_class(text)
-    if adapter is not None:
-        from deepstack_harness.models.adapted import AdaptedClass
-
-        return AdaptedClass(made, adapter)
-    return check_fit(cast(BufferFactory, made), text)
+    return check_fit(cast(BufferFactory, load_class(text)), text)
 
 
-def load_adapted(text: str, options: AdapterOptions) -> Adapter:
-    """Import a class, and return the adapter that the options ask for; raises `UsageError`."""
-    from deepstack_harness.models.adapted import adapted
-
-    return adapted(_load_class(text), options, text)
-
-
-def _load_class(text: str) -> Callable[..., object]:
+def load_class(text: str) -> Callable[..., object]:
+    """Import a class or a function as `load_buffer` does, whatever it makes."""
     clock.install()  # before `from time import monotonic` of the module
     return load_named(user_buffer(text).name)
 

@@ -288,7 +288,7 @@ def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory
     if buffer in bound:
         return bound[buffer]
     if buffer.kind is BufferKind.USER:
-        return load_buffer(buffer.name, buffer.adapter)
+        return load_buffer(buffer.name)
     if buffer.kind is BufferKind.REGISTERED:
         return buffer_named(buffer.name)
     raise HarnessError(f"{buffer.kind} buffer '{buffer.name}' was not bound before its case was played")

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.adapter import AdapterOptions
+from deepstack_harness.contract.adapter import adapter_of
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, BufferKind, BufferRef, Case
 from deepstack_harness.contract.observation import Observation, Raised, ShardFacts, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
@@ -34,6 +34,7 @@ from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.adapted import UnpackedClass
+from deepstack_harness.models.adapter_text import adapter_text
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play import observe
 from deepstack_harness.play.attempt import announcing
@@ -44,8 +45,8 @@ from deepstack_harness.play.case_worker import (
     Loaded,
     Played,
     SourceClass,
-    load_adapted,
     load_buffer,
+    load_class,
 )
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, Model, NumericsProbe, factory_of
 from deepstack_harness.play.observe import SharedSession
@@ -190,16 +191,18 @@ def where_returned(
     return bound(*sizes, dtype=parse_dtype(dtype), device=parse_device(device)).where_returned(tokens)
 
 
-def load(channel: Channel, target: str, options: AdapterOptions | None = None) -> Loaded:
-    """Import a user's class `MODULE:CLASS` and check that it fits, or find its adapter for the options.
-
-    Raises `UsageError` where it does not.
-    """
+def load(channel: Channel, target: str) -> Loaded:
+    """Import a user's class `MODULE:CLASS` and check that it fits; raises `UsageError` where it does not."""
     channel.phase(f"the import of {target}")
-    adapter = load_adapted(target, options) if options is not None else None
-    made = load_buffer(target, adapter)
+    made = load_buffer(target)
     named = made.make if isinstance(made, UnpackedClass) else made
-    return Loaded(str(getattr(named, "__name__", target)), adapter)
+    return Loaded(str(getattr(named, "__name__", target)), adapter_of(named))
+
+
+def write_adapter(channel: Channel, target: str) -> str:
+    """Return the text of an adapter class for `MODULE:CLASS`; raises `UsageError` where that is not there."""
+    channel.phase(f"the import of {target}")
+    return adapter_text(load_class(target), target)
 
 
 def bind_work(case: Case, source: SourceClass) -> Bound:
@@ -267,12 +270,8 @@ _bound: dict[BufferRef, BufferFactory] = {}
 _session = SharedSession()
 
 
-def bind_shared_work(
-    buffer: BufferRef | None, source: str | None, family: str, options: AdapterOptions | None = None
-) -> BoundBuffer:
+def bind_shared_work(buffer: BufferRef | None, source: str | None, family: str) -> BoundBuffer:
     """Find a buffer before it is played: `buffer`, or the class of a source for a family.
-
-    With `options` it is a user's class behind the adapter that they ask for.
 
     Raises `UsageError` for what does not exist, and `MachineError` for a source that cannot be fetched.
     """
@@ -282,8 +281,8 @@ def bind_shared_work(
         return BoundBuffer(factory.ref, str(torch.__version__))
     if buffer is None:
         raise HarnessError("neither a buffer nor a source was named")
-    if options is not None:
-        buffer = replace(buffer, adapter=load_adapted(buffer.name, options))
+    if buffer.kind is BufferKind.USER:
+        buffer = replace(buffer, adapter=adapter_of(load_class(buffer.name)))
     _bound[buffer] = factory_of(buffer)
     return BoundBuffer(buffer, str(torch.__version__))
 

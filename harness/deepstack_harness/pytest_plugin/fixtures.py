@@ -33,7 +33,7 @@ from deepstack_harness.compile.kernel_probe import KernelProbe
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
 from deepstack_harness.compile.watch_facts import WatchedRegions
-from deepstack_harness.contract.adapter import AdapterOptions
+from deepstack_harness.contract.adapter import adapter_of
 from deepstack_harness.contract.arm import arm_names
 from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
 from deepstack_harness.contract.facts import KernelFacts
@@ -41,10 +41,9 @@ from deepstack_harness.contract.observation import GraphCounts, Observation, Rai
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.protocols import WHERE, BufferFactory, quoted
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import DTYPES, Trace
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.errors import HarnessError, MachineError, NotMeasured, UsageError
-from deepstack_harness.models.adapted import AdaptedClass, adapted
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play.case_worker import LOAD, CaseWorker, check_fit
 from deepstack_harness.play.model import NOTHING_BOUND, Bound
@@ -148,7 +147,7 @@ class DeepstackContract(Fixture):
     "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
     """
 
-    def __call__(  # noqa: PLR0913  # the options of `check`, by name
+    def __call__(  # the options of `check`, by name
         self,
         make: BufferFactory | str,
         *,
@@ -157,10 +156,7 @@ class DeepstackContract(Fixture):
         dtype: str = "float32",
         device: str | None = None,
         regime: str | None = None,
-        adapter: str = "",
-        shape: str = "",
-        rows: str = "token",
-        capacity: int | None = None,
+        **removed: object,
     ) -> ClassVerdicts:
         """Fail with the rules that `make`'s buffers break, each with the shortest trace that shows it.
 
@@ -168,16 +164,18 @@ class DeepstackContract(Fixture):
         `traces` those of `python -m deepstack_harness check` are played; a rule that is named in
         `rules` has to be put to the test by them, too.  `regime` is `live`, `captured` (graphs replay what
         get and clear recorded) or `both`; by default `live`, and both for `traces` of your own.
-        `adapter`, `shape`, `rows` and `capacity` are the options of `check` for a buffer of another shape or
-        with other names, whose `dtype` may be one of integers (`int64`).
+        A buffer of another shape or with other names has an adapter class (`check --write-adapter`).
         Returns where every rule stands.
         """
         __tracebackhide__ = True
         with self.one_sentence():
             wanted = RULES if rules is None else rules_of(rules, RULES)
-            options = _adapter_options(adapter, shape, dtype, rows, capacity)
-            if options is None:
-                parse_dtype(dtype)
+            if removed:
+                raise UsageError(
+                    f"{', '.join(removed)}: adapter, shape, rows and capacity were removed: pass an adapter "
+                    "class, as 'deepstack-harness check MODULE:CLASS --write-adapter FILE.py' writes it"
+                )
+            parse_dtype(dtype)
             parse_device(self.device(device))
             where, texts = (
                 Where(_FAMILY, dtype, self.device(device)),
@@ -188,11 +186,12 @@ class DeepstackContract(Fixture):
                 return only(plan_check(where, buffer, texts), _regime(regime, traces))
 
             if callable(make):
-                ref, factory = _behind_adapter(make, options)
+                name = name_of(make)
+                ref, factory = live_buffer(name, adapter_of(make)), check_fit(make, name)
                 cases = judge_in_process(plan_of(ref), {ref: factory})
                 fault = control_fault(judge_in_process)
             else:
-                cases, fault = _judge_in_worker(make, options, plan_of, self.device(device))
+                cases, fault = _judge_in_worker(make, plan_of, self.device(device))
             if fault is not None:
                 raise NotMeasured(f"{name_of(make)} was not judged: {fault}")
             for judged in cases:
@@ -218,28 +217,8 @@ def _regime(regime: str | None, traces: Sequence[str | Trace] | None) -> str:
     return regime
 
 
-def _adapter_options(
-    adapter: str, shape: str, dtype: str, rows: str, capacity: int | None
-) -> AdapterOptions | None:
-    """Return what adapts the buffer; None for the contract's own.  Raises `UsageError`."""
-    usual = "" if dtype == DTYPES[0] else dtype  # a class that is not made with a dtype has one of its own
-    options = AdapterOptions(adapter, shape, usual, rows, capacity)
-    options.check()
-    return options if options.given else None
-
-
-def _behind_adapter(make: BufferFactory, options: AdapterOptions | None) -> tuple[BufferRef, BufferFactory]:
-    """Return the reference of a class and what makes its buffers; raises `UsageError` for what lacks."""
-    name = name_of(make)
-    if options is None:
-        return live_buffer(name), check_fit(make, name)
-    adapter = adapted(make, options, name)
-    return live_buffer(name, adapter), AdaptedClass(make, adapter)
-
-
 def _judge_in_worker(
     target: str,
-    options: AdapterOptions | None,
     plan_of: Callable[[BufferRef], list[PlannedCase]],
     device: str,
 ) -> tuple[list[JudgedCase], str | None]:
@@ -248,7 +227,7 @@ def _judge_in_worker(
     Returns the cases, and what went wrong with the controls.  Raises `UsageError` if it cannot be imported.
     """
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(device)) as worker:
-        result = worker.call(LOAD, {"target": target, "options": options})
+        result = worker.call(LOAD, {"target": target})
         if isinstance(result, WorkerEnd):  # `value_of` would blame the machine, and the test be skipped
             raise UsageError(f"loading {target}: {result.sentence}")
         loaded = value_of(result, f"loading {target}")

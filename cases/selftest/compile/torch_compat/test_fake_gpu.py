@@ -28,6 +28,7 @@ def in_worker() -> dict[str, Any]:
 
 @pytest.mark.xdist_group("inductor")
 @NEEDS_TRITON
+@pytest.mark.slow  # 7 s; `kernels` for an H200 by day
 def test_tensors_lie_on_the_gpu_that_is_pretended(in_worker: dict[str, Any]) -> None:
     assert (in_worker["device"], in_worker["capability"]) == ("cuda:0", [9, 0])
     assert in_worker["target"] == ["90"]

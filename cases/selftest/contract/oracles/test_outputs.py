@@ -283,6 +283,7 @@ def measured(observation: Observation) -> list[Distances]:
         pytest.param("granite4_vision", torch.float16, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow  # 3 s
 def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dtype) -> None:
     found = measured(played(shallow(family, dtype), "aot_eager/drop_all"))
     assert [one.eager for one in found] == [0.0] * len(SIZES)

@@ -82,6 +82,7 @@ def strip_of(nights: Nights, rule: Rule) -> Strip:
     return next(strip for strip in nights.strips if strip.rule is rule)
 
 
+@pytest.mark.slow  # 3 s
 def test_a_red_night_after_green_ones_is_told_with_its_versions(shown: Callable[..., Nights]) -> None:
     nights = shown([green()] * 4 + [red()], ["2.13.0"] * 4 + ["2.15.0"])
     strip = strip_of(nights, Rule.R1)

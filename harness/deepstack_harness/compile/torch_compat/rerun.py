@@ -387,10 +387,11 @@ class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 _WITHOUT_STATE = frozenset({
     # Of vLLM's extensions (csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp, 0.32): what they write is in
-    # their schemas. A handler of oneDNN keeps weights and scratch memory.
+    # their schemas. A handler of oneDNN keeps weights and scratch memory. With `skip_weighted`, cpu_fused_moe
+    # (csrc/cpu/cpu_fused_moe.cpp) also sets its weights of experts to 1, as each call of it does.
     *(f"_C.{name}" for name in (
         "onednn_mm", "onednn_scaled_mm", "weight_packed_linear", "int8_scaled_mm_with_quant",
-        "fp8_scaled_mm_with_quant", "bmm_cpu", "rms_norm", "fused_add_rms_norm",
+        "fp8_scaled_mm_with_quant", "bmm_cpu", "cpu_fused_moe", "rms_norm", "fused_add_rms_norm",
         "rotary_embedding", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "gelu_tanh", "gelu_new",
         "gelu_fast", "gelu_quick", "static_scaled_int8_quant", "dynamic_scaled_int8_quant",
     )),
@@ -402,7 +403,7 @@ _WRITTEN_AGAIN = frozenset(
 )
 """Operators that write a KV cache in the slots of this call's tokens (vllm 0.32,
 model_executor/layers/attention/attention.py): the call itself, which comes after, writes these slots again.
-Seen in vllm 0.32.0 on a CPU: tokens are the same with regions run again and without.
+Seen in vllm 0.32.0 on a CPU (OPT, GPT-2): tokens are the same where regions are run again and where none is.
 States that are updated from what they were, as those of Mamba, are not of this kind."""
 
 

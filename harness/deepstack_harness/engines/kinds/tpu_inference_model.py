@@ -95,10 +95,11 @@ class PatchedBuffer(MethodsBuffer):
     the plugin's set never writes.
     """
 
-    def __init__(self, host: ForwardHost, cut: ModelCut, levels: int) -> None:
+    def __init__(self, host: ForwardHost, cut: ModelCut) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
-        super().__init__(host, replace(cut.cut, verbs=verbs), levels, vision=True)
+        patched = replace(cut.cut, verbs=verbs, storage=frozenset({STORAGE}))
+        super().__init__(host, patched, host.language_model.levels, vision=True)
         self._model = host
 
     @override
@@ -218,7 +219,7 @@ class PatchedClass(ForwardModels):
         """Make a patched model with placeholders (capacity, hidden) for each level."""
         host = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         self.patch(host)
-        return PatchedBuffer(host, self.of, levels)
+        return PatchedBuffer(host, self.of)
 
     def rehearse(self) -> None:
         """Call each method once; raise `UsageError` for a class that misses something."""

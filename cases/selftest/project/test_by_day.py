@@ -1,14 +1,11 @@
 """The sample of each day: the first values of each kind, with the marks and ids that they have."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from cases.by_day import by_day
-
-
-class Named(NamedTuple):
-    name: str
+from deepstack_harness.contract.observation import RowRange
 
 
 def marks_of(sample: list[Any]) -> list[tuple[object, list[str]]]:
@@ -20,7 +17,8 @@ def test_all_but_the_first_of_each_kind_are_slow() -> None:
         (("a1",), []), (("b1",), []), (("a2",), []), (("a3",), ["slow"]),
     ]  # fmt: skip
     assert marks_of(by_day([(1, 2), (3, 4)])) == [((1, 2), []), ((3, 4), ["slow"])]
-    assert marks_of(by_day([Named("a"), Named("b")])) == [((Named("a"),), []), ((Named("b"),), ["slow"])]
+    one, other = RowRange(1, 0, 0, 1), RowRange(2, 0, 0, 1)
+    assert marks_of(by_day([one, other])) == [((one,), []), ((other,), ["slow"])]
 
 
 def test_marks_and_ids_stay() -> None:

@@ -1,0 +1,113 @@
+"""Write an adapter class for a class with other names or another shape, from its signatures.
+
+Names of methods and arguments are a guess, which the user corrects in the file that is written; what no name
+suggests is an ellipsis.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_METHODS: Mapping[str, str] = {
+    "get": "get read fetch load view gather take peek lookup slice rows values",
+    "set": "set write store update put fill save assign copy stage push scatter publish insert replace",
+    "clear": "clear reset zero wipe erase flush forget drop empty unset free",
+}
+"""Words in the names of methods by call, the usual one first."""
+_SIZES: Mapping[str, str] = {
+    "dtype": "dtype",
+    "device": "device",
+    "hidden": "hidden width dim dims features channels columns embed embedding state model",
+    "levels": "levels level layers layer depth",
+    "capacity": "capacity max rows slots size length len room tokens requests reqs batch count num n",
+}
+"""Words in the names of arguments of a constructor; the first size with one of them is taken."""
+_TEXT = '''\
+from {module} import {name}
+
+
+class Adapter:
+    """A buffer around {name}: correct what does not fit, and replace every `...`."""
+
+    fixed = {fixed}  # sizes that never differ, "dtype": "int64", "capacity": 64, "cleared": False
+
+    def __init__(self, capacity, hidden, levels, *, dtype, device):
+        self.made = {name}({make})
+        self.capacity = capacity  # token rows
+
+    def get(self, tokens):  # a tuple with a tensor (tokens, hidden) for each level
+        return {get}
+
+    def set(self, payload):  # a tensor (levels, N, hidden)
+        {set}
+
+    def clear(self, tokens):
+        {clear}
+'''
+
+
+def adapter_text(make: Callable[..., object], target: str) -> str:
+    """Return the text of a module with the class `Adapter` for `target`, MODULE:CLASS or FILE.py:CLASS."""
+    module, _, name = target.rpartition(":")
+    sizes = {each: _size_of(each.name) for each in _parameters(make)}
+    named = {each: size for each, size in sizes.items() if size or each.default is each.empty}
+    arguments = [_given(each, size or "...") for each, size in named.items()]
+    fixed = {size: 1 for size in ("levels", "hidden") if size not in sizes.values()}
+    one, numbers = "levels" in fixed, "hidden" in fixed
+    payload = ("payload[0, :, 0]" if one else "payload[:, :, 0]") if numbers else "payload[0]"
+    methods = _chosen([each for each in dir(make) if not each.startswith("_")])
+    get = _call(make, methods["get"], "tokens")
+    if one:
+        get = f"({get}{'[:, None]' if numbers else ''},)"
+    elif numbers:
+        get = f"tuple(level[:, None] for level in {get})"
+    return _TEXT.format(
+        module=module.removesuffix(".py").replace("/", ".") or "my_module", name=name, fixed=fixed,
+        make=", ".join(arguments), get=get,
+        set=_call(make, methods["set"], payload if fixed else "payload"),
+        clear=_call(make, methods["clear"], "tokens"),
+    )  # fmt: skip
+
+
+def _chosen(names: Sequence[str]) -> dict[str, str]:
+    """Return the method for each call whose name is closest in meaning; empty where none comes close."""
+    chosen: dict[str, str] = {}
+    for call, text in _METHODS.items():
+        words, free = text.split(), [name for name in names if name not in chosen.values()]
+        ranked = sorted((rank, name) for name in free if (rank := _rank(name, words)) < len(words))
+        chosen[call] = ranked[0][1] if ranked else ""
+    return chosen
+
+
+def _rank(name: str, words: Sequence[str]) -> int:
+    return min((words.index(word) for word in _words(name) & set(words)), default=len(words))
+
+
+def _call(make: object, method: str, value: str) -> str:
+    """Return a call of a method with `value` for its first argument."""
+    if not method:
+        return "..."
+    needed = [each for each in _parameters(getattr(make, method))[1:] if each.default is each.empty]
+    arguments = [_given(each, "..." if place else value) for place, each in enumerate(needed)]
+    return f"self.made.{method}({', '.join(arguments)})"
+
+
+def _given(parameter: inspect.Parameter, value: str) -> str:
+    named = parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
+    return f"{parameter.name}={value}" if named or value == "..." else value
+
+
+def _size_of(name: str) -> str:
+    return next((size for size, words in _SIZES.items() if _words(name) & set(words.split())), "")
+
+
+def _parameters(function: object) -> list[inspect.Parameter]:
+    try:
+        found: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+    return [each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in re.split(r"_+|(?<=[a-z])(?=[A-Z])", name) if word}
