@@ -10,6 +10,7 @@ from packaging.version import Version
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.catalogue.affected import broken_classes
 from deepstack_harness.catalogue.known import KNOWN_FAILURES
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -108,6 +109,12 @@ def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None
             for effect in entry.effects.get(row.rule, ())
         }
         assert row.effect in known, (row.model_class, row.rule, row.regime, row.shape)
+
+
+@pytest.mark.parametrize("release", each(BROKEN))
+def test_a_release_has_the_classes_that_it_is_known_to_break(release: str) -> None:
+    known = broken_classes("vllm", Version(release)).keys() - {"PlaceholderRange"}
+    assert known <= audit(release).classes.keys()
 
 
 @pytest.mark.slow  # 19 s

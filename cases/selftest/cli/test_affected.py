@@ -66,6 +66,36 @@ def test_a_release_is_answered_with_a_code_and_a_verdict(
     assert "none" not in said.replace("none-while-profiling", "").split()
 
 
+def test_models_are_looked_up_in_turn_and_one_that_is_affected_is_enough(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    names = ["Qwen3VLForConditionalGeneration", "CohereCompassForConditionalGeneration"]
+    words = ["affected", "vllm==0.11.2", *names, "--model", "Qwen3-VL", "--json", str(path)]
+    assert main(words) == ExitCode.BROKEN
+    found = [each for each in rows(path) if each["kind"] == "answer"]
+    assert [each["model"] for each in found] == [*names, "Qwen3-VL"]
+    assert [main(["affected", "vllm==0.11.2", name]) for name in names] == [ExitCode.BROKEN, ExitCode.HOLDS]
+    assert "vllm 0.11.2, CohereCompassForConditionalGeneration: nothing is known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("release", "there"),
+    [("0.22.1", set()), ("0.23.0", {"Cosmos3"}), ("0.33.0", {"Cosmos3", "Cohere Compass"})],
+)
+def test_a_release_has_no_fault_of_a_class_that_came_later(
+    release: str, there: set[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    main(["affected", f"vllm=={release}", "--json", str(path), "--quiet"])
+    found = rows(path)
+    models = {name for each in found if each["kind"] == "affected" for name in each["models"]}
+    classes = {str(each["model_class"]) for each in found if each["kind"] == "class"}
+    later = {"Cosmos3", "Cohere Compass"}
+    assert models & later == there
+    assert {name for name in later if f"{name.replace(' ', '')}ForConditionalGeneration" in classes} == there
+
+
 def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
@@ -102,6 +132,7 @@ def test_lines_fit_and_commands_stay_whole(
         (["./nowhere"], "'./nowhere' cannot be opened"),
         (["vllm==0.22.1", "--model", "llama"], "unknown model 'llama'; nearest are "),
         (["vllm==0.22.1", "--model", ""], "model is empty"),
+        (["vllm==0.22.1", "Qwen3-VL", "llama"], "unknown model 'llama'; nearest are "),
     ],
 )
 def test_what_is_no_release_is_refused(words: list[str], sentence: str, capsys: Capture) -> None:

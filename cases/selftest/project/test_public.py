@@ -30,7 +30,7 @@ JUDGING = SANDBOXED - {"nightly"} | {"kernels", "engine", "selftest", "compare",
 OPTIONS = {
     "list": "kind words",
     "show": "incident",
-    "affected": "release --model",
+    "affected": "release models --model",
     "repro": (
         "incident --source --vllm --package --since --until --keep --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"

@@ -143,10 +143,11 @@ def broken_classes(package: str, version: Version, model: str | None = None) -> 
     """
     found: dict[str, list[KnownFailure]] = {}
     for failure in KNOWN_FAILURES.entries:
-        if canonicalize_name(failure.package) == package and covers(failure.releases, version):
-            for name in failure.classes:
-                if model is None or _is_class(name, model) or _same_model(model, in_words(name)):
-                    found.setdefault(name, []).append(failure)
+        for name in failure.classes:
+            if failure.is_about(canonicalize_name(package), version, name) and (
+                model is None or _is_class(name, model) or _same_model(model, in_words(name))
+            ):
+                found.setdefault(name, []).append(failure)
     return found
 
 
@@ -192,7 +193,7 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
     about = [
         sighting
         for sighting in every_sighting()
-        if canonicalize_name(sighting.releases.package) == package and _is_about(sighting, model)
+        if canonicalize_name(sighting.releases.package) == package and _is_about(sighting, version, model)
     ]
     having = [each for each in about if covers_release(each.releases, version)]
     known = [each for each in having if each.incident is not None]
@@ -218,9 +219,9 @@ def covers_release(releases: FaultyReleases, version: Version) -> bool:
     return bool(releases.versions) and covers(releases.versions, version)
 
 
-def _is_about(sighting: Sighting, model: str | None) -> bool:
-    models = sighting.releases.models
-    return model is None or not models or any(_same_model(model, each) for each in models)
+def _is_about(sighting: Sighting, version: Version, model: str | None) -> bool:
+    there = sighting.releases.models_of(version)
+    return model is None or not sighting.releases.models or any(_same_model(model, each) for each in there)
 
 
 def _same_model(asked: str, known: str) -> bool:

@@ -26,6 +26,22 @@ UNREPORTED = "unreported"
 """The reference of a known failure that has no report upstream."""
 
 
+def _is_there(since: Mapping[str, str], name: str, version: Version) -> bool:
+    return name not in since or version >= Version(since[name])
+
+
+def _check_since(since: Mapping[str, str], names: Iterable[str]) -> None:
+    if others := set(since).difference(names):
+        raise ValueError(f"since of {', '.join(sorted(others))}, which is not among the names")
+    for release in since.values():
+        Version(release)
+
+
+def names_since(names: Iterable[str], since: Mapping[str, str]) -> str:
+    """Return names in one line, with the first release of those that came later: `Cosmos3 (from 0.23.0)`."""
+    return ", ".join(f"{name} (from {since[name]})" if name in since else name for name in names)
+
+
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
 
@@ -35,6 +51,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `effects` are those that audits of the releases measured; a rule without any has none that was measured.
     `worst_reach` is `flag` where no release comes to a fault of it with default settings: in a tree a fault
     that default settings lead to is another one.
+    `since` names the first release of each class that came later than the first of `releases`.
     """
 
     package: str
@@ -47,6 +64,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traces: Mapping[Rule, tuple[str, ...]] = msgspec.field(default_factory=dict)
     effects: Mapping[Rule, tuple[Effect, ...]] = msgspec.field(default_factory=dict)
     worst_reach: Literal["flag", "default"] = "default"
+    since: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
@@ -57,6 +75,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field, by_rule in (("traces", self.traces), ("effects", self.effects)):
             if others := set(by_rule) - set(self.rules):
                 raise ValueError(f"{field} of {', '.join(sorted(others))}, which is none of its rules")
+        _check_since(self.since, self.classes)
 
     def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
         """Tell whether this entry speaks of that class of that version; see `releases.covers`.
@@ -64,7 +83,9 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of an unknown version (None) it speaks whatever its releases are: see `KnownRules`.
         """
         named = "*" in self.classes or model_class in self.classes
-        return named and package == self.package and (version is None or covers(self.releases, version))
+        if not named or package != self.package or version is None:
+            return named and package == self.package
+        return covers(self.releases, version) and _is_there(self.since, model_class, version)
 
 
 class KnownRules(dict[Rule, str]):
@@ -284,13 +305,15 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `versions` is a range as in a requirement, `>=0.20.0,<0.23.0`: `<` names the first release without the
     fault, `<=` the newest one that was looked at, and a range without either says that no fix is known.  It
     is empty where nobody knows the releases; `commits` are versions of a repository that were read.
-    `models` are the names that users give them, such as `Qwen3-VL`.  `reach` is that of the rows of `audit`.
+    `models` are the names that users give them, such as `Qwen3-VL`, and `since` names the first release of
+    each that came later than the first of `versions`.  `reach` is that of the rows of `audit`.
     """
 
     package: str
     versions: str = ""
     commits: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    since: Mapping[str, str] = msgspec.field(default_factory=dict)
     reach: str
     seen: Seen
 
@@ -304,6 +327,11 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             raise ValueError(
                 f"'{self.reach}' is no reach: begin with default, flag: SETTING, latent or unknown"
             )
+        _check_since(self.since, self.models)
+
+    def models_of(self, version: Version) -> tuple[str, ...]:
+        """Return the models that a version has."""
+        return tuple(name for name in self.models if _is_there(self.since, name, version))
 
     @property
     def reach_kind(self) -> str:

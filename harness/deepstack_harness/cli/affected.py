@@ -43,25 +43,32 @@ def add_arguments(parser: ArgumentParser) -> None:
         "a source tree",
     )
     parser.add_argument(
-        "--model",
-        metavar="M",
+        "models",
+        nargs="*",
+        metavar="MODEL",
         help="print only what is known of this model, such as Qwen3-VL, a name on the hub, or a class of the "
-        "release",
+        "release; several are looked up in turn",
     )
+    parser.add_argument("--model", metavar="M", help="the same, as an option")
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 1: settings lead to a known fault, or nobody knows what does; 0: nothing is known, or judged."""
     package, version = _release(args.release)
-    if args.model is not None:
-        _check_model(args.model)
-    answer = known_of(package, version, args.model)
-    name = f"{package} {version}" + (f", {args.model}" if args.model else "")
+    models = [*args.models, *([args.model] if args.model is not None else [])]
+    for model in models:
+        _check_model(model)
+    return max(_look_up(output, package, version, model) for model in models or [None])
+
+
+def _look_up(output: Output, package: str, version: Version, model: str | None) -> ExitCode:
+    answer = known_of(package, version, model)
+    name = f"{package} {version}" + (f", {model}" if model else "")
     for key, heading in _HEADINGS.items():
         _show_group(output, key, heading, getattr(answer, key), package, version)
-    broken = broken_classes(package, version, args.model)
+    broken = broken_classes(package, version, model)
     _show_classes(output, broken, package, version)
-    is_class = args.model is not None and known_class(args.model)
+    is_class = model is not None and known_class(model)
     affected = bool(answer.affected or (is_class and broken))
     state = "affected" if affected else "nothing known" if answer.judged else "not judged"
     first, last = (None if end is None else str(end) for end in (answer.first, answer.last))
@@ -70,7 +77,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
             "kind": "answer",
             "package": package,
             "version": str(version),
-            "model": args.model,
+            "model": model,
             "state": state,
             "first_looked_at": first,
             "last_looked_at": last,
@@ -143,7 +150,7 @@ def _show_group(
                 "incident": sighting.incident.id if sighting.incident else None,
                 "fault": sighting.fault.id if sighting.fault else None,
                 "title": sighting.title,
-                "models": releases.models,
+                "models": releases.models_of(version),
                 "releases": releases.versions,
                 "commits": releases.commits,
                 "reach": releases.reach,
@@ -156,7 +163,7 @@ def _show_group(
             }
         )
         output.paragraph("  ", f"{name}: {sighting.title}")
-        for line in _facts(sighting):
+        for line in _facts(sighting, version):
             output.paragraph("      ", line)
         if command:
             output.line(f"      {'check' if judges else 'mechanism'}: deepstack-harness {command}")
@@ -170,10 +177,10 @@ def _name(sighting: Sighting) -> str:
     return f"{sighting.incident.id} ({sighting.incident.name})"
 
 
-def _facts(sighting: Sighting) -> Iterator[str]:
+def _facts(sighting: Sighting, version: Version) -> Iterator[str]:
     releases = sighting.releases
-    if releases.models:
-        yield f"models: {', '.join(releases.models)}"
+    if models := releases.models_of(version):
+        yield f"models: {', '.join(models)}"
     effects = ", ".join(sighting.effects) or "not measured"
     yield f"reach: {releases.reach}; evidence: {releases.seen}; effect: {effects}"
     fixed = f"; fixed in {sighting.fixed_in}" if sighting.fixed_in else ""

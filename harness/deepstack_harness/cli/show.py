@@ -13,6 +13,7 @@ from deepstack_harness.catalogue.known import (
     KnownFailure,
     LiveFault,
     link_of,
+    names_since,
     state_of,
 )
 from deepstack_harness.catalogue.registry import HISTORIES
@@ -192,12 +193,12 @@ def _report_in_words(reference: str) -> str:
 
 
 def _affected_in_words(releases: FaultyReleases) -> str:
-    models = f", {', '.join(releases.models)}" if releases.models else ""
+    models = f", {names_since(releases.models, releases.since)}" if releases.models else ""
     return f"{releases.package} {releases.in_words}{models}; reach {releases.reach}; evidence {releases.seen}"
 
 
 def _release_in_words(failure: KnownFailure) -> str:
-    classes = "all classes" if "*" in failure.classes else ", ".join(failure.classes)
+    classes = "all classes" if "*" in failure.classes else names_since(failure.classes, failure.since)
     return f"{failure.package} {failure.releases} breaks {' '.join(failure.rules)}: {classes}"
 
 
