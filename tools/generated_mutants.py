@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
-from deepstack_harness.audit.gate import Base, Gate, GateResult, judge_gate, seen
+from deepstack_harness.audit.gate import Base, Gate, judge_gate, seen
 from deepstack_harness.cli.audit_table import outcome_of
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.engines.cut_model import ModelCut
@@ -242,12 +242,15 @@ class ReleasedClass:
         scope = AuditScope(lambda name, _: name == self.name, systems=False, account=False)
         return audit_source(str(root), lambda _: None, scope, may_lack_classes=True)
 
-    def compare(self, base: AuditedSource, mutant: GeneratedMutant) -> GateResult:
-        """Return what the gate lets count of a change."""
+    def outcome(self, base: AuditedSource, mutant: GeneratedMutant) -> str:
+        """Return what the gate says against a change; empty where the change survives."""
         with tempfile.TemporaryDirectory() as folder:
             changed = self.judge(Path(folder), ast.unparse(mutant.module))
         there = Base("unchanged", seen(base.classes), {self.name: self.member})
-        return judge_gate([changed], Gate.FLAG, there)
+        result = judge_gate([changed], Gate.FLAG, there)
+        if not result.holds:
+            return outcome_of(result)
+        return "" if changed.subjects else "exit code 1: it carries no payload any more"
 
 
 def _there(source: Source, members: frozenset[str]) -> Iterator[str]:
@@ -272,14 +275,16 @@ def main(words: list[str] | None = None) -> int:
             base = found.judge(Path(folder), ast.unparse(found.tree))
         red = 0
         for mutant in mutants:
-            result = found.compare(base, mutant)
-            red += not result.holds
-            said = "survives" if result.holds else outcome_of(result)
+            outcome = found.outcome(base, mutant)
+            red += bool(outcome)
             lines = zip(
                 ast.unparse(found.tree).splitlines(), ast.unparse(mutant.module).splitlines(), strict=False
             )
             was, now = next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
-            print(f"{name}.{mutant.function}: {was.strip()} -> {now.strip()}: {said}", flush=True)
+            print(
+                f"{name}.{mutant.function}: {was.strip()} -> {now.strip()}: {outcome or 'survives'}",
+                flush=True,
+            )
         print(f"{name}: {len(mutants)} changes, {red} red, {len(mutants) - red} survive", flush=True)
     return 0
 
