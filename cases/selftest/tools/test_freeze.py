@@ -396,6 +396,25 @@ def test_a_refusal_is_a_record_with_its_sentence(tree: Path) -> None:
     assert record["lines"] == ["mbridge 0.15.1 has no class"]
 
 
+def test_cases_whose_ids_are_digits_have_their_own_keys(tree: Path) -> None:
+    """An address is left out of a row, and an id of a case that looks like one is not."""
+    ids = ["647694859881", "771755441574", "1c0195604955"]
+    program = """else:
+    from pathlib import Path
+    folder = Path(sys.argv[sys.argv.index("--out") + 1])
+    (folder / "cases.jsonl").write_text("".join(f'{{"case": "{id}"}}\\n' for id in IDS))
+    (folder / "rows.jsonl").write_text("".join(
+        f'{{"case": "{id}", "rule": "R1", "trace": "at 140012345678 of {at}"}}\\n' for at, id in enumerate(IDS)
+    ))
+""".replace("IDS", str(ids))
+    (tree / "harness/deepstack_harness/__main__.py").write_text(LISTS + program)
+    assert main(["make", str(tree / "out"), "--tree", str(tree), "--part", "run-ci"]) == 0
+    _, *records = read_part(tree / "out/run-ci.jsonl.xz")
+    rows = [(f"at NUMBER of {at} | R1", each) for at, each in enumerate(ids)]
+    cases = [(f"case {each}", each) for each in ids]
+    assert {(each["key"], each["case"]) for each in records} == {*rows, *cases}
+
+
 @pytest.mark.parametrize("text", ["4 passed in 8.05s", "4 passed in 106.12s (0:01:46)", "4 passed in 1 s"])
 def test_a_time_is_left_out(text: str) -> None:
     assert Tree(ROOT, "python").plain(text) == "4 passed in TIME s"
