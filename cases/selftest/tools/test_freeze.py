@@ -404,13 +404,13 @@ def test_cases_whose_ids_are_digits_have_their_own_keys(tree: Path) -> None:
     folder = Path(sys.argv[sys.argv.index("--out") + 1])
     (folder / "cases.jsonl").write_text("".join(f'{{"case": "{id}"}}\\n' for id in IDS))
     (folder / "rows.jsonl").write_text("".join(
-        f'{{"case": "{id}", "rule": "R1", "trace": "at 140012345678 of {at}"}}\\n' for at, id in enumerate(IDS)
+        f'{{"case": "{id}", "rule": "R1", "trace": "140012345678 of {at}"}}\\n' for at, id in enumerate(IDS)
     ))
 """.replace("IDS", str(ids))
     (tree / "harness/deepstack_harness/__main__.py").write_text(LISTS + program)
     assert main(["make", str(tree / "out"), "--tree", str(tree), "--part", "run-ci"]) == 0
     _, *records = read_part(tree / "out/run-ci.jsonl.xz")
-    rows = [(f"at NUMBER of {at} | R1", each) for at, each in enumerate(ids)]
+    rows = [(f"NUMBER of {at} | R1", each) for at, each in enumerate(ids)]
     cases = [(f"case {each}", each) for each in ids]
     assert {(each["key"], each["case"]) for each in records} == {*rows, *cases}
 
