@@ -120,7 +120,10 @@ def parts() -> dict[str, Part]:
         "list": Part(((*_HARNESS, "list"),)),
         "show": Part(((*_HARNESS, "show", "{incident}"),)),
         "affected": Part(tuple((*_HARNESS, "affected", release) for release in AFFECTED)),
-        "selftest": Part(((*_HARNESS, "selftest", "--json", "-"),), *_SELFTEST),
+        **{
+            f"selftest-{kind}": Part((("-P", _PROGRAMS, "selftest", kind),), *_SELFTEST)
+            for kind in ("mutants", "right", "regions")
+        },
         "scripts": Part(
             (
                 (*_HARNESS, "repro", "{incident}", "--quiet", "--script", "{tmp}/{incident}.py"),
