@@ -39,7 +39,12 @@ def test_no_sample_program_is_left_out() -> None:
 def test_no_hunt_of_selftest_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants and regions are hunted by their names, and every other hunt is one of a right buffer."""
     hunts: list[Trial] = []
-    monkeypatch.setattr(selftest, "prove", lambda trials, _: hunts.extend(trials) or [])
+
+    def prove(trials: list[Trial], _: int) -> list[object]:
+        hunts.extend(trials)
+        return []
+
+    monkeypatch.setattr(selftest, "prove", prove)
     assert not list(frozen_programs.right_buffers())
     named = trials_for(ALL_MUTANTS, 0, right=False)
     assert {*hunts, *named} == {*trials_for(ALL_MUTANTS, 0)}
