@@ -120,7 +120,10 @@ def parts() -> dict[str, Part]:
         "list": Part(((*_HARNESS, "list"),)),
         "show": Part(((*_HARNESS, "show", "{incident}"),)),
         "affected": Part(tuple((*_HARNESS, "affected", release) for release in AFFECTED)),
-        "selftest": Part(((*_HARNESS, "selftest", "--json", "-"),), *_SELFTEST),
+        **{
+            f"selftest-{kind}": Part((("-P", _PROGRAMS, "selftest", kind),), *_SELFTEST)
+            for kind in ("mutants", "right", "regions")
+        },
         "scripts": Part(
             (
                 (*_HARNESS, "repro", "{incident}", "--quiet", "--script", "{tmp}/{incident}.py"),
@@ -248,12 +251,20 @@ def _filled(
 
 
 def _reduced(part: Part, lines: Iterable[str], plain: Callable[[str], str]) -> Iterator[Facts]:
-    """Yield the key and the facts of rows of JSON; a fact that a row does not have is left out."""
+    """Yield the key and the facts of rows of JSON; a fact that a row does not have is left out.
+
+    The id of a case is never made plain: one of digits only looks like an address.
+    """
     for line in lines:
-        row = json.loads(line)
+        row = {
+            name: value if name == "case" else _reduced_value(value, plain)
+            for name, value in json.loads(line).items()
+        }
         key = " | ".join(str(row[name]) for name in part.key if row.get(name) not in (None, ""))
-        facts = {name: _reduced_value(row[name], plain) for name in part.facts if row.get(name) is not None}
-        yield {"key": plain(part.prefix + key), **facts}
+        yield {
+            "key": part.prefix + key,
+            **{name: row[name] for name in part.facts if row.get(name) is not None},
+        }
 
 
 def _reduced_value(value: Any, plain: Callable[[str], str]) -> Any:  # noqa: ANN401  # any JSON

@@ -12,9 +12,11 @@ import importlib.util
 import inspect
 import io
 import json
+import os
 import pkgutil
 import re
 import runpy
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -131,6 +133,39 @@ def seen(name: str, watched: Any, differs: str) -> Row:  # noqa: ANN401  # of an
     return {"program": name, "differs": differs, "regions": calls, "decisive": guards}
 
 
+def selftest(kind: str) -> Iterator[Row]:
+    """Yield the rows of `selftest` for mutants (with the control), for other right buffers or for regions.
+
+    It takes names of mutants and regions only, and plays the right buffers with all of them.
+    """
+    from deepstack_harness.catalogue.buffers import ALL_MUTANTS
+    from deepstack_harness.catalogue.regions import REGIONS
+
+    if kind == "right":
+        yield from right_buffers()
+        return
+    command = [sys.executable, "-m", "deepstack_harness", "selftest", "--json", "-"]
+    names = {"mutants": ALL_MUTANTS, "regions": REGIONS}[kind]
+    done = subprocess.run([*command, *names], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode > 1:
+        sys.exit(done.returncode)
+    yield from map(json.loads, done.stdout.splitlines())
+
+
+def right_buffers() -> Iterator[Row]:
+    """Yield the proofs of right buffers that `selftest` plays only when it is given no name."""
+    from deepstack_harness.catalogue.buffers import ALL_MUTANTS
+    from deepstack_harness.cli.selftest import record_of
+    from deepstack_harness.files import hypothesis_storage
+
+    os.environ.update(hypothesis_storage())  # read when Hypothesis is imported
+    from deepstack_harness.fuzz.selftest import prove
+    from deepstack_harness.fuzz.trials import trials_for
+
+    named = trials_for(ALL_MUTANTS, 0, right=False)
+    yield from map(record_of, prove([each for each in trials_for(ALL_MUTANTS, 0) if each not in named], 2))
+
+
 def scripts(folder: str) -> Iterator[Row]:
     """Yield the exit code of each script of a folder, as it is and with its marked line repaired.
 
@@ -160,7 +195,7 @@ def ended(path: Path) -> int | str:
 
 
 MODES: dict[str, Callable[..., Iterator[Row]]] = {
-    "steps": steps, "watch": watch, "captured": captured, "scripts": scripts,
+    "steps": steps, "watch": watch, "captured": captured, "selftest": selftest, "scripts": scripts,
 }  # fmt: skip
 
 if __name__ == "__main__":

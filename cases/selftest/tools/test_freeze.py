@@ -54,7 +54,7 @@ SNAPSHOT: Mapping[str, Lines] = {
     "audit-vllm-0.33.0": [{"exits": [[0, 1]]}, AUDITED],
     "inputs-vllm-0.33.0": [{"exits": [[0, 1]]}, INPUT],
     "run-ci": [{"exits": [[0, 1]]}, ROW, CASE],
-    "selftest": [{"exits": [[0, 1]]}, MUTANT],
+    "selftest-mutants": [{"exits": [[0, 1]]}, MUTANT],
     "show": [{"exits": [[0, 1]]}, {"key": "show 43602", "exit": 0, "lines": SENTENCES}],
 }
 
@@ -93,7 +93,7 @@ def test_equal_snapshots(base: Path, accepted: Path, capsys: pytest.CaptureFixtu
     assert compared(base, SNAPSHOT, accepted) == 0
     unmade, summary = capsys.readouterr().out.splitlines()
     assert unmade.startswith(
-        "not compared, since neither snapshot has them: list, affected, captured, examples, "
+        "not compared, since neither snapshot has them: list, affected, selftest-right, selftest-regions, "
     )
     assert summary == (
         "8 parts compared: 0 differences, 0 more that are accepted, 0 entries of accepted.toml without one"
@@ -103,17 +103,20 @@ def test_equal_snapshots(base: Path, accepted: Path, capsys: pytest.CaptureFixtu
 KEY, WHERE = ROW["key"], "pr43617 qwen3_vl eager  ''"
 PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
     (
-        changed("selftest", 1, found=[], holds=False, caught_by=["check"]),
+        changed("selftest-mutants", 1, found=[], holds=False, caught_by=["check"]),
         [
-            "selftest: none_when_empty | eager: caught_by: - fuzz",
-            "selftest: none_when_empty | eager: found: - R1",
-            "selftest: none_when_empty | eager: holds: true -> false",
+            "selftest-mutants: none_when_empty | eager: caught_by: - fuzz",
+            "selftest-mutants: none_when_empty | eager: found: - R1",
+            "selftest-mutants: none_when_empty | eager: holds: true -> false",
         ],
     ),
-    (changed("selftest", 1, rule="R2"), ['selftest: none_when_empty | eager: rule: "R1" -> "R2"']),
     (
-        changed("selftest", 1, trace="cap 1: get 1"),
-        ['selftest: none_when_empty | eager: trace: "cap 1: get 0" -> "cap 1: get 1"'],
+        changed("selftest-mutants", 1, rule="R2"),
+        ['selftest-mutants: none_when_empty | eager: rule: "R1" -> "R2"'],
+    ),
+    (
+        changed("selftest-mutants", 1, trace="cap 1: get 1"),
+        ['selftest-mutants: none_when_empty | eager: trace: "cap 1: get 0" -> "cap 1: get 1"'],
     ),
     (
         changed("run-ci", 1, verdict="PASS", shape=None),
@@ -155,10 +158,10 @@ PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
         [f"run-ci: {KEY}: missing in the new snapshot"],
     ),
     (
-        changed("selftest", 1, key="another | eager"),
+        changed("selftest-mutants", 1, key="another | eager"),
         [
-            "selftest: another | eager: only in the new snapshot",
-            "selftest: none_when_empty | eager: missing in the new snapshot",
+            "selftest-mutants: another | eager: only in the new snapshot",
+            "selftest-mutants: none_when_empty | eager: missing in the new snapshot",
         ],
     ),
     (changed("scripts", 1, exit=0), ["scripts: 43602: exit: 1 -> 0"]),
@@ -208,8 +211,8 @@ PLANTED: list[tuple[dict[str, Lines], list[str]]] = [
         [f'inputs-vllm-0.33.0: {INPUT["key"]}: standing: "open" -> "closed"'],
     ),
     (
-        {**SNAPSHOT, "selftest": [{"error": "'selftest' ended with 4", "stderr": []}]},
-        ["selftest: not compared: made -> 'selftest' ended with 4"],
+        {**SNAPSHOT, "selftest-mutants": [{"error": "'selftest' ended with 4", "stderr": []}]},
+        ["selftest-mutants: not compared: made -> 'selftest' ended with 4"],
     ),
 ]
 
@@ -244,9 +247,9 @@ def test_a_part_that_failed_in_both_is_not_equal(
     base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed: Lines = [{"error": "'selftest' ended with 3", "stderr": []}]
-    write_part(base / "selftest.jsonl.xz", failed)
-    assert compared(base, {**SNAPSHOT, "selftest": failed}, accepted) == 1
-    assert "selftest: not compared: 'selftest' ended with 3 -> " in capsys.readouterr().out
+    write_part(base / "selftest-mutants.jsonl.xz", failed)
+    assert compared(base, {**SNAPSHOT, "selftest-mutants": failed}, accepted) == 1
+    assert "selftest-mutants: not compared: 'selftest' ended with 3 -> " in capsys.readouterr().out
 
 
 def test_a_part_that_one_snapshot_does_not_have(
@@ -282,9 +285,9 @@ def test_an_accepted_difference_that_is_not_there_any_more(
         "accepted.toml: nothing differs as 'get returns None' in show: remove it" in capsys.readouterr().out
     )
     other = str(base.with_name("new"))
-    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest"]) == 0
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest-*"]) == 0
     accepted.write_text(f"[[accepted]]\npart = 's*'\npattern = 'get returns None'\n{REASON}\n")
-    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest"]) == 0
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest-*"]) == 0
     assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "s*"]) == 1
 
 
@@ -363,28 +366,32 @@ def tree(tmp_path: Path) -> Path:
     ("command", "error"),
     [
         ("", "no record was written"),
-        ("else:\n    sys.exit(4)", "'deepstack_harness selftest --json -' ended with 4"),
+        (
+            "else:\n    sys.exit(4)",
+            "'deepstack_harness audit --source mbridge==0.15.1 --json -' ended with 4",
+        ),
         (
             "else:\n    print('a line')",
-            "'deepstack_harness selftest --json -' printed no JSON: Expecting value",
+            "'deepstack_harness audit --source mbridge==0.15.1 --json -' printed no JSON: Expecting value",
         ),
     ],
 )
 def test_a_part_that_fails_is_recorded_and_made_again(
     tree: Path, command: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program, out = tree / "harness/deepstack_harness/__main__.py", tree / "out"
+    name, out = "audit-mbridge-0.15.1", tree / "out"
+    program = tree / "harness/deepstack_harness/__main__.py"
     program.write_text(LISTS + command)
-    words = ["make", str(out), "--tree", str(tree), "--part", "selftest"]
+    words = ["make", str(out), "--tree", str(tree), "--part", name]
     assert main(words) == 1
-    assert f"selftest: {error}" in capsys.readouterr().out
-    assert read_part(out / "selftest.jsonl.xz")[0]["error"].startswith(error)
-    row = {"buffer": "mutant", "found": ["R1"], "seconds": 1.5, "trace": f"in {tree}/a at 0x7f0012345678"}
+    assert f"{name}: {error}" in capsys.readouterr().out
+    assert read_part(out / f"{name}.jsonl.xz")[0]["error"].startswith(error)
+    row = {"system": "mbridge", "shape": "none", "seconds": 1.5, "trace": f"in {tree}/a at 0x7f0012345678"}
     program.write_text(f"{LISTS}else:\n    print({json.dumps(json.dumps(row))})")
     assert main(words) == 0
-    _, record = read_part(out / "selftest.jsonl.xz")
-    assert record == {"key": "mutant", "found": ["R1"], "trace": "in TREE/a at NUMBER"}
-    assert json.loads((out / "processor_seconds.json").read_text()).keys() == {"selftest"}
+    _, record = read_part(out / f"{name}.jsonl.xz")
+    assert record == {"key": "mbridge", "shape": "none", "trace": "in TREE/a at NUMBER"}
+    assert json.loads((out / "processor_seconds.json").read_text()).keys() == {name}
 
 
 def test_a_refusal_is_a_record_with_its_sentence(tree: Path) -> None:
@@ -394,6 +401,25 @@ def test_a_refusal_is_a_record_with_its_sentence(tree: Path) -> None:
     about, record = read_part(tree / "out/audit-mbridge-0.15.1.jsonl.xz")
     assert about == {"exits": [[2, 1]]}
     assert record["lines"] == ["mbridge 0.15.1 has no class"]
+
+
+def test_cases_whose_ids_are_digits_have_their_own_keys(tree: Path) -> None:
+    """An address is left out of a row, and an id of a case that looks like one is not."""
+    ids = ["647694859881", "771755441574", "1c0195604955"]
+    program = """else:
+    from pathlib import Path
+    folder = Path(sys.argv[sys.argv.index("--out") + 1])
+    (folder / "cases.jsonl").write_text("".join(f'{{"case": "{id}"}}\\n' for id in IDS))
+    (folder / "rows.jsonl").write_text("".join(
+        f'{{"case": "{id}", "rule": "R1", "trace": "140012345678 of {at}"}}\\n' for at, id in enumerate(IDS)
+    ))
+""".replace("IDS", str(ids))
+    (tree / "harness/deepstack_harness/__main__.py").write_text(LISTS + program)
+    assert main(["make", str(tree / "out"), "--tree", str(tree), "--part", "run-ci"]) == 0
+    _, *records = read_part(tree / "out/run-ci.jsonl.xz")
+    rows = [(f"NUMBER of {at} | R1", each) for at, each in enumerate(ids)]
+    cases = [(f"case {each}", each) for each in ids]
+    assert {(each["key"], each["case"]) for each in records} == {*rows, *cases}
 
 
 @pytest.mark.parametrize("text", ["4 passed in 8.05s", "4 passed in 106.12s (0:01:46)", "4 passed in 1 s"])

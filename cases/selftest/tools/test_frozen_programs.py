@@ -10,7 +10,10 @@ import pytest
 
 from cases.selftest.play import step_programs
 from cases.selftest.play.judged_programs import PROGRAMS
+from deepstack_harness.catalogue.buffers import ALL_MUTANTS
 from deepstack_harness.catalogue.registry import HISTORIES
+from deepstack_harness.fuzz import selftest
+from deepstack_harness.fuzz.trials import Trial, trials_for
 from tools import frozen_programs
 from tools.frozen_programs import STEPS, nullary
 
@@ -31,6 +34,22 @@ def test_no_sample_program_is_left_out() -> None:
     assert played >= named | {case.program.__name__ for case in step_programs.CAPTURED}
     parameters = {each.program for each in PROGRAMS if isinstance(each.program, partial)}
     assert judged == {each.program.__name__ for each in PROGRAMS if each.program not in parameters}
+
+
+def test_no_hunt_of_selftest_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants and regions are hunted by their names, and every other hunt is one of a right buffer."""
+    hunts: list[Trial] = []
+
+    def prove(trials: list[Trial], _: int) -> list[object]:
+        hunts.extend(trials)
+        return []
+
+    monkeypatch.setattr(selftest, "prove", prove)
+    assert not list(frozen_programs.right_buffers())
+    named = trials_for(ALL_MUTANTS, 0, right=False)
+    assert {*hunts, *named} == {*trials_for(ALL_MUTANTS, 0)}
+    assert len(hunts) + len(named) == len(trials_for(ALL_MUTANTS, 0))
+    assert not any(each.rule for each in hunts)
 
 
 @pytest.mark.slow  # 5 s

@@ -19,9 +19,9 @@ caller._MEASURE = Remote(TREE, str)
 caller.measure([Subject("qwen3_vl", "reference", tokens=1, capacity=4, profile_tokens=4)])
 """,
     "costs": """
-from deepstack_harness.compile import kernels as caller
-caller._TIME_STEPS = Remote(TREE, str)
-caller.measure_costs()
+from deepstack_harness.compile import payload_costs as caller
+caller._TIME = Remote(TREE, str)
+list(caller.measure_payload_costs(caller.payload_work("cpu")[:1]))
 """,
     "doctor": """
 from deepstack_harness.cli import doctor as caller
