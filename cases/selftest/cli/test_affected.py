@@ -89,7 +89,7 @@ def test_a_release_has_no_fault_of_a_class_that_came_later(
     path = tmp_path / "rows.jsonl"
     main(["affected", f"vllm=={release}", "--json", str(path), "--quiet"])
     found = rows(path)
-    models = {name for each in found if each["kind"] == "affected" for name in each["models"]}
+    models = {str(name) for each in found if each["kind"] == "affected" for name in each["models"]}  # type: ignore[attr-defined]
     classes = {str(each["model_class"]) for each in found if each["kind"] == "class"}
     later = {"Cosmos3", "Cohere Compass"}
     assert models & later == there
