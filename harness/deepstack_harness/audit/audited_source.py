@@ -175,9 +175,8 @@ def audit_source(
             say(f"looking through all files of {name}")
         account = Account()
         if scope.account or not all(audited.can_be_judged for audited in classes):
-            among = (
-                scope.among if scope.account else ()
-            )  # classes that cannot be driven are in it all the same
+            # Classes that cannot be driven are in the account whichever files are looked through.
+            among = scope.among if scope.account else ()
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
         # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)

@@ -266,8 +266,8 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
 def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
     regime, rule = place
-    old = row_of((regime, Rule.R1), before)
-    row = row_of(place, now)
+    old = _row_of((regime, Rule.R1), before)
+    row = _row_of(place, now)
     if (
         rule is not Rule.R2
         or row is None
@@ -289,7 +289,7 @@ def _came_to_light(
 
     It is from the same lines, and no easier to come to than in the class above.
     """
-    row = row_of(place, now)
+    row = _row_of(place, now)
     if row is None or row.verdict not in BROKEN or not _gives(place[0], now, before):
         return False
     reach = REACHES.index(reach_kind(row.reach))
@@ -298,7 +298,7 @@ def _came_to_light(
         and other.where == row.where
         and reach >= REACHES.index(reach_kind(other.reach))
         for each in above
-        if (other := row_of(place, each))
+        if (other := _row_of(place, each))
     )
 
 
@@ -309,11 +309,11 @@ def gives_payload(now: ClassVerdicts, before: SeenClass | None) -> bool:
 
 def _gives(regime: Regime, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether a class gives all levels of its payload now, and did not in the base."""
-    was, row = (row_of((regime, Rule.R1), each) for each in (before, now))
+    was, row = (_row_of((regime, Rule.R1), each) for each in (before, now))
     return bool(was and row and was.verdict in BROKEN and row.verdict in KEPT)
 
 
-def row_of(place: Place, of: ClassVerdicts | SeenClass) -> Row | None:
+def _row_of(place: Place, of: ClassVerdicts | SeenClass) -> Row | None:
     """Return the row of a rule in one regime; None where it was not judged."""
     return next((row for row in of.rows if (row.regime, row.rule) == place), None)
 
@@ -446,14 +446,14 @@ def _fewer_chances(now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenC
     found = dict[Place, str]()
     for old in before.rows:
         place = (old.regime, old.rule)
-        row = row_of(place, now)
+        row = _row_of(place, now)
         if row is None or old.verdict not in KEPT | BROKEN or row.verdict in BROKEN | {Verdict.ERROR}:
             continue
         was, tested = old.chances or 0, row.chances or 0
         if old.verdict in BROKEN:
             was -= len(_traces(before, old))
         if old.rule is Rule.R4:
-            calls = [row_of((old.regime, Rule.R2), each) for each in (now, before)]
+            calls = [_row_of((old.regime, Rule.R2), each) for each in (now, before)]
             less = [(each.chances or 0) if each else 0 for each in calls]
             was = 0 if less[0] >= less[1] else was
         if tested < was:

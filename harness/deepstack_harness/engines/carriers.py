@@ -91,13 +91,11 @@ def payload_verbs(method: FindMethod) -> dict[str, str]:
     callers = [each for verb in ("set", "get") for name in found[verb] if (each := method(name))]
     ordered = {name for caller in callers for name in _ordered(caller, method)}
     found["resize"] = {
-        name for name in ordered if any(binds(node) & read for node in _statements_of(method(name)))
+        name
+        for name in ordered
+        if (each := method(name)) and any(binds(node) & read for node in _statements(each))
     }
     return {verb: next(iter(names)) for verb, names in found.items() if len(names) == 1}
-
-
-def _statements_of(function: Function | None) -> Iterator[ast.stmt]:
-    return _statements(function) if function else iter(())
 
 
 def _ordered(function: Function, method: FindMethod) -> set[str]:
