@@ -128,7 +128,7 @@ def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
 
 
 def _write_adapter(args: Namespace, output: Output) -> ExitCode:
-    """Write an adapter class; Raises `UsageError` for a file that is there."""
+    """Write an adapter class to a file; raises `UsageError` for one that is there already."""
     from deepstack_harness.play.case_worker import WRITE_ADAPTER, CaseWorker
     from deepstack_harness.workers.outcomes import value_of
     from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
