@@ -36,7 +36,7 @@ from deepstack_harness.models.layers import (
 from deepstack_harness.models.qwen3_omni_moe_thinker import Router
 from deepstack_harness.models.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, Signalled
+from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
 from deepstack_harness.workers.warm import WarmWorker
 
 SECTIONS = (6, 5, 5)
@@ -156,8 +156,8 @@ def test_the_fused_kernel_still_ends_a_process_at_0_tokens() -> None:
         single, none = (worker.call(target, {"tokens": tokens}) for tokens in (1, 0))
     assert isinstance(single, Answered), single
     assert single.value == [1, 4, 1, 32]
-    assert isinstance(none, Signalled), none
-    assert none.name == "SIGFPE"
+    assert is_end(none, EndKind.SIGNALLED), none
+    assert none.reason == "ended by SIGFPE"
 
 
 def test_positions_are_those_of_transformers() -> None:

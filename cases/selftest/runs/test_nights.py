@@ -40,7 +40,6 @@ from deepstack_harness.runs.nights import (
     gpu_fault,
     write_summary,
 )
-from deepstack_harness.workers.outcomes import Stopped
 
 ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
@@ -692,8 +691,3 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(nights, "WarmWorker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"
-
-
-def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
-    with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
-        nights._exit_status(Stopped())

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, SentGarbage, Signalled, Stopped
+from deepstack_harness.workers.outcomes import Answered, EndKind, RaisedInWorker, is_end
 from deepstack_harness.workers.remote import Remote, converted
 from deepstack_harness.workers.warm import WarmWorker
 from deepstack_harness.workers.worker import MessagePipes
@@ -55,7 +55,7 @@ def test_no_process_is_started_before_it_is_needed(worker: WarmWorker) -> None:
 
 def test_a_process_stays_warm_until_it_dies(worker: WarmWorker) -> None:
     assert [worker.call(COUNT), worker.call(COUNT)] == [Answered(1), Answered(2)]
-    assert isinstance(worker.call(KILLED), Signalled)
+    assert is_end(worker.call(KILLED), EndKind.SIGNALLED)
     assert not worker.alive
     assert (worker.call(COUNT), worker.starts, worker.ends) == (Answered(1), 2, 1)
 
@@ -71,8 +71,8 @@ def test_a_stopped_one_starts_no_other_process(worker: WarmWorker) -> None:
     thread = threading.Thread(target=worker.stop)
     thread.start()
     thread.join()
-    assert [type(worker.call(COUNT)) for _ in range(2)] == [Stopped, Stopped]
-    assert isinstance(worker.start(), Stopped)
+    assert all(is_end(worker.call(COUNT), EndKind.STOPPED) for _ in range(2))
+    assert is_end(worker.start(), EndKind.STOPPED)
     assert worker.starts == 1
 
 
@@ -98,8 +98,9 @@ def test_an_answer_of_another_type_ends_the_process(worker: WarmWorker) -> None:
     wrong: Sequence[Remote[object]] = (Remote(COUNT.target, str), Remote(DOUBLED.target, list[int]))
     for remote in wrong:
         arguments = {"rows": ROWS, "times": 1} if remote.target == DOUBLED.target else {}
-        assert isinstance(end := worker.call(remote, arguments), SentGarbage)
-        assert end.sent.startswith("another value: Expected")
+        end = worker.call(remote, arguments)
+        assert is_end(end, EndKind.SENT_GARBAGE)
+        assert end.reason.startswith("sent no message, but another value: Expected")
     assert worker.ends == 2
 
 

@@ -38,7 +38,7 @@ from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import all_engines
 from deepstack_harness.errors import ExitCode, UsageError, torch_problem
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, TimedOut
+from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
 from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.warm import WarmWorker
@@ -99,7 +99,7 @@ def sandbox_found() -> tuple[bool | None, str]:
         left = worker.call(_ATTEMPTS, {"outside": outside})
         enforced = worker.in_force
     if not isinstance(left, Answered):
-        return None if isinstance(left, TimedOut) else False, left.sentence
+        return None if is_end(left, EndKind.TIMED_OUT) else False, left.sentence
     parts = ", ".join(enforced.in_force) or "none"
     if enforced.missing or left.value:
         lacking = "; ".join([*enforced.missing, *(f"it could {attempt}" for attempt in left.value)])
@@ -315,7 +315,7 @@ def inductor(seconds: float) -> MachineCheck:
             "inductor on cpu", here=True, found=f"compiles, {os.cpu_count()} cores", needed=True
         )
     found = result.sentence.partition("\n")[0]
-    if isinstance(result, TimedOut):
+    if is_end(result, EndKind.TIMED_OUT):
         again = f"'doctor --seconds {_longer(seconds):g}' waits longer"
         found = f"not known, the machine may be busy: {found}; {again}"
         return MachineCheck("inductor on cpu", here=None, found=found, needed=True)

@@ -12,11 +12,8 @@ from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
 from deepstack_harness.play.case_worker import BIND, PLAY_ALONE, PLAY_SHARED, WORK, is_foreign
 from deepstack_harness.workers.outcomes import (
     Answered,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Stopped,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
@@ -40,8 +37,12 @@ class FindingKind(StrEnum):
     OUTPUT = "output"
 
 
-_KINDS: Mapping[type[WorkerEnd], FindingKind] = MappingProxyType(
-    {TimedOut: FindingKind.HANG, Flooded: FindingKind.OUTPUT, RanOutOfMemory: FindingKind.MEMORY}
+_KINDS: Mapping[EndKind, FindingKind] = MappingProxyType(
+    {
+        EndKind.TIMED_OUT: FindingKind.HANG,
+        EndKind.FLOODED: FindingKind.OUTPUT,
+        EndKind.OUT_OF_MEMORY: FindingKind.MEMORY,
+    }
 )
 """Kinds by the end of the worker; every other end is a crash."""
 
@@ -125,10 +126,10 @@ class WorkerPlayer:
                 return Observation(case.dtype, case.device, 0, 0, "", (), error=broke, tampering=broke)
             case RaisedInWorker():
                 raise result.as_error
-            case Stopped():
+            case WorkerEnd(kind=EndKind.STOPPED):
                 raise MachineError(result.sentence)
             case WorkerEnd(facts=(*_, int(number))):  # the step under way, see `play_shared`
-                return Death(_KINDS.get(type(result), FindingKind.CRASH), number, result.sentence)
+                return Death(_KINDS.get(result.kind, FindingKind.CRASH), number, result.sentence)
         printed = result.output.strip() or "nothing"
         raise HarnessError(f"the worker ended outside a step: {result.sentence}; it printed: {printed}")
 

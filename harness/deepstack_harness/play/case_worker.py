@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, cast
 
 import msgspec
@@ -25,12 +26,8 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Exited,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Signalled,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
@@ -226,20 +223,20 @@ def _reason(end: WorkerEnd | RaisedInWorker) -> str:
     return f"the code that measures raised {end.sentence}"
 
 
+_WORDS: Mapping[EndKind, str] = MappingProxyType(
+    {
+        EndKind.SIGNALLED: "{}",  # the name of the signal
+        EndKind.TIMED_OUT: "timeout",
+        EndKind.OUT_OF_MEMORY: "out of memory",
+        EndKind.FLOODED: "output flood",
+        EndKind.EXITED: "exit",
+    }
+)
+
+
 def kind_of(end: WorkerEnd) -> str:
     """Return the way in which a worker ended, as `Raised.type` names it."""
-    match end:
-        case Signalled():
-            return end.name
-        case TimedOut():
-            return "timeout"
-        case RanOutOfMemory():
-            return "out of memory"
-        case Flooded():
-            return "output flood"
-        case Exited():
-            return "exit"
-    return "broken messages"
+    return _WORDS.get(end.kind, "broken messages").format(*end.details)
 
 
 _LOAD_ALL = Remote(f"{__name__}:load_all", type(None))

@@ -41,7 +41,6 @@ from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import data, write_atomically
 from deepstack_harness.sources.source import KnownPackage
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited
 from deepstack_harness.workers.supervised import Command, run_command
 
 TORCH = KnownPackage("torch", "PyTorch", mark="torch/_inductor", version_file="torch/version.py")
@@ -357,7 +356,7 @@ class _Making:
             end = run_command(Command(words, environment=self.installer.environment(), log=log), _LIMITS)
         except (OSError, subprocess.SubprocessError) as error:
             raise MachineError(f"cannot run '{words[0]}': {error}") from None
-        if end != Exited(status=0, output=end.output):
+        if end.status != 0:
             raise MachineError(
                 f"{doing} for torch {self.release} failed: {end.reason}{last_error(end.output)}; "
                 f"all of it: {log}"

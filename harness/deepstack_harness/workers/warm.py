@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Any
 
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import CallResult, Stopped, WorkerEnd
+from deepstack_harness.workers.outcomes import CallResult, EndKind, WorkerEnd
 from deepstack_harness.workers.profiles import InForce, SandboxProfile
 from deepstack_harness.workers.remote import Remote, Result
 from deepstack_harness.workers.worker import Closing, OnFact, Worker
@@ -64,7 +64,7 @@ class WarmWorker(Closing):
     def start(self) -> WorkerEnd | None:
         """Wait until a process can be called; return its end where it cannot."""
         worker = self._live_worker()
-        return Stopped(phase="the start") if worker is None else worker.start()
+        return WorkerEnd(EndKind.STOPPED, phase="the start") if worker is None else worker.start()
 
     def call(
         self,
@@ -80,7 +80,7 @@ class WarmWorker(Closing):
         """
         worker = self._live_worker()
         if worker is None:
-            return Stopped(phase="the start")
+            return WorkerEnd(EndKind.STOPPED, phase="the start")
         result = worker.call(target, arguments, timeout_s=timeout_s, on_fact=on_fact)
         if isinstance(result, WorkerEnd):
             self.ends += 1

@@ -27,13 +27,8 @@ from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Crowded,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    SentGarbage,
-    Stopped,
-    TimedOut,
     WorkerEnd,
     end_of,
 )
@@ -364,7 +359,7 @@ class Worker(Closing):
         self._pipes.close()
         self._remove_folder()
         if self.ended is None:
-            self._end(Stopped)
+            self._end(WorkerEnd(EndKind.STOPPED))
 
     def _remove_folder(self) -> None:
         if self._confinement is not None:
@@ -385,7 +380,7 @@ class Worker(Closing):
         try:
             return replace(result, value=converted(result.value, kind))
         except msgspec.ValidationError as error:
-            return self._end(SentGarbage, sent=f"another value: {error}")
+            return self._garbage(f"another value: {error}")
 
     def _listen(self, timeouts: Timeouts, on_fact: OnFact | None = None) -> CallResult:
         """Listen until the call is answered, or the worker ends."""
@@ -393,7 +388,7 @@ class Worker(Closing):
             try:
                 message = self._pipes.receive()
             except NotAMessage as garbage:
-                return self._end(SentGarbage, sent=str(garbage))
+                return self._garbage(str(garbage))
             result = self._wait(timeouts) if message is None else self._take(message, timeouts, on_fact)
             if result is not None:
                 return result
@@ -406,7 +401,7 @@ class Worker(Closing):
             # What was printed before a message was ready as early as the message: `listen` has read both.
             return self._flooded()
         if self._pipes.closes_at is not None:
-            return self._end(SentGarbage, sent="closed its answer pipe")
+            return self._garbage("closed its answer pipe")
         return self._timed_out(timeouts)
 
     def _take(self, message: Message, timeouts: Timeouts, on_fact: OnFact | None) -> CallResult | None:
@@ -423,7 +418,7 @@ class Worker(Closing):
             case kind if kind in self._expected_kinds and message.call == self._call:
                 return self._result(message)
             case kind:
-                return self._end(SentGarbage, sent=f"a message '{kind}' of call {message.call}")
+                return self._garbage(f"a message '{kind}' of call {message.call}")
         if timeouts.is_over:
             return self._timed_out(timeouts)
         if timeouts.renew():
@@ -446,10 +441,11 @@ class Worker(Closing):
         try:
             raised = converted(message.value, RaisedInWorker)
         except msgspec.ValidationError:
-            return self._end(SentGarbage, sent="an exception without its fields")
+            return self._garbage("an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
         if says_out_of_memory(raised.type, raised.message):
-            return self._end(RanOutOfMemory, message=raised.sentence, advice=self.limits.advice("memory"))
+            memory = self.limits.advice("memory")
+            return self._end(WorkerEnd(EndKind.OUT_OF_MEMORY, (raised.sentence,), advice=memory))
         return raised
 
     def _set_ready(self) -> None:
@@ -461,32 +457,33 @@ class Worker(Closing):
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received
         if (limit is not None and printed > limit) or received > _MOST_RECEIVED:
             advice = _FIXED if received > _MOST_RECEIVED else self.limits.advice("output")
-            return self._end(Flooded, size=max(printed, received), advice=advice)
+            return self._end(WorkerEnd(EndKind.FLOODED, (max(printed, received),), advice=advice))
         return None
 
     def _timed_out(self, timeouts: Timeouts) -> WorkerEnd:
+        assert timeouts.limit_s is not None  # nothing else ends the wait
         name = "start_s" if not self._ready else "step_s" if timeouts.is_of_a_step else "call_s"
         # The seconds of one call may be given with it, and then no setting raises them.
         advice = self.limits.advice(name) if timeouts.limit_s == getattr(self.limits, name) else ""
-        return self._end(TimedOut, seconds=timeouts.limit_s, advice=advice)
+        return self._end(WorkerEnd(EndKind.TIMED_OUT, (timeouts.limit_s,), advice=advice))
 
     def _ended_by_itself(self) -> WorkerEnd:
         if self._process.stopped:
-            return self._end(Stopped)
+            return self._end(WorkerEnd(EndKind.STOPPED))
         if self._process.crowd is not None:
-            return self._end(
-                Crowded, count=self._process.crowd, limit=self.limits.processes,
-                advice=self.limits.advice("processes"),
-            )  # fmt: skip
+            counts = (self._process.crowd, self.limits.processes or 0)
+            return self._end(WorkerEnd(EndKind.CROWDED, counts, advice=self.limits.advice("processes")))
         status = self._process.end_status
         advice = self.limits.advice("file_size") if status == -signal.SIGXFSZ else ""
-        return self._end(end_of, status=status, advice=advice)
+        return self._end(end_of(status, advice=advice))
 
-    def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
+    def _garbage(self, sent: str) -> WorkerEnd:
+        return self._end(WorkerEnd(EndKind.SENT_GARBAGE, (sent,)))
+
+    def _end(self, end: WorkerEnd) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
         self._remove_folder()
-        context = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
-        self.ended = make(**fields, **context)
+        self.ended = replace(end, phase=self._phase, facts=tuple(self._facts), output=self._output)
         return self.ended
 
     @property

@@ -37,7 +37,7 @@ from deepstack_harness.sources.request import (
 from deepstack_harness.sources.source import KnownPackage
 from deepstack_harness.sources.tree import installed
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited, WorkerEnd
+from deepstack_harness.workers.outcomes import WorkerEnd
 from deepstack_harness.workers.supervised import Command, run_command
 
 
@@ -323,14 +323,14 @@ class _Making:
     def _make_torchvision_importable(self) -> None:
         """Make its import work where its library does not load: declare its operators."""
         end = self._run([str(self._python), "-c", "import torchvision"])
-        if isinstance(end, Exited) and end.status == 0:
+        if end.status == 0:
             return
         (init,) = self._plan.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
         init.write_text(shimmed(init.read_text("utf-8")), "utf-8")
 
     def _do(self, doing: str, words: Sequence[str]) -> None:
         end = self._run(words)
-        if end != Exited(status=0, output=end.output):
+        if end.status != 0:
             raise MachineError(
                 f"{doing} of {self._plan.unchecked[0]} failed: {end.reason}{last_error(end.output)}; "
                 f"all of it: {self._log}"
