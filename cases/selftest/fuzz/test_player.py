@@ -96,7 +96,7 @@ def test_the_step_of_a_death_is_the_last_one_that_was_announced(
 
 def played(end: CallResult, monkeypatch: pytest.MonkeyPatch) -> Observation | Death:
     worker = SimpleNamespace(launch=lambda: None, call=lambda *_, **__: end)
-    monkeypatch.setattr(player_module, "WarmWorker", lambda *_, **__: worker)
+    monkeypatch.setattr(player_module, "Worker", lambda *_, **__: worker)
     case = Target(user_buffer(misbehaving("Segfaults", "resize"))).case(Trace.parse("cap 4: get 4"), 1)
     return WorkerPlayer().play(case, new_session=True)
 

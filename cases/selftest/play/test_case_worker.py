@@ -261,6 +261,6 @@ def test_what_the_sandbox_refuses_is_said_with_the_option_that_turns_it_off(
 ) -> None:
     refused = RaisedInWorker("UsageError", "deepstack_harness.errors", "PermissionError: no", exit_code=2)
     worker = SimpleNamespace(call=lambda *_: refused, in_force=in_force)
-    monkeypatch.setattr(case_worker, "WarmWorker", lambda *_, **__: nullcontext(worker))
+    monkeypatch.setattr(case_worker, "Worker", lambda *_, **__: nullcontext(worker))
     with pytest.raises(UsageError, match=said):
         check_buffers(["mine:Buffer"])

@@ -689,5 +689,5 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(nights, "WarmWorker", no_process)
+    monkeypatch.setattr(nights, "Worker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"

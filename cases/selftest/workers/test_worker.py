@@ -253,7 +253,6 @@ def test_every_end_is_named_with_all_that_is_known(then: str, expected: EndKind,
         assert end.facts == ({"step": 1}, {"step": 2})
         assert end.output.startswith("last words, and an error")
         assert child.ended is end
-        assert child.call(f"{MODULE}:double", {"number": 1}) is end
         assert child.pid is not None
         assert has_ended(child.pid)
 
@@ -474,7 +473,7 @@ def test_what_cannot_be_started_is_one_sentence(options: dict[str, Any], quoted:
     with pytest.raises(
         MachineError, match=f"cannot start a process with '{quoted}': No such file or directory"
     ):
-        Worker(**options)
+        Worker(**options).launch()
 
 
 # The caller
@@ -556,7 +555,7 @@ def test_no_stream_is_left_open() -> None:
         once("double", number=1)
         once("report_and", then="crash")
     with pytest.raises(MachineError):
-        Worker(interpreter="/no/such/python")
+        Worker(interpreter="/no/such/python").launch()
     assert open_streams() == before
 
 
@@ -586,7 +585,8 @@ def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
     if out:
         monkeypatch.setenv("TORCH_LOGS_OUT", out)
     for _ in range(2):
-        Worker().close()
+        with Worker() as child:
+            child.launch()
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "TORCH_LOGS is set, and a worker's output is not shown"
     ] * notices

@@ -41,7 +41,7 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
 from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _COLUMNS = (Column(16), Column(3), Column(0))
 _HERE = {True: "yes", False: "no", None: "?"}
@@ -95,7 +95,7 @@ def sandbox_found() -> tuple[bool | None, str]:
     """Return True where a sandbox is whole, None where that is not known, and what it has or lacks."""
     if is_switched_off():
         return False, f"turned off: {WITHOUT_SANDBOX}"
-    with tempfile.TemporaryDirectory() as outside, WarmWorker(sandbox=CONTRACT) as worker:
+    with tempfile.TemporaryDirectory() as outside, Worker(sandbox=CONTRACT) as worker:
         left = worker.call(_ATTEMPTS, {"outside": outside})
         enforced = worker.in_force
     if not isinstance(left, Answered):
@@ -308,7 +308,7 @@ def inductor(seconds: float) -> MachineCheck:
     """Check that Inductor's CPU backend works: compile and run a function in a worker, within a limit."""
     if _torch_problem():
         return MachineCheck("inductor on cpu", here=False, found="torch is needed to compile", needed=True)
-    with WarmWorker(Limits(call_s=seconds)) as worker:
+    with Worker(Limits(call_s=seconds)) as worker:
         result = worker.call(_COMPILE)
     if isinstance(result, Answered):
         return MachineCheck(

@@ -18,7 +18,7 @@ from deepstack_harness.workers.outcomes import (
     value_of,
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _BINDING_S = 300.0
 """Seconds for finding a buffer: a source may have to be fetched."""
@@ -96,7 +96,7 @@ class WorkerPlayer:
         Code under test needs a `sandbox`, and code that is interpreted an `environment`.
         """
         limits = replace(FOREIGN_LIMITS, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES)
-        self._worker = WarmWorker(limits, preload=WORK, environment=environment, sandbox=sandbox)
+        self._worker = Worker(limits, preload=WORK, environment=environment, sandbox=sandbox)
         self._worker.launch()
         self._request: Mapping[str, Any] | None = None
         self._bound_in = 0

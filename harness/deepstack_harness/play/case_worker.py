@@ -33,7 +33,7 @@ from deepstack_harness.workers.outcomes import (
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, OWN_CLASS, SandboxProfile
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 Way = Literal["methods", "forward", "compiled"]
 """A class is driven by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two over
@@ -131,7 +131,7 @@ PLAY_SHARED = Remote(f"{WORK}:play_shared", Observation)
 PLAY_ALONE = Remote(f"{WORK}:play_alone", Observation)
 
 
-class CaseWorker(WarmWorker):
+class CaseWorker(Worker):
     """A warm worker that plays cases."""
 
     def __init__(
@@ -155,7 +155,7 @@ class CaseWorker(WarmWorker):
         A process whose cases are known to compile is ready when it has imported Dynamo too.
         """
         preload = _COMPILED_WORK if compiles else WORK
-        self._options |= {"preload": preload, "environment": environment, "sandbox": sandbox}
+        self.preload, self.environment, self.sandbox = preload, environment, sandbox
 
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
         """Play a case, of which `source` has the class; `observation_of` reads the result."""
@@ -276,7 +276,7 @@ def load_named(text: str) -> Callable[..., object]:
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
-    with WarmWorker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
+    with Worker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
         result = worker.call(_LOAD_ALL, {"names": list(names)})
     if isinstance(result, WorkerEnd):
         raise UsageError(f"loading {', '.join(names)}: {result.sentence}")

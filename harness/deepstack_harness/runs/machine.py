@@ -15,7 +15,7 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.supervised import Command, run_command
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _SETTINGS = (
     "AOT", "ATEN_", "CUDA", "CXX", "DEEPSTACK_HARNESS", "DNNL_", "INDUCTOR_", "KMP_", "LD_PRELOAD", "MKL_",
@@ -120,7 +120,7 @@ def count_gpus() -> int:
 
 def _count_in_worker() -> list[str]:
     # In a worker: a process that has asked for its GPUs cannot be told afterwards which ones to see.
-    with WarmWorker(Limits(call_s=_COUNTING_S)) as worker:
+    with Worker(Limits(call_s=_COUNTING_S)) as worker:
         counted = worker.call(_COUNT)
     match counted:
         case Answered(value=count):

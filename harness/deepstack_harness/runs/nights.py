@@ -22,7 +22,7 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, EndKind
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.supervised import Command, run_command
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
 _GPU_SECONDS = 180.0
@@ -304,7 +304,7 @@ def read_summary(folder: Path) -> list[EndedStage]:
 def gpu_fault() -> str | None:
     """Return why CUDA cannot be used, None where it can; a fresh worker has met no earlier CUDA error."""
     try:
-        with WarmWorker(Limits(call_s=_GPU_SECONDS)) as worker:
+        with Worker(Limits(call_s=_GPU_SECONDS)) as worker:
             result = worker.call(_USE_GPU)
     except MachineError as error:
         return f"cannot be asked: {error}"

@@ -1,8 +1,7 @@
 """A child process that is called like a function, with timeouts, limits and a sandbox.
 
-`Worker` is one process; `workers.warm.WarmWorker` replaces one that died.  A call is a request through one
-pipe, and phases, facts and the result come back through another: JSON objects, one per line, as
-`workers.child` documents them.  `Timeouts` are those of one call.
+A call is a request through one pipe, and phases, facts and the result come back through another: JSON
+objects, one per line, as `workers.child` documents them.  `Timeouts` are those of one call.
 """
 
 import json
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -231,15 +231,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class Worker(Closing):
-    """One child process (`workers.child`) that serves one call after the other and keeps its modules loaded.
+    """A child process (`workers.child`) that serves call after call and keeps its modules loaded.
 
-    A call names its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then
-    arguments and results are JSON values (NaN and infinities included).  A target with a parameter named
-    `channel` is given a `workers.child.Channel`, by which it sends facts and announces its phase.
+    It is started when it is first needed; where a call ended it, the next one starts another.  A call names
+    its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then arguments and
+    results are JSON values (NaN and infinities included).  A target with a parameter named `channel` is given
+    a `workers.child.Channel`, by which it sends facts and announces its phase.
 
-    One thread calls; any thread may call `stop`.  Whatever ends this process, SIGKILL included, the worker
-    and all that it started, daemons included, end too.
+    One thread calls; any thread may call `stop`, after which no other process is started.  Whatever ends this
+    process, SIGKILL included, the worker and all that it started, daemons included, end too.
     """
+
+    _process: Supervised
+    """The last process that was started."""
+    _pipes: MessagePipes
 
     def __init__(
         self,
@@ -251,66 +256,82 @@ class Worker(Closing):
         folder: Path | None = None,
         sandbox: SandboxProfile | None = None,
     ) -> None:
-        """Start it without waiting; it imports the module `preload` before it is ready.
+        """Start no process yet; each imports the module `preload` before it is ready.
 
         `environment` is added to ours and to `ONE_THREAD`, where None removes a variable.  Under another
         `interpreter` (Python 3.11 or later) it finds the modules of that environment, otherwise those that
         this process finds.  `folder` is its working directory.  Code under test needs a `sandbox`, unless
-        the user has turned that off; `in_force` says what became of it.  Raises `MachineError` where the
-        worker cannot be started.
+        the user has turned that off; `in_force` has what became of it.
         """
-        _notice_logs(environment or {})
         self.limits = (limits or Limits()).in_force()
+        self.preload, self.environment, self.sandbox = preload, environment, sandbox
+        self._interpreter, self._folder = interpreter, folder
+        self.starts = 0
+        """Number of processes that were started; what an earlier one kept in memory is lost."""
+        self.ends = 0
+        """Number of processes that ended by themselves, or had to be ended."""
         self.ended: WorkerEnd | None = None
-        """The end of the worker; None while it can be called."""
+        """The end of the last process; None while it can be called."""
         self.in_force = InForce()
         """The parts of its sandbox; none before it is ready, and where there is no sandbox."""
-        self._ready = False
-        self._call = 0
-        self._phase = "the start"
-        self._facts: list[Any] = []
-        added: Mapping[str, str | None] = {
-            **ONE_THREAD,
-            **(environment or {}),
-            **self.limits.as_environment(),
-        }
-        self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
-        self._pipes = pipes = MessagePipes()
-        try:
-            self._process = Supervised(self._options(preload, added, interpreter, folder), self.limits)
-        except MachineError:
-            pipes.close_theirs()
-            pipes.close()
-            self._remove_folder()
-            raise
-        pipes.attach(self._process)
+        self._stopped = False
+        self._lock = Lock()
 
-    def _options(
-        self,
-        preload: str | None,
-        added: Mapping[str, str | None],
-        interpreter: str | None,
-        folder: Path | None,
-    ) -> StartOptions:
-        confined, pipes = self._confinement, self._pipes
-        settings = {
-            "sandbox": confined and confined.rules, "folder": confined and confined.folder,
-            "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
-            "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
-        }  # fmt: skip
-        return StartOptions(
-            settings, interpreter or sys.executable, confined.environment if confined else added,
-            folder, inherited=[pipes.for_requests, pipes.for_answers],
-        )  # fmt: skip
+    @property
+    def alive(self) -> bool:
+        """True while a process runs, or starts."""
+        return self.starts > 0 and self.ended is None
 
     @property
     def pid(self) -> int | None:
-        """Process id of the process that is called, not of its supervisor; None before `start` has waited."""
-        return self._process.pid
+        """Process id of the last process, not of its supervisor; None before `start` has waited."""
+        return self._process.pid if self.starts else None
+
+    def launch(self) -> None:
+        """Start a process where none is alive, without waiting until it is ready; none after `stop`.
+
+        Raises `MachineError` where it cannot be started.
+        """
+        with self._lock:
+            if self._stopped or self.alive:
+                return
+            _notice_logs(self.environment or {})
+            added: Mapping[str, str | None] = {
+                **ONE_THREAD,
+                **(self.environment or {}),
+                **self.limits.as_environment(),
+            }
+            confined = None if self.sandbox is None or is_switched_off() else confine(self.sandbox, added)
+            pipes = MessagePipes()
+            settings = {
+                "sandbox": confined and confined.rules, "folder": confined and confined.folder,
+                "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": self.preload,
+                "path": None if self._interpreter else [entry or str(Path.cwd()) for entry in sys.path],
+            }  # fmt: skip
+            options = StartOptions(
+                settings, self._interpreter or sys.executable, confined.environment if confined else added,
+                self._folder, inherited=[pipes.for_requests, pipes.for_answers],
+            )  # fmt: skip
+            try:
+                self._process = Supervised(options, self.limits)
+            except MachineError:
+                pipes.close_theirs()
+                pipes.close()
+                if confined is not None:
+                    confined.close()
+                raise
+            pipes.attach(self._process)
+            self._pipes, self._confinement = pipes, confined
+            self.ended, self.in_force, self._ready = None, InForce(), False
+            self._call, self._phase, self._facts = 0, "the start", list[Any]()
+            self.starts += 1
 
     def start(self) -> WorkerEnd | None:
-        """Wait until it can be called; return its end where it cannot."""
-        if self.ended is None and not self._ready:
+        """Wait until a process can be called; return its end where it cannot, raise what `launch` raises."""
+        self.launch()
+        if not self.alive:
+            return WorkerEnd(EndKind.STOPPED, phase="the start")
+        if not self._ready:
             timeouts = Timeouts(self.limits.start_s)
             with self._closed_on_error():
                 end = self._listen(timeouts)
@@ -328,12 +349,12 @@ class Worker(Closing):
         timeout_s: float | None = None,
         on_fact: OnFact | None = None,
     ) -> CallResult[Result]:
-        """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
+        """Call `target` in a process and wait for its result, or for the end of the process.
 
         Arguments and the value of a `Remote` are converted, others are JSON.  `timeout_s` replaces
         `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each fact as it comes.
         Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the worker is ended and
-        the exception goes on.
+        the exception goes on.  Raises what `launch` raises.
         """
         end = self.start()
         if end is not None:
@@ -350,20 +371,19 @@ class Worker(Closing):
             return self._with_converted_value(result, target.result) if isinstance(target, Remote) else result
 
     def stop(self) -> None:
-        """End it without waiting; a call that is under way returns `Stopped`.  Any thread may call this."""
-        self._process.stop()
+        """End it without waiting, and start no other one; a call that is under way returns at once.
+
+        Any thread may call this.
+        """
+        with self._lock:
+            self._stopped = True
+            if self.starts:
+                self._process.stop()
 
     def close(self) -> None:
-        """End it and everything it started, and wait until they are gone."""
-        self._process.close()
-        self._pipes.close()
-        self._remove_folder()
-        if self.ended is None:
-            self._end(WorkerEnd(EndKind.STOPPED))
-
-    def _remove_folder(self) -> None:
-        if self._confinement is not None:
-            self._confinement.close()
+        """End it and all that it started, and wait until they are gone; the next call starts another one."""
+        if self.alive:
+            self._finish(WorkerEnd(EndKind.STOPPED))
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -481,8 +501,14 @@ class Worker(Closing):
         return self._end(WorkerEnd(EndKind.SENT_GARBAGE, (sent,)))
 
     def _end(self, end: WorkerEnd) -> WorkerEnd:
+        self.ends += 1
+        return self._finish(end)
+
+    def _finish(self, end: WorkerEnd) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
-        self._remove_folder()
+        self._pipes.close()
+        if self._confinement is not None:
+            self._confinement.close()
         self.ended = replace(end, phase=self._phase, facts=tuple(self._facts), output=self._output)
         return self.ended
 
