@@ -20,17 +20,14 @@ from deepstack_harness.play.case_worker import (
 )
 from deepstack_harness.workers.outcomes import (
     Answered,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Stopped,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _BINDING_S = 300.0
 """Seconds for finding a buffer: a source may have to be fetched."""
@@ -49,8 +46,12 @@ class FindingKind(StrEnum):
     OUTPUT = "output"
 
 
-_KINDS: Mapping[type[WorkerEnd], FindingKind] = MappingProxyType(
-    {TimedOut: FindingKind.HANG, Flooded: FindingKind.OUTPUT, RanOutOfMemory: FindingKind.MEMORY}
+_KINDS: Mapping[EndKind, FindingKind] = MappingProxyType(
+    {
+        EndKind.TIMED_OUT: FindingKind.HANG,
+        EndKind.FLOODED: FindingKind.OUTPUT,
+        EndKind.OUT_OF_MEMORY: FindingKind.MEMORY,
+    }
 )
 """Kinds by the end of the worker; every other end is a crash."""
 
@@ -104,7 +105,7 @@ class WorkerPlayer:
         Code under test needs a `sandbox`, and code that is interpreted an `environment`.
         """
         limits = replace(FOREIGN_LIMITS, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES)
-        self._worker = WarmWorker(limits, preload=WORK, environment=environment, sandbox=sandbox)
+        self._worker = Worker(limits, preload=WORK, environment=environment, sandbox=sandbox)
         self._worker.launch()
         self._request: tuple[Remote[BoundBuffer], Mapping[str, Any]] | None = None
         self._bound_in = 0
@@ -136,10 +137,10 @@ class WorkerPlayer:
                 return Observation(case.dtype, case.device, 0, 0, "", (), error=broke, tampering=broke)
             case RaisedInWorker():
                 raise result.as_error
-            case Stopped():
+            case WorkerEnd(kind=EndKind.STOPPED):
                 raise MachineError(result.sentence)
             case WorkerEnd(facts=(*_, int(number))):  # the step under way, see `play_shared`
-                return Death(_KINDS.get(type(result), FindingKind.CRASH), number, result.sentence)
+                return Death(_KINDS.get(result.kind, FindingKind.CRASH), number, result.sentence)
         printed = result.output.strip() or "nothing"
         raise HarnessError(f"the worker ended outside a step: {result.sentence}; it printed: {printed}")
 

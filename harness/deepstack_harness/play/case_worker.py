@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, cast
 
 import msgspec
@@ -26,18 +27,14 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Exited,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Signalled,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, OWN_CLASS, SandboxProfile
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 Way = Literal["methods", "forward", "compiled"]
 """A class is driven by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two over
@@ -138,7 +135,7 @@ PLAY_SHARED = Remote(f"{WORK}:play_shared", Observation)
 PLAY_ALONE = Remote(f"{WORK}:play_alone", Observation)
 
 
-class CaseWorker(WarmWorker):
+class CaseWorker(Worker):
     """A warm worker that plays cases."""
 
     def __init__(
@@ -163,7 +160,7 @@ class CaseWorker(WarmWorker):
         A process whose cases are known to compile is ready when it has imported Dynamo too.
         """
         preload = _COMPILED_WORK if compiles else WORK
-        self._options |= {"preload": preload, "environment": environment, "sandbox": sandbox}
+        self.preload, self.environment, self.sandbox = preload, environment, sandbox
 
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
         """Play a case, of which `source` has the class; `observation_of` reads the result."""
@@ -234,20 +231,20 @@ def _reason(end: WorkerEnd | RaisedInWorker) -> str:
     return f"the code that measures raised {end.sentence}"
 
 
+_WORDS: Mapping[EndKind, str] = MappingProxyType(
+    {
+        EndKind.SIGNALLED: "{}",  # the name of the signal
+        EndKind.TIMED_OUT: "timeout",
+        EndKind.OUT_OF_MEMORY: "out of memory",
+        EndKind.FLOODED: "output flood",
+        EndKind.EXITED: "exit",
+    }
+)
+
+
 def kind_of(end: WorkerEnd) -> str:
     """Return the way in which a worker ended, as `Raised.type` names it."""
-    match end:
-        case Signalled():
-            return end.name
-        case TimedOut():
-            return "timeout"
-        case RanOutOfMemory():
-            return "out of memory"
-        case Flooded():
-            return "output flood"
-        case Exited():
-            return "exit"
-    return "broken messages"
+    return _WORDS.get(end.kind, "broken messages").format(*end.details)
 
 
 _LOAD_ALL = Remote(f"{__name__}:load_all", type(None))
@@ -287,7 +284,7 @@ def load_named(text: str) -> Callable[..., object]:
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
-    with WarmWorker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
+    with Worker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
         result = worker.call(_LOAD_ALL, {"names": list(names)})
     if isinstance(result, WorkerEnd):
         raise UsageError(f"loading {', '.join(names)}: {result.sentence}")
