@@ -16,8 +16,8 @@ from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import OutOfMemory, UsageError
 from deepstack_harness.fuzz.faults import Fault, Finding, Progress, Watch, fault_of_judgement
 from deepstack_harness.fuzz.hunt import Hunt, _Search, hunt, simplifications, simplify
-from deepstack_harness.fuzz.lifecycles import lifecycles
 from deepstack_harness.fuzz.player import Death, FindingKind, InProcessPlayer
+from deepstack_harness.fuzz.strategies import lifecycles
 from deepstack_harness.play import work
 from deepstack_harness.play.model import Model
 
@@ -106,7 +106,7 @@ def test_no_trace_is_drawn_behind_the_end() -> None:
         return trace
 
     going = Hunt(target("reference"), InProcessPlayer(), watch=_AtOnce())
-    going.search(lifecycles(going.target).map(noted), 100)
+    going.search(lifecycles().map(noted), 100)
     assert (going.progress.examples, len(drawn)) == (1, 2)
 
 
@@ -129,7 +129,7 @@ class _AtOnce(Watch):
 def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)
-    again.search(lifecycles(buffer), 60)
+    again.search(lifecycles(), 60)
     known = {(one.name, one.shape) for one in found}
     assert not {(one.name, one.shape) for one in again.findings} & known
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis import find
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
@@ -34,8 +34,8 @@ from deepstack_harness.fuzz.faults import (
     fault_of_death,
     faults_by_step,
 )
-from deepstack_harness.fuzz.lifecycles import lifecycles
 from deepstack_harness.fuzz.player import Death, FindingKind, Player
+from deepstack_harness.fuzz.strategies import lifecycles, search_settings
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Hunt:
             search = _Search(self, min(examples, self.progress.examples + SEARCH))
             with suppress(NoSuchExample, _SearchIsOver):
                 smallest = find(
-                    traces, search.shows, settings=_settings(search.until - self.progress.examples),
+                    traces, search.shows, settings=search_settings(search.until - self.progress.examples),
                     random=Random(f"{self.seed} {self.progress.searches}"),
                 )  # fmt: skip
                 fault = search.seen[smallest]
@@ -364,14 +364,6 @@ class _Search:
         return next(same, None)
 
 
-def _settings(examples: int) -> settings:
-    # Health checks are clocks and sizes: a compiled decoder is slow the first time.
-    return settings(
-        max_examples=examples, phases=[Phase.generate, Phase.shrink], deadline=None, database=None,
-        derandomize=False, verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-
-
 def _state(facts: StepFacts) -> tuple[object, ...]:
     """Return what is the same in two moments that look alike: rows, and what the last answer was made of."""
     runs = facts.answer.rows[0] if facts.answer and facts.answer.rows else ()
@@ -389,5 +381,5 @@ def hunt(
 ) -> Hunt:
     """Play `examples` lifecycles on a target, and return the hunt with its findings."""
     searched = Hunt(target, player, seed=seed, watch=watch, per_name=per_name)
-    searched.search(lifecycles(target), examples)
+    searched.search(lifecycles(target.arm, alone=target.alone), examples)
     return searched
