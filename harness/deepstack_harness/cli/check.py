@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.files import hypothesis_storage
+from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
@@ -107,10 +106,10 @@ def _texts(args: Namespace) -> tuple[str, ...]:
     """Return the traces that are played."""
     if not args.thorough:
         return check_traces()
-    os.environ.update(hypothesis_storage())
+    store_hypothesis_in_cache()
     from deepstack_harness.fuzz.strategies import thorough_traces
 
-    return (*check_traces(), *thorough_traces())
+    return check_traces() + thorough_traces()
 
 
 def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:
