@@ -16,8 +16,14 @@ from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.fuzz.strategies import thorough_traces
 
-THOROUGH = [Trace.parse(text) for text in thorough_traces()]
 CALLS = (Op.SET, Op.GET, Op.CLEAR, Op.RESIZE, Op.FORWARD)
+
+pytestmark = pytest.mark.xdist_group("thorough")  # they are drawn once
+
+
+@pytest.fixture(scope="module")
+def thorough() -> list[Trace]:
+    return [Trace.parse(text) for text in thorough_traces()]
 
 
 def is_captured(trace: Trace) -> bool:
@@ -40,32 +46,32 @@ def test_another_process_draws_the_same(tmp_path: Path) -> None:
     assert not {*thorough_traces()} & {*check_traces()}
 
 
-def test_there_are_real_sizes_all_sizes_and_long_histories() -> None:
-    real = [trace for trace in THOROUGH if trace.capacity == 8192]
+def test_there_are_real_sizes_all_sizes_and_long_histories(thorough: list[Trace]) -> None:
+    real = [trace for trace in thorough if trace.capacity == 8192]
     assert any((trace.hidden or 0) >= 2048 and trace.dtype == "bfloat16" for trace in real)
     assert any(trace.replays for trace in real)
-    assert {1, 2, 13, 15, 16, 17, 128} <= {trace.capacity for trace in THOROUGH}
-    assert {None, 1, 2, 4, 8} <= {trace.levels for trace in THOROUGH}
-    assert {None, 1, 7, 9, 2049} <= {trace.hidden for trace in THOROUGH}
-    assert {(trace.mode, trace.replays) for trace in THOROUGH} >= {
+    assert {1, 2, 13, 15, 16, 17, 128} <= {trace.capacity for trace in thorough}
+    assert {None, 1, 2, 4, 8} <= {trace.levels for trace in thorough}
+    assert {None, 1, 7, 9, 2049} <= {trace.hidden for trace in thorough}
+    assert {(trace.mode, trace.replays) for trace in thorough} >= {
         (mode, replays) for mode in (None, "inference") for replays in (True, False)
     }
-    long = [is_captured(trace) for trace in THOROUGH if len(trace.steps) >= 150]
+    long = [is_captured(trace) for trace in thorough if len(trace.steps) >= 150]
     assert min(long.count(True), long.count(False)) >= 10
-    assert {step.fail for trace in THOROUGH for step in trace} >= {None, *range(1, 8)}
+    assert {step.fail for trace in thorough for step in trace} >= {None, *range(1, 8)}
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_each_call_follows_each_other_call(captured: bool) -> None:
+def test_each_call_follows_each_other_call(captured: bool, thorough: list[Trace]) -> None:
     ops = {*CALLS, Op.REPLAY} if captured else {*CALLS}
-    traces = [trace for trace in THOROUGH if is_captured(trace) is captured]
+    traces = [trace for trace in thorough if is_captured(trace) is captured]
     seen = {(one.op, other.op) for trace in traces for one, other in pairwise(trace)}
     missing = {(one, other) for one in ops for other in ops} - seen
     assert len(missing) <= 1, missing  # none with hypothesis 6.170; another release draws other traces
 
 
-def test_no_trace_asks_for_more_than_the_contract_promises() -> None:
-    captured = [*filter(is_captured, THOROUGH)]
+def test_no_trace_asks_for_more_than_the_contract_promises(thorough: list[Trace]) -> None:
+    captured = [*filter(is_captured, thorough)]
     assert len(captured) >= 60
     for trace in captured:  # all sizes up front, with nothing set
         assert re.fullmatch("c+[^c]*", "".join("c" if step.op is Op.CAPTURE else "-" for step in trace))
