@@ -11,6 +11,7 @@ neighbours are asked in its place.
 
 from __future__ import annotations
 
+import glob
 import tempfile
 import textwrap
 import time
@@ -221,8 +222,8 @@ def _wrapped(text: str) -> list[str]:
 
 
 _CHEAP = (
-    ("backend in ['eager', 'aot_eager']", "without Inductor"),
-    ("backend == 'inductor'", "with Inductor"),
+    (("backend=eager", "backend=aot_eager"), "without Inductor"),
+    (("backend=inductor",), "with Inductor"),
 )
 """The compiled cases, those that take seconds first; in eager mode there is nothing that torch compiles."""
 Outcome = dict[str, tuple[str, ...]]
@@ -243,15 +244,19 @@ def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitC
     versions = [each for each in choose_releases(listed, since, args.until) if each not in yanked]
     if len(versions) < 2:
         raise UsageError(f"torch has fewer than two releases from {since} to {args.until or 'the newest'}")
-    phases = [(text, name) for text, name in _CHEAP if _has_cases(_selection(incident, args, text))]
+    phases = [
+        (words, name)
+        for backends, name in _CHEAP
+        if _has_cases(words := _selection(incident, args, backends))
+    ]
     if not phases:
         raise UsageError(
             f"incident {incident.id} has no compiled case of this choice: 'list arms' has the arms"
         )
     amount = f"{plural(len(versions), 'release')} of torch, about {plural(most_steps(len(versions)), 'step')}"
     output.line(f"incident {incident.id} ({incident.name}): {amount}", "bold")
-    for text, name in phases:
-        search = _TorchSearch(versions, partial(_outcome_of, _selection(incident, args, text), args, output))
+    for words, name in phases:
+        search = _TorchSearch(versions, partial(_outcome_of, words, args, output))
         change = search_change(len(versions), partial(search.ask, output))
         if not search.outcomes:
             raise MachineError(f"nothing was judged: {'; '.join(search.refused.values())}")
@@ -266,14 +271,13 @@ def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitC
     return ExitCode.HOLDS
 
 
-def _selection(incident: Incident, args: Namespace, backends: str) -> str:
-    """Return the expression for `run` that chooses the incident's cases of some backends."""
-    chosen = {"family": args.family, "arm": args.arm, "trace": args.trace}
-    terms = [f"{name} == {value!r}" for name, value in chosen.items() if value]
-    return " and ".join([f"incident == {incident.id!r}", backends, *terms])
+def _selection(incident: Incident, args: Namespace, backends: Sequence[str]) -> list[str]:
+    """Return the words for `run` that choose the incident's cases of some backends."""
+    chosen = {"incident": incident.id, "family": args.family, "arm": args.arm, "trace": args.trace}
+    return [*(f"{key}={glob.escape(value)}" for key, value in chosen.items() if value), *backends]
 
 
-def _has_cases(selection: str) -> bool:
+def _has_cases(selection: Sequence[str]) -> bool:
     from deepstack_harness.runs.execution import Tier, matrix, select
 
     try:
@@ -282,7 +286,7 @@ def _has_cases(selection: str) -> bool:
         return False
 
 
-def _outcome_of(selection: str, args: Namespace, output: Output, version: Version) -> Outcome:
+def _outcome_of(selection: Sequence[str], args: Namespace, output: Output, version: Version) -> Outcome:
     """Play the cases under a release of torch; raises `MachineError` where that cannot be done."""
     from deepstack_harness.cli.torches import run_under
     from deepstack_harness.runs.environments import keep_newest, make_home
@@ -290,7 +294,7 @@ def _outcome_of(selection: str, args: Namespace, output: Output, version: Versio
 
     home = make_home(version, output.step)
     with tempfile.TemporaryDirectory(prefix="deepstack-bisect-") as folder:
-        if why := run_under(home, ["run", selection, "--cheapest-first", "--out", folder]):
+        if why := run_under(home, ["run", *selection, "--cheapest-first", "--out", folder]):
             raise MachineError(cell(why))
         run = read_stored(folder)
     if args.keep is not None:

@@ -143,7 +143,7 @@ def _stdout() -> IO[bytes] | None:
 
 def _words(args: Namespace, folder: Path) -> list[str]:
     """Return the words of `run` for one version: those that were typed, less the versions."""
-    words = ["run", *([args.selection] if args.selection is not None else [])]
+    words = ["run", *args.selection]
     words += ["--tier", args.tier, "-n", str(args.workers), "--executor", args.executor, "--out", str(folder)]
     words += ["--case-seconds", f"{args.case_seconds:g}", "--memory", f"{args.memory:g}"]
     for option, values in (("--device", args.device or []), ("--buffer", args.buffer)):
