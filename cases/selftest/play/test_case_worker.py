@@ -48,7 +48,8 @@ def case_of(behaviour: str, trace: str = TRACE) -> PlannedCase:
 
 @pytest.mark.parametrize("compiles", [False, True])
 def test_one_that_compiles_is_ready_with_dynamo(*, compiles: bool) -> None:
-    with CaseWorker(LIMITS, compiles=compiles) as made:
+    with CaseWorker(LIMITS) as made:
+        made.prepare(environment={}, sandbox=None, compiles=compiles)
         assert made.start() is None
         loaded = made.call("cases.selftest.workers.misbehaving:loaded_modules")
     assert isinstance(loaded, Answered)

@@ -64,7 +64,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if regions:
         of_regions = RegionTable(output)
         with output.progress(f"0 of {plural(len(regions), 'region')}") as say:
-            for number, of_region in enumerate(prove_regions(regions), 1):
+            for number, of_region in enumerate(prove_regions(regions, _WORKERS), 1):
                 of_regions.show(of_region)
                 say(f"{number} of {plural(len(regions), 'region')}")
         good &= of_regions.close()

@@ -143,15 +143,22 @@ class CaseWorker(WarmWorker):
         *,
         environment: Mapping[str, str] | None = None,
         sandbox: SandboxProfile | None = None,
-        compiles: bool = False,
     ) -> None:
         """Start no process before the first call.
 
-        Code under test needs a `sandbox`; None is for workers that run code of ours alone.  A worker whose
-        cases are known to compile is ready when it has imported Dynamo too.
+        Code under test needs a `sandbox`; None is for workers that run code of ours only.
+        """
+        super().__init__(limits, preload=WORK, environment=environment, sandbox=sandbox)
+
+    def prepare(
+        self, *, environment: Mapping[str, str], sandbox: SandboxProfile | None, compiles: bool
+    ) -> None:
+        """Set what the next process is started with; close the worker first.
+
+        A process whose cases are known to compile is ready when it has imported Dynamo too.
         """
         preload = _COMPILED_WORK if compiles else WORK
-        super().__init__(limits, preload=preload, environment=environment, sandbox=sandbox)
+        self._options |= {"preload": preload, "environment": environment, "sandbox": sandbox}
 
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
         """Play a case, of which `source` has the class; `observation_of` reads the result."""
