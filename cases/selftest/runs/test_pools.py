@@ -22,7 +22,8 @@ from deepstack_harness.runs.execution import Execution, RunRequest, Tier, matrix
 from deepstack_harness.runs.frames import RunFrames, read_run
 from deepstack_harness.runs.pools import RUN_LIMITS, Group, LocalPool, grouped
 from deepstack_harness.runs.records import CaseEnding
-from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, RanOutOfMemory
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import CallResult, EndKind, RaisedInWorker, WorkerEnd, end_of
 from deepstack_harness.workers.supervised import TAIL
 
 
@@ -39,28 +40,17 @@ def test_an_error_of_ours_in_a_thread_ends_the_run_with_that_error(monkeypatch: 
         list(LocalPool(1, RUN_LIMITS).play([Group((planned(),))]))
 
 
-def test_a_pool_that_was_stopped_plays_no_group_and_stops_what_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pool = LocalPool(1, RUN_LIMITS)
-    stopped: list[str] = []
-    monkeypatch.setattr(pools, "play_group", lambda *_: pytest.fail("it played"))
-    pool._started(cast(CaseWorker, SimpleNamespace(stop=lambda: stopped.append("running"))))
-    assert stopped == []
-    with pool._stopping_all():
-        pass
-    pool._started(cast(CaseWorker, SimpleNamespace(stop=lambda: stopped.append("late"))))
-    assert stopped == ["running", "late"]
-    pool._play(Group((planned(),)), {})
-    assert pool._news.get() is None
-
-
 @pytest.mark.parametrize(
     ("end", "ending", "detail", "closed"),
     [
         (RaisedInWorker("KeyError", "builtins", "no", output="x"), "raised", "raised: KeyError: no", True),
-        (RanOutOfMemory("no room", output="x"), "out of memory", "out of memory: no room", False),
-        (Exited(3, output="x"), "crashed", "crashed: exited with 3", False),
+        (
+            WorkerEnd(EndKind.OUT_OF_MEMORY, ("no room",), output="x"),
+            "out of memory",
+            "out of memory: no room",
+            False,
+        ),
+        (end_of(3, output="x"), "crashed", "crashed: exited with 3", False),
     ],
 )
 def test_an_end_without_a_fact_is_no_verdict(
@@ -92,7 +82,7 @@ TOLD = {
     "Segfaults": "SIGSEGV: ended by SIGSEGV", "Hangs": "timeout: no answer within", "Eats": "out of memory: ",
     "Leaves": "exit: exited with 0", "Floods": "output flood: printed ",
 }  # fmt: skip
-SELECTION = "trace.str.contains('set 24') or trace.str.endswith('set 3; get 9; get 3')"
+SELECTION = ("trace=*set 24*", "trace=*set 3; get 9; get 3")
 LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
 OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 
@@ -161,15 +151,22 @@ def group_of(name: str) -> list[Group]:
     return grouped(select(matrix(Tier.CI, ["cpu"], [buffer_of(name)]), SELECTION))
 
 
-def test_a_run_that_is_given_up_ends_its_processes() -> None:
+def test_a_run_that_is_given_up_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does: the case that hangs would go on for 600 s."""
-    pool = LocalPool(1, replace(RUN_LIMITS, call_s=600))
-    ended = pool.play(group_of("Hangs"))
+    made: list[CaseWorker] = []
+
+    class Recorded(CaseWorker):
+        def __init__(self, limits: Limits) -> None:
+            super().__init__(limits)
+            made.append(self)
+
+    monkeypatch.setattr(pools, "CaseWorker", Recorded)
+    ended = LocalPool(1, replace(RUN_LIMITS, call_s=600)).play(group_of("Hangs"))
     next(ended)  # of two: the other one hangs, or is about to
-    pids = [worker.pid for worker in pool._workers]
+    (pid,) = [worker.pid for worker in made]
     ended.close()
-    assert pids
-    assert all(pid and has_ended(pid) for pid in pids)
+    assert pid
+    assert has_ended(pid)
 
 
 def test_a_process_that_does_not_start_is_tried_once_for_its_group() -> None:

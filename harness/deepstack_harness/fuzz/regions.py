@@ -1,9 +1,10 @@
 """Proofs of small regions: each wrong one breaks its promise and no other, each right one breaks none.
 
-One worker plays them all; judging happens here, from the facts.
+Workers play them; judging happens here, from the facts.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from deepstack_harness.catalogue.regions import REGIONS, SmallRegion
@@ -12,7 +13,8 @@ from deepstack_harness.contract.rules import Promise
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.steps_work import PLAY_REGION, WORK
 from deepstack_harness.workers.outcomes import value_of
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.pool import map_items
+from deepstack_harness.workers.worker import Worker
 
 _UNCOMPILED = "eager"
 _EVERYWHERE = frozenset({Promise.I3, Promise.I5})
@@ -70,14 +72,19 @@ def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
     )  # fmt: skip
 
 
-def prove_regions(names: Iterable[str]) -> Generator[RegionProof]:
-    """Play regions in a worker, and yield the proof of each; a worker that ended proves nothing."""
-    with WarmWorker(preload=WORK) as worker:
-        for name in names:
-            result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
-            try:
-                played = value_of(result, f"playing {name}")
-            except HarnessError as error:
-                yield RegionProof(name, REGIONS[name], unjudged=(str(error),))
-            else:
-                yield proof_of(name, judge_steps(played.region), played.seconds)
+def prove_regions(names: Iterable[str], workers: int = 1) -> Generator[RegionProof]:
+    """Play regions in workers, and yield the proof of each, in their order."""
+    with ExitStack() as opened:
+        pool = [opened.enter_context(Worker(preload=WORK)) for _ in range(workers)]
+        yield from map_items(_prove, names, pool, in_order=True)
+
+
+def _prove(worker: Worker, name: str) -> Iterator[RegionProof]:
+    """Play a region; a worker that ended proves nothing."""
+    result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
+    try:
+        played = value_of(result, f"playing {name}")
+    except HarnessError as error:
+        yield RegionProof(name, REGIONS[name], unjudged=(str(error),))
+    else:
+        yield proof_of(name, judge_steps(played.region), played.seconds)

@@ -4,9 +4,8 @@ Trials are proved in threads, each of which judges what a warm worker of its own
 """
 
 import time
-from collections.abc import Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from queue import SimpleQueue
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -23,6 +22,7 @@ from deepstack_harness.fuzz.faults import Finding, Progress, Target, Watch
 from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import InProcessPlayer, Player, WorkerPlayer
 from deepstack_harness.fuzz.trials import Proof, Trial
+from deepstack_harness.workers.pool import map_items
 
 
 def prove_trial(trial: Trial, player: Player) -> Proof:
@@ -115,28 +115,15 @@ def prove(trials: Iterable[Trial], workers: int, *, step_s: float = _STEP_S) -> 
         in_process = InProcessPlayer()
         yield from (prove_trial(trial, in_process) for trial in trials)
         return
-    players, threads = [WorkerPlayer(step_s=step_s) for _ in range(workers)], ThreadPoolExecutor(workers)
-    idle: SimpleQueue[WorkerPlayer] = SimpleQueue()
-    try:
-        for player in players:
-            idle.put(player)
-        futures = [threads.submit(_prove, idle, trial) for trial in trials]
-        yield from (future.result() for future in as_completed(futures))
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-        for player in players:
-            player.stop()
-        threads.shutdown()
-        for player in players:
-            player.close()
+    with ExitStack() as opened:
+        players = [opened.enter_context(closing(WorkerPlayer(step_s=step_s))) for _ in range(workers)]
+        yield from map_items(_prove, trials, players)
 
 
-def _prove(idle: "SimpleQueue[WorkerPlayer]", trial: Trial) -> Proof:
-    """Prove a trial with the player that is idle next; an error is a proof that failed, and says so."""
-    player, start = idle.get(), time.perf_counter()
+def _prove(player: WorkerPlayer, trial: Trial) -> Iterator[Proof]:
+    """Prove a trial; an error is a proof that failed, with the error as its detail."""
+    start = time.perf_counter()
     try:
-        return prove_trial(trial, player)
+        yield prove_trial(trial, player)
     except HarnessError as error:
-        return Proof(trial, (), 0, time.perf_counter() - start, detail=f"no proof: {error}")
-    finally:
-        idle.put(player)
+        yield Proof(trial, (), 0, time.perf_counter() - start, detail=f"no proof: {error}")

@@ -12,8 +12,7 @@ import itertools
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -35,11 +34,11 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
+    EndKind,
     RaisedInWorker,
-    Stopped,
-    TimedOut,
     WorkerEnd,
 )
+from deepstack_harness.workers.pool import map_items
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
@@ -195,28 +194,25 @@ class RankPool:
 
 def _call_all(workers: Sequence[Worker], arguments: dict[str, Any], timeout_s: float) -> list[CallResult]:
     """Call all ranks at the same time.  Where a worker ends, stop the others: they would wait for it."""
-    with ThreadPoolExecutor(len(workers)) as threads:
-        calls = [
-            threads.submit(worker.call, PLAY_RANK, {**arguments, "rank": rank}, timeout_s=timeout_s)
-            for rank, worker in enumerate(workers)
-        ]
-        try:
-            for call in as_completed(calls):
-                # Ranks that hang time out together; stopping the others would hide that they hang too.
-                if isinstance(call.result(), WorkerEnd) and not isinstance(call.result(), TimedOut):
-                    break
-        finally:
-            for worker, call in zip(workers, calls, strict=True):
-                if not call.done():
-                    worker.stop()
-    return [call.result() for call in calls]
+
+    def call(_: Worker, rank: int) -> Iterator[tuple[int, CallResult]]:
+        yield rank, workers[rank].call(PLAY_RANK, {**arguments, "rank": rank}, timeout_s=timeout_s)
+
+    results: dict[int, CallResult] = {}
+    for rank, result in map_items(call, range(len(workers)), workers):
+        results[rank] = result
+        # Ranks that hang time out together; stopping the others would hide that they hang too.
+        if isinstance(result, WorkerEnd) and result.kind is not EndKind.TIMED_OUT:
+            for worker in workers:
+                worker.stop()
+    return [results[rank] for rank in range(len(workers))]
 
 
 def _observation_of(results: Sequence[CallResult]) -> Observation:
     """Merge what the ranks saw.  Raises `RanksLost`, or the error about the case that all of them raised."""
     raised, ended = _of_kind(results, RaisedInWorker), _of_kind(results, WorkerEnd)
     if ended:
-        at_fault = {rank: end for rank, end in ended.items() if not isinstance(end, Stopped)} or ended
+        at_fault = {rank: end for rank, end in ended.items() if end.kind is not EndKind.STOPPED} or ended
         how = next(iter(at_fault.values())).sentence
         raise RanksLost(list(at_fault), how, [end.output for end in at_fault.values()])
     if len(raised) == len(results) and raised[0].exit_code in {ExitCode.USAGE, ExitCode.MACHINE}:

@@ -7,12 +7,10 @@ timeout or a case out of memory a new worker plays the next case.
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
-from threading import Condition, Event, Lock
+from threading import Condition
 
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import PlannedCase
@@ -22,7 +20,8 @@ from deepstack_harness.runs.case_result import CaseResult, lost_result, result_o
 from deepstack_harness.runs.machine import gpu_environment
 from deepstack_harness.runs.records import CaseEnding, Shard
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import RaisedInWorker, RanOutOfMemory, TimedOut, WorkerEnd
+from deepstack_harness.workers.outcomes import EndKind, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.pool import map_items
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile, profile_of
 
 _SECONDS = {
@@ -94,20 +93,19 @@ RUN_LIMITS = replace(
 )
 """Limits of the worker of a group; a call is one case, with its compiles."""
 
-OnStart = Callable[[CaseWorker], None]
 
+def play_group(worker: CaseWorker, group: Group, environment: Mapping[str, str]) -> Generator[CaseResult]:
+    """Yield the result of every case of a group; after a case that broke its process a new one is started.
 
-def play_group(
-    group: Group, limits: Limits, environment: Mapping[str, str], started: OnStart = lambda _: None
-) -> Generator[CaseResult]:
-    """Yield the result of every case of a group; after a case that broke the worker a new one is started.
-
-    The worker measures, this process judges.  `started` is called with the worker.  Closing the iterator
-    ends it.  Where a worker does not even start, the cases that are left are not tried.
+    The worker measures, this process judges.  The process is of this group only: it ends with the iterator.
+    Where one does not even start, the cases that are left are not tried.
     """
-    compiles = any(planned.case.arm.backend is not Backend.NONE for planned in group.cases)
-    with CaseWorker(limits, environment=environment, sandbox=_sandbox(group), compiles=compiles) as worker:
-        started(worker)
+    worker.prepare(
+        environment=environment,
+        sandbox=_sandbox(group),
+        compiles=any(planned.case.arm.backend is not Backend.NONE for planned in group.cases),
+    )
+    with worker:
         for index, planned in enumerate(group.cases):
             end = worker.start()
             if end is not None:
@@ -141,12 +139,8 @@ def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
 
 
 def _ending_of(end: WorkerEnd) -> CaseEnding:
-    match end:
-        case TimedOut():
-            return CaseEnding.TIMED_OUT
-        case RanOutOfMemory():
-            return CaseEnding.OUT_OF_MEMORY
-    return CaseEnding.CRASHED
+    endings = {EndKind.TIMED_OUT: CaseEnding.TIMED_OUT, EndKind.OUT_OF_MEMORY: CaseEnding.OUT_OF_MEMORY}
+    return endings.get(end.kind, CaseEnding.CRASHED)
 
 
 def _with_output(result: CaseResult, output: str) -> CaseResult:
@@ -165,76 +159,28 @@ def _not_started(cases: tuple[PlannedCase, ...], end: WorkerEnd) -> Iterator[Cas
         yield lost_result(planned, ending, why, end.output, 0.0)
 
 
-_Outcome = CaseResult | BaseException | None
-"""The result of a case, an error of ours, or None: a group has ended."""
-
-
 class LocalPool:
     """Worker pool of this machine; on CUDA each group has GPUs of its own."""
 
-    def __init__(self, threads: int, limits: Limits, gpus: Sequence[str] = ()) -> None:
-        """Start no thread yet; `gpus` are names for CUDA_VISIBLE_DEVICES, empty if no group runs on CUDA."""
-        self._threads = threads
+    def __init__(self, workers: int, limits: Limits, gpus: Sequence[str] = ()) -> None:
+        """Start no process yet; `gpus` are names for CUDA_VISIBLE_DEVICES, empty if no group runs on CUDA."""
+        self._workers = workers
         self._limits = limits
         self._gpus = FreeGpus(gpus)
-        self._news: SimpleQueue[_Outcome] = SimpleQueue()
-        self._workers: list[CaseWorker] = []
-        self._stopped = Event()
-        self._lock = Lock()
 
     def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
         """Yield the result of every case as it ends; closing the iterator ends every worker."""
         with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
-            # A cache for the workers of this run alone: one that an earlier run filled hides compiles.
+            # A cache for the workers of this run only: one that an earlier run filled hides compiles.
             cache = {"TORCHINDUCTOR_CACHE_DIR": folder}
-            with ThreadPoolExecutor(self._threads) as threads, self._stopping_all():
-                for group in groups:
-                    threads.submit(self._play, group, cache)
-                yield from self._ended_cases(len(groups))
 
-    def _ended_cases(self, open_groups: int) -> Iterator[CaseResult]:
-        while open_groups:
-            news = self._news.get()
-            if isinstance(news, BaseException):
-                raise news
-            if news is None:
-                open_groups -= 1
-            else:
-                yield news
+            def play_on_gpus(worker: CaseWorker, group: Group) -> Iterator[CaseResult]:
+                with self._gpus.taken(group) as seen:
+                    yield from play_group(worker, group, {**cache, **seen})
 
-    @contextmanager
-    def _stopping_all(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._stopped.set()
-                for worker in self._workers:
-                    worker.stop()
-
-    def _play(self, group: Group, cache: Mapping[str, str]) -> None:
-        """Play a group, in a thread of the pool."""
-        try:
-            with self._gpus.taken(group) as seen:
-                self._play_on_gpus(group, {**cache, **seen})
-            self._news.put(None)
-        except BaseException as error:  # noqa: BLE001  # the thread that reads the queue raises it
-            self._news.put(error)
-
-    def _play_on_gpus(self, group: Group, environment: Mapping[str, str]) -> None:
-        if self._stopped.is_set():
-            return
-        with closing(play_group(group, self._limits, environment, self._started)) as ended:
-            for result in ended:
-                if self._stopped.is_set():
-                    return
-                self._news.put(result)
-
-    def _started(self, worker: CaseWorker) -> None:
-        with self._lock:
-            self._workers.append(worker)
-            if self._stopped.is_set():
-                worker.stop()
+            yield from map_items(
+                play_on_gpus, groups, [CaseWorker(self._limits) for _ in range(self._workers)]
+            )
 
 
 class FreeGpus:

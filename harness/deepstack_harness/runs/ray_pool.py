@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from deepstack_harness.errors import MachineError, missing_extra
+from deepstack_harness.play.case_worker import CaseWorker
 from deepstack_harness.runs.case_result import CaseResult
 from deepstack_harness.runs.pools import Group, play_group
 from deepstack_harness.text import first_line_of
@@ -33,8 +34,8 @@ def play_in_ray(group: str, limits: str) -> Iterator[str]:
     """Play a `Group` in a process of Ray and yield each `CaseResult`; all of them as JSON."""
     with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
         parsed = msgspec.json.decode(group, type=Group)
-        parsed_limits = Limits(**msgspec.json.decode(limits))
-        for result in play_group(parsed, parsed_limits, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+        worker = CaseWorker(Limits(**msgspec.json.decode(limits)))
+        for result in play_group(worker, parsed, {"TORCHINDUCTOR_CACHE_DIR": folder}):
             yield msgspec.json.encode(result).decode()
 
 
