@@ -1,4 +1,7 @@
-"""Small regions: a fast part of `selftest` over them, and a harness that was made blind does not pass it."""
+"""Small regions: how `selftest` proves them, and a harness that was made blind does not pass it.
+
+Each is a specimen: `cases/test_specimens.py` plays it under every detector.
+"""
 
 import json
 from collections import Counter
@@ -22,8 +25,6 @@ from deepstack_harness.play.steps_work import measure_program
 WRONG = {name: region for name, region in REGIONS.items() if region.promise}
 RIGHT = [name for name, region in REGIONS.items() if not region.promise]
 KINDS = ("attention", "cross_attention", "experts", "per_layer", "recurrent")
-FIRST = list({(region.kind, region.promise): name for name, region in reversed(WRONG.items())}.values())
-"""A region for each kind of module and each promise."""
 
 
 def played(name: str, arms: tuple[str, ...]) -> RegionProof:
@@ -40,20 +41,6 @@ def test_every_promise_has_three_mutants_in_every_kind_of_module() -> None:
     assert set(counts) == {(kind, promise) for kind in KINDS for promise in Promise}
     assert min(counts.values()) >= 3
     assert len(RIGHT) >= 20
-
-
-@pytest.mark.parametrize("name", by_day(FIRST, lambda name: REGIONS[name].promise))
-def test_a_wrong_region_is_caught_by_its_promise_alone(name: str) -> None:
-    """Under the cheapest of its arms: 0.2 s of the processor each, 5 s in all."""
-    proof = played(name, REGIONS[name].arms[:1])
-    assert proof.holds, proof.wrong
-
-
-@pytest.mark.parametrize("name", by_day(RIGHT, lambda name: REGIONS[name].kind))
-def test_a_right_region_is_kept(name: str) -> None:
-    """Under the cheapest of its arms: 0.15 s of the processor each, 4 s in all."""
-    proof = played(name, REGIONS[name].arms[:1])
-    assert proof.holds, proof.wrong
 
 
 @pytest.mark.parametrize("name", by_day(["packed_ids", "late_bias", "load_of_profiling"]))
