@@ -11,6 +11,7 @@ for lines that these tests cannot run or count, and says why.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -24,7 +25,7 @@ from typing import Any
 import msgspec
 
 import deepstack_harness
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode
 from deepstack_harness.files import DataFile, data
 
 _PACKAGE = Path(deepstack_harness.__file__).parent
@@ -35,14 +36,16 @@ def main(words: Sequence[str]) -> ExitCode:
     """Measure; return BROKEN when a test failed, and write the lists all the same."""
     from tools.count_workers import collect  # coverage is an extra
 
-    if not words:
-        raise UsageError("name the folder to write: python -m tools.untested FOLDER [TEST ..]")
-    folder, root = Path(words[0]).resolve(), data("pyproject.toml").parent
+    parser = argparse.ArgumentParser(prog="python -m tools.untested", description=__doc__)
+    parser.add_argument("folder", type=Path, help="is written")
+    parser.add_argument("tests", nargs="*", help="default: all of cases/selftest")
+    options = parser.parse_args(words)
+    folder, root = options.folder.resolve(), data("pyproject.toml").parent
     entries = JUSTIFIED.read(root / JUSTIFIED.name)
     for name in ("counted", "workers"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "coverage.ini").write_text(settings(folder))
-    tests = list(words[1:]) or [str(root / "cases" / "selftest")]
+    tests = options.tests or [str(root / "cases" / "selftest")]
     run, *others = commands(folder, tests)
     # Each process that is counted imports the plugin, wherever it was started.
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]

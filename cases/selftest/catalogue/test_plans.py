@@ -119,18 +119,20 @@ def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:
     }
 
 
-SAMPLE = [Trace.parse(text) for text in check_traces()]
-THOROUGH = [Trace.parse(text) for text in thorough_traces()]
+@pytest.fixture(scope="module")
+def thorough() -> list[Trace]:
+    return [Trace.parse(text) for text in thorough_traces()]
 
 
 def test_the_sample_is_small() -> None:
     """Its size stands for its time: 104 traces took 2.6 s of processor time, half of it the first capture."""
-    assert 90 <= len(SAMPLE) <= 110
-    assert sum(len(trace.steps) for trace in SAMPLE) <= 2_000
+    sample = [Trace.parse(text) for text in check_traces()]
+    assert 90 <= len(sample) <= 110
+    assert sum(len(trace.steps) for trace in sample) <= 2_000
     # Each row of an answer is compared: 8192 rows are fine where there is one level of four columns.
     elements = [
         step.tokens * (trace.levels or 3) * (trace.hidden or 128)
-        for trace in SAMPLE
+        for trace in sample
         for step in trace
         if step.op in (Op.SET, Op.GET)
     ]
@@ -145,25 +147,25 @@ def test_the_thorough_part_is_the_same_at_every_run() -> None:
     assert not set(played) & set(check_traces())
 
 
-def test_the_thorough_part_has_real_sizes_all_sizes_and_long_histories() -> None:
-    real = [trace for trace in THOROUGH if trace.capacity == 8192]
+def test_the_thorough_part_has_real_sizes_all_sizes_and_long_histories(thorough: list[Trace]) -> None:
+    real = [trace for trace in thorough if trace.capacity == 8192]
     assert any((trace.hidden or 0) >= 2048 and trace.dtype == "bfloat16" for trace in real)
     assert any(trace.replays for trace in real)
-    assert {1, 2, 13, 15, 16, 17, 128} <= {trace.capacity for trace in THOROUGH}
-    assert {1, 2, 4} <= {trace.levels for trace in THOROUGH}
-    assert {1, 2, 127} <= {trace.hidden for trace in THOROUGH}
-    assert {(trace.mode, trace.replays) for trace in THOROUGH} >= {
+    assert {1, 2, 13, 15, 16, 17, 128} <= {trace.capacity for trace in thorough}
+    assert {1, 2, 4} <= {trace.levels for trace in thorough}
+    assert {1, 2, 127} <= {trace.hidden for trace in thorough}
+    assert {(trace.mode, trace.replays) for trace in thorough} >= {
         (mode, replays) for mode in (None, "inference") for replays in (True, False)
     }
-    long = [trace for trace in THOROUGH if len(trace.steps) >= 200]
+    long = [trace for trace in thorough if len(trace.steps) >= 200]
     assert len([trace for trace in long if trace.replays]) >= 12
     assert len([trace for trace in long if not trace.replays]) >= 24
-    assert {step.fail for trace in THOROUGH for step in trace} >= {None, *range(1, 9)}
+    assert {step.fail for trace in thorough for step in trace} >= {None, *range(1, 9)}
 
 
-def test_the_thorough_part_makes_the_calls_that_are_legal() -> None:
+def test_the_thorough_part_makes_the_calls_that_are_legal(thorough: list[Trace]) -> None:
     """A trace that asks for more than the contract promises would refuse right buffers."""
-    for trace in THOROUGH:
+    for trace in thorough:
         seen = [step.op for step in trace]
         if Op.CAPTURE in seen:  # all sizes up front, with nothing set
             assert re.fullmatch("c+[^c]*", "".join("c" if op is Op.CAPTURE else "-" for op in seen))
@@ -182,9 +184,6 @@ def test_the_sample_has_the_power_of_all_traces(name: str) -> None:
     assert ALL_MUTANTS[name].rule in broken(name, check_traces())
 
 
-LIVE = tuple(str(trace) for trace in THOROUGH if not trace.replays)
-
-
 @pytest.mark.slow  # 15 s each
 @pytest.mark.parametrize("name", ["reference", "reserve", "one_tensor", "clears_by_parts"])
 def test_right_buffers_keep_everything(name: str) -> None:
@@ -193,8 +192,9 @@ def test_right_buffers_keep_everything(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lazy", "row_by_row", "masked"])
-def test_right_buffers_of_live_use_keep_everything_live(name: str) -> None:
-    assert broken(name, LIVE) == set()
+def test_right_buffers_of_live_use_keep_everything_live(name: str, thorough: list[Trace]) -> None:
+    live = tuple(str(trace) for trace in thorough if not trace.replays)
+    assert broken(name, live) == set()
 
 
 @pytest.mark.slow  # 8 s

@@ -35,7 +35,7 @@ WORK = PayloadWork("tiny", "none", "cpu", (1,), 2)
 
 @pytest.fixture(scope="module")
 def rows() -> list[Measured]:
-    """A decoder of Dynamo's; the tests below time uncompiled ones."""
+    """A decoder of Dynamo's, at night; the tests below time uncompiled ones."""
     return time_payload(PayloadWork("tiny", "eager", "cpu", (1, 4), 2))
 
 
@@ -59,7 +59,8 @@ def test_each_mode_step_and_form_is_timed_against_a_step_without_a_payload(rows:
         assert (row.conditions["samples"], row.conditions["device"]) == (2, "cpu")
 
 
-def test_the_control_of_a_tensor_is_the_list_of_the_same_step(rows: list[Measured]) -> None:
+def test_the_control_of_a_tensor_is_the_list_of_the_same_step() -> None:
+    rows = time_payload(WORK)
     for as_list, one, against in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         assert [row.conditions["form"] for row in (as_list, one, against)] == [LIST, TENSOR, TENSOR]
         same = {name: value for name, value in as_list.conditions.items() if name != "form"}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cases.selftest.models.sequences import SEQUENCES, Read, Sequence
 from deepstack_harness.contract.ledger import CallOutcome, Fate, Ledger
 from deepstack_harness.contract.observation import RowRange
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import PayloadKind, Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 
 
@@ -126,6 +126,7 @@ def test_at_most_one_payload_lives(steps: list[str]) -> None:
         ("set 8; get 4; clear 4", (4, 8), range(4, 8)),  # the first of two micro-batches
         ("set 8; get 4; clear 4; get 4; clear 4", None, range(0)),  # as many were cleared as were set
         ("set 8; get 2; clear 2; get 4; clear 4", (4, 8), range(4, 8)),
+        ("set 8; get 4; clear 4; get 2; clear 2", (4, 8), range(4, 8)),  # cleared rows stay cleared
         ("set 8; forward 4", (4, 8), range(4, 8)),
         ("set 8; get 0; clear 0", (0, 8), range(8)),
         ("set 8; clear 4", None, range(0)),  # nobody asked for these rows
@@ -144,6 +145,12 @@ def test_a_micro_batch_clears_its_own_rows_only(
     data = [run for run in expected.levels[0] if run.payload]
     assert [(run.row, run.row + run.rows) for run in data] == ([held] if held else [])
     assert expected.may_be_zero == may_be_zero
+
+
+def test_rows_that_a_micro_batch_cleared_are_padding_where_every_token_has_a_row() -> None:
+    ledger = Ledger(16, levels=1, hidden=8, kind=PayloadKind.EVERY_TOKEN)
+    follow(ledger, Trace.parse("cap 16: set 8; get 4; clear 4"))
+    assert ledger.expect(Step.parse("get 8")).real == range(4, 8)
 
 
 def test_equal_rows_are_one_content() -> None:

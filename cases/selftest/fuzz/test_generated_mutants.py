@@ -2,7 +2,9 @@
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play import work
-from tools.generated_mutants import ReleasedClass, changed_lines, generated_mutants
+from tools.generated_mutants import GeneratedMutant, ReleasedClass, changed_lines, generated_mutants
 
 _REFUSES = "every growth raises, which the contract allows, and changes nothing that can be seen"
 _ZEROES_MORE = "rows that are zero already, or that end with this call, are zeroed as well"
@@ -62,7 +64,12 @@ generation.
 """
 
 EXAMPLES = {"eager": 300, "eager/full": 40}
-MUTANTS = {mutant.name: mutant for mutant in generated_mutants()}
+
+
+@cache
+def mutants() -> Mapping[str, GeneratedMutant]:
+    """Return the mutants by name; making them takes 2 s."""
+    return {mutant.name: mutant for mutant in generated_mutants()}
 
 
 class First(Watch):
@@ -93,8 +100,8 @@ def caught_by(make: BufferFactory) -> str | None:
 
 
 def test_there_is_a_mutant_for_each_kind_of_change() -> None:
-    changes = " ".join(MUTANTS)
-    assert len(MUTANTS) > 80
+    changes = " ".join(mutants())
+    assert len(mutants()) > 80
     for kind in ("tokens <= 0", "-> :tokens + 1", "-> pass", "if False:", "torch.ones(", "min(_counted("):
         assert kind in changes
 
@@ -109,17 +116,17 @@ def test_the_unchanged_reference_is_not_caught() -> None:
     ["get: :tokens -> :tokens + 1", "clear: level[:rows].zero_() -> pass", "set: :tokens -> :tokens - 1"],
 )
 def test_a_few_are_caught_daily(name: str) -> None:
-    assert caught_by(MUTANTS[name].factory()) == "check live"
+    assert caught_by(mutants()[name].factory()) == "check live"
 
 
 def test_every_justified_survivor_exists() -> None:
-    assert SURVIVORS.keys() <= MUTANTS.keys()
+    assert SURVIVORS.keys() <= mutants().keys()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whatever_survives_is_justified() -> None:
-    survivors = {name for name, mutant in MUTANTS.items() if caught_by(mutant.factory()) is None}
+    survivors = {name for name, mutant in mutants().items() if caught_by(mutant.factory()) is None}
     assert survivors == SURVIVORS.keys()
 
 

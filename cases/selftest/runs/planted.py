@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from cases.selftest.runs.written_results import here
 from deepstack_harness.catalogue.plans import AUDIT_TRACES, CAPTURE_TRACES, CONTRACT_TRACES, Where, plan_check
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
@@ -18,7 +19,6 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.runs.case_result import CaseResult, result_of
-from deepstack_harness.runs.machine import environment
 from deepstack_harness.runs.records import About, Files, Planning
 from deepstack_harness.runs.store import RunWriter, now
 
@@ -205,7 +205,7 @@ def play(
 def stored(folder: Path, *results: CaseResult, planned: int | None = None) -> Path:
     """The folder of a run with these results; unfinished where more were planned."""
     about = About(
-        "0", now(), None, (), None, "ci", None, environment(), Planning(1, planned or len(results)), "plan"
+        "0", now(), None, (), None, "ci", None, here(), Planning(1, planned or len(results)), "plan"
     )
     writer = RunWriter(Files(folder), about, resume=False)
     for result in results:

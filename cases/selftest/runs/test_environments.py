@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from deepstack_harness.engines.live.environment import Installer, python_of
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.runs import environments
 from deepstack_harness.runs.environments import (
@@ -27,6 +26,8 @@ from deepstack_harness.runs.environments import (
     make_home,
     named_home,
 )
+from deepstack_harness.sources import environments as made
+from deepstack_harness.sources.environments import Installer, python_of
 
 RELEASES = [
     Version(text) for text in ("2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0rc1")
@@ -65,13 +66,15 @@ class BreakingInstaller(SmallInstaller):
         return [str(python_of(folder)), "-c", f"raise SystemExit('ERROR: no space left for {words[0]}')"]
 
 
-SMALL = SmallInstaller(None)
-
-
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    install_with(monkeypatch, SmallInstaller)
     return tmp_path / "cache"
+
+
+def install_with(monkeypatch: pytest.MonkeyPatch, installer: type[Installer]) -> None:
+    monkeypatch.setattr(made, "find_installer", lambda: installer(None))
 
 
 @pytest.mark.parametrize(
@@ -112,25 +115,30 @@ def test_a_path_is_told_from_a_version() -> None:
     ]  # fmt: skip
 
 
-def test_an_environment_is_made_once_led_to_this_harness_and_used_again() -> None:
+def test_an_environment_is_made_once_led_to_this_harness_and_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[str] = []
-    home = make_home(WANTED, told.append, SMALL)
+    home = make_home(WANTED, told.append)
     assert (home.torch, home.name, home.folder) == ("2.12.1", "torch-2.12.1", folder_for(WANTED))
     assert len(told) == 1
     assert "up to 6 GB on the disk and 3 GB to fetch" in told[0]
-    assert make_home(WANTED, pytest.fail, BreakingInstaller(None)) == home == made_home(WANTED)
+    install_with(monkeypatch, BreakingInstaller)
+    assert make_home(WANTED, pytest.fail) == home == made_home(WANTED)
     (path_file,) = folder_for(WANTED).glob("lib/python3*/site-packages/deepstack_harness.pth")
     assert path_file.read_text().strip() == str(harness_path()) == home.environment["PYTHONPATH"]
     assert (harness_path() / "deepstack_harness" / "runs" / "environments.py").samefile(environments.__file__)
     assert [each.name for each in harness_path().iterdir()] == ["deepstack_harness"]
 
 
-def test_half_an_environment_is_none_and_is_made_anew() -> None:
+def test_half_an_environment_is_none_and_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_with(monkeypatch, BreakingInstaller)
     with pytest.raises(MachineError, match=r"the installation for torch 2\.12\.1 failed.*no space left"):
-        make_home(WANTED, lambda _: None, BreakingInstaller(None))
+        make_home(WANTED, lambda _: None)
     assert made_home(WANTED) is None
     assert made_homes() == []
-    assert make_home(WANTED, lambda _: None, SMALL).torch == "2.12.1"
+    install_with(monkeypatch, SmallInstaller)
+    assert make_home(WANTED, lambda _: None).torch == "2.12.1"
     assert not (folder_for(WANTED) / "half").exists()
 
 
@@ -138,7 +146,7 @@ def test_an_interrupted_making_leaves_no_environment(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(environments, "named_home", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            make_home(WANTED, lambda _: None, SMALL)
+            make_home(WANTED, lambda _: None)
     assert python_of(folder_for(WANTED)).exists()
     assert made_home(WANTED) is None
 
@@ -148,7 +156,7 @@ def interrupted(_: str) -> None:
 
 
 def test_an_environment_of_other_requirements_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_home(WANTED, lambda _: None, SMALL)
+    make_home(WANTED, lambda _: None)
     monkeypatch.setattr(environments, "requirements", lambda: ["msgspec>=99"])
     assert made_home(WANTED) is None
 
@@ -159,13 +167,13 @@ def test_a_full_disk_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         MachineError, match=r"1\.0 GB free, an environment with torch 2\.12\.1 needs 10\.0 GB"
     ):
-        make_home(WANTED, pytest.fail, SMALL)
+        make_home(WANTED, pytest.fail)
     assert not folder_for(WANTED).exists()
 
 
 def test_the_environments_that_were_used_last_are_kept() -> None:
-    first, second = (make_home(Version(text), lambda _: None, SMALL) for text in ("2.10.0", "2.11.0"))
-    make_home(Version("2.10.0"), pytest.fail, SMALL)  # used again
+    first, second = (make_home(Version(text), lambda _: None) for text in ("2.10.0", "2.11.0"))
+    make_home(Version("2.10.0"), pytest.fail)  # used again
     assert keep_newest(2) == []
     assert keep_newest(1) == [second.folder]
     assert [home.torch for home in made_homes()] == ["2.10.0"]
@@ -174,10 +182,10 @@ def test_the_environments_that_were_used_last_are_kept() -> None:
 
 
 def test_an_interpreter_is_asked_for_its_torch(tmp_path: Path) -> None:
-    made = make_home(WANTED, lambda _: None, SMALL)
-    for text in (str(made.folder), str(made.python)):
+    ours = make_home(WANTED, lambda _: None)
+    for text in (str(ours.folder), str(ours.python)):
         home = named_home(text)
-        assert (home.python, home.torch, home.folder) == (made.python, "2.12.1", None)
+        assert (home.python, home.torch, home.folder) == (ours.python, "2.12.1", None)
     with pytest.raises(UsageError, match="is no interpreter, and no folder with bin/python"):
         named_home(str(tmp_path / "nowhere"))
     with pytest.raises(MachineError, match="is no Python that answers"):
@@ -186,7 +194,7 @@ def test_an_interpreter_is_asked_for_its_torch(tmp_path: Path) -> None:
 
 def test_an_interpreter_without_torch_or_packages_is_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "bare"
-    subprocess.run(SMALL.make(folder), check=True)
+    subprocess.run(SmallInstaller(None).make(folder), check=True)
     with pytest.raises(MachineError, match="has no torch"):
         named_home(str(folder))
     (site,) = folder.glob("lib/python3*/site-packages")

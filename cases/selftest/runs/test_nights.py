@@ -27,7 +27,7 @@ from deepstack_harness.cli import nightly as nightly_command
 from deepstack_harness.cli.main import COMMANDS, build_parser, main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
-from deepstack_harness.engines.live.environment import STAMP, folder_for, python_of
+from deepstack_harness.engines.live.environment import folder_for
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.runs import night_stages, nights
 from deepstack_harness.runs.night_stages import NightRequest, NightTier, has_unexpected, stages
@@ -40,6 +40,7 @@ from deepstack_harness.runs.nights import (
     gpu_fault,
     write_summary,
 )
+from deepstack_harness.sources.environments import STAMP, python_of
 
 ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (

@@ -130,12 +130,16 @@ def test_the_data_of_all_processes_lies_apart_from_the_settings(tmp_path: Path) 
     assert "    subprocess\n" in text
 
 
-def test_without_a_folder_it_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="name the folder to write"):
-        main([])
-    monkeypatch.setattr(sys, "argv", ["untested"])
-    with pytest.raises(UsageError, match="name the folder to write"):  # as the program
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["--help"], 0)])
+def test_without_a_folder_nothing_runs(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["untested", *words])
+    with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "tools" / "untested.py"), run_name="__main__")
+    printed = capsys.readouterr()
+    assert ended.value.code == code
+    assert "usage: python -m tools.untested" in printed.out + printed.err
 
 
 PROBE = """\

@@ -4,10 +4,10 @@ All are read from their files without importing them, which would cost torch.
 
 - Revisions: classes of `models/revisions.py`, `per_layer_inputs.py` and `reference.py` whose name ends in
   `Buffer`.
-- Mutants: every class of `models/mutants/r*.py`.  Its class attributes say which rule it breaks (`rule`),
-  under which arm the fault shows (`arm`, by default `eager`), to which class of faults it belongs (`fault`,
-  by default the word for the rule), and that only unusual inputs show it (`shown_by = "inputs"`).  The first
-  line of its docstring says the fault.
+- Mutants: every class of `models/mutants/r*.py`; the file is named after the rule that it breaks.  Its class
+  attributes give the arm under which the fault shows (`arm`, by default `eager`), the class of faults to
+  which it belongs (`fault`, by default the word for the rule), and that only unusual inputs show it
+  (`shown_by = "inputs"`).  The first line of its docstring states the fault.
 - Right buffers: every class of `models/correct.py`.  Its attribute `regimes` says where it is right.
 """
 
@@ -80,12 +80,12 @@ def read_correct(file: Path) -> dict[str, CorrectBuffer]:
 def read_mutants(folder: Path) -> dict[str, Mutant]:
     """Read the mutants of `folder/r*.py`, in the order of the rules and of the classes.
 
-    Raises `KeyError` for a class that states no `rule`.
+    Raises `ValueError` for a file that is not named after a rule.
     """
     mutants = {}
     for file in folder.glob("r*.py"):
+        rule = Rule(file.stem.upper())
         for each in read_classes(file, "deepstack_harness.models.mutants"):
-            rule = Rule(str(each.stated["rule"]))
             mutants[each.name] = Mutant(
                 each.target,
                 each.summary,

@@ -1,8 +1,9 @@
 """A warm worker that plays cases, as the process that judges them calls it; no torch is imported here.
 
-`play.work` has the functions that run in the worker.  Here are their names and the types of their answers,
-and what is made of an answer, or of the end of the worker: the observation of a case.  A buffer class of the
-user, `MODULE:CLASS`, is imported in a worker too, and checked that it fits the interface.
+`play.work` has the functions that run in the worker, and `play.source_work` those for classes of sources.
+Here are their names and the types of their answers, and what is made of an answer, or of the end of the
+worker: the observation of a case.  A buffer class of the user, `MODULE:CLASS`, is imported in a worker too,
+and checked that it fits the interface.
 """
 
 import importlib
@@ -55,6 +56,7 @@ class SourceClass:
 
 
 WORK = "deepstack_harness.play.work"
+SOURCE_WORK = "deepstack_harness.play.source_work"
 _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 
 
@@ -119,14 +121,16 @@ class Loaded:
 
 
 PLAY = Remote(f"{WORK}:play", Played)
-DEFINE = Remote(f"{WORK}:define", ClassWays)
-DESCRIBE = Remote(f"{WORK}:describe", Described)
-WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
+PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
+DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
+WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", Loaded)
 WRITE_ADAPTER = Remote(f"{WORK}:write_adapter", str)
-SPLIT = Remote(f"{WORK}:split", Observation)
-PLAY_SPLIT = Remote(f"{WORK}:play_split", Observation)
-BIND = Remote(f"{WORK}:bind_shared_work", BoundBuffer)
+SPLIT = Remote(f"{SOURCE_WORK}:split", Observation)
+PLAY_SPLIT = Remote(f"{SOURCE_WORK}:play_split", Observation)
+BIND = Remote(f"{WORK}:bind_shared", BoundBuffer)
+BIND_SOURCE = Remote(f"{SOURCE_WORK}:bind_shared", BoundBuffer)
 PLAY_SHARED = Remote(f"{WORK}:play_shared", Observation)
 PLAY_ALONE = Remote(f"{WORK}:play_alone", Observation)
 
@@ -140,12 +144,13 @@ class CaseWorker(Worker):
         *,
         environment: Mapping[str, str] | None = None,
         sandbox: SandboxProfile | None = None,
+        preload: str = WORK,
     ) -> None:
-        """Start no process before the first call.
+        """Start no process before the first call; a worker that plays a source preloads `SOURCE_WORK`.
 
         Code under test needs a `sandbox`; None is for workers that run code of ours only.
         """
-        super().__init__(limits, preload=WORK, environment=environment, sandbox=sandbox)
+        super().__init__(limits, preload=preload, environment=environment, sandbox=sandbox)
 
     def prepare(
         self, *, environment: Mapping[str, str], sandbox: SandboxProfile | None, compiles: bool
@@ -159,7 +164,10 @@ class CaseWorker(Worker):
 
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
         """Play a case, of which `source` has the class; `observation_of` reads the result."""
-        result = self.call(PLAY, {"case": case, "source": source})
+        if source is None:
+            result = self.call(PLAY, {"case": case})
+        else:
+            result = self.call(PLAY_SOURCE, {"case": case, "source": source})
         if isinstance(result, Answered) and not result.value.device_works:
             self.close()
         if isinstance(result, RaisedInWorker) and result.exit_code is None:

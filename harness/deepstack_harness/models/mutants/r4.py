@@ -1,88 +1,63 @@
 """Mutants that break R4 capacity: rows lost or short where a call grows, resizes, or has no memory."""
 
-import torch
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.mutants.hooks import FaultyBuffer, Levels
 
 
-class GrowthLosesPayload(ReferenceBuffer):
+class GrowthLosesPayload(FaultyBuffer):
     """`resize` starts from zeros, as a growing `get` of vLLM 0.23.0 .. 0.33.0 does."""
 
-    rule = Rule.R4
-
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
-        for level in self._levels:
-            level.zero_()
+    def after_resize(self) -> None:
+        self.zero(0)
 
 
-class GrowthLosesLastToken(ReferenceBuffer):
+class GrowthLosesLastToken(FaultyBuffer):
     """`resize` loses the last row of the payload."""
 
-    rule = Rule.R4
-
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
-        if self._tokens_set:
-            for level in self._levels:
-                level[self._tokens_set - 1].zero_()
+    def after_resize(self) -> None:
+        self.zero(self._tokens_set - 1, self._tokens_set)
 
 
-class GrowthForgetsALevel(ReferenceBuffer):
+class GrowthForgetsALevel(FaultyBuffer):
     """`resize` loses the last level."""
 
-    rule = Rule.R4
-
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
+    def after_resize(self) -> None:
         self._levels[-1].zero_()
 
 
-class GrowthPaddingNotZeroed(ReferenceBuffer):
+class GrowthPaddingNotZeroed(FaultyBuffer):
     """`resize` leaves values that nobody set in the rows behind the payload."""
 
-    rule = Rule.R4
-
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
+    def after_resize(self) -> None:
         for level in self._levels:
             level[self._tokens_set :].fill_(1)  # not torch.empty: zeros would hide the fault
 
 
-class GrowthOneRowShort(ReferenceBuffer):
+class GrowthOneRowShort(FaultyBuffer):
     """The buffer grows to one row less than was asked for."""
-
-    rule = Rule.R4
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
             self.resize(tokens - 1)
 
 
-class AnswersUpToCapacity(ReferenceBuffer):
+class AnswersUpToCapacity(FaultyBuffer):
     """`get` above the capacity returns only the rows there are, as in vLLM 0.11 .. 0.19.1."""
 
-    rule = Rule.R4
-
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         return super().get(min(tokens, self.capacity))
 
 
-class SetCutToCapacity(ReferenceBuffer):
+class SetCutToCapacity(FaultyBuffer):
     """`set` drops the rows of a payload above the capacity, without an error."""
-
-    rule = Rule.R4
 
     def set(self, payload: Tensor) -> None:
         super().set(payload[:, : self.capacity])
 
 
-class ResizeCutsPayload(ReferenceBuffer):
+class ResizeCutsPayload(FaultyBuffer):
     """`resize` below N cuts the payload, without an error."""
-
-    rule = Rule.R4
 
     def resize(self, tokens: int) -> None:
         if tokens >= 0:
@@ -90,42 +65,33 @@ class ResizeCutsPayload(ReferenceBuffer):
         super().resize(tokens)
 
 
-class ShrinkingLosesPayload(ReferenceBuffer):
+class ShrinkingLosesPayload(FaultyBuffer):
     """`resize` to fewer rows loses the payload, though the payload would fit."""
-
-    rule = Rule.R4
 
     def resize(self, tokens: int) -> None:
         shrinks = tokens < self.capacity
         super().resize(tokens)
         if shrinks:
-            for level in self._levels:
-                level.zero_()
+            self.zero(0)
 
 
-class RefusesGrowthAfterClearing(ReferenceBuffer):
+class RefusesGrowthAfterClearing(FaultyBuffer):
     """`get` refuses to grow above the capacity, but drops the payload before it raises."""
 
-    rule = Rule.R4
-
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         if tokens > self.capacity:
             self.clear(0)
             raise ValueError(f"get of {tokens} tokens, but there are {self.capacity} rows")
         return super().get(tokens)
 
 
-class SaysItsFirstCapacity(ReferenceBuffer):
+class SaysItsFirstCapacity(FaultyBuffer):
     """Grows, and goes on to report the capacity that it was made with."""
 
-    rule = Rule.R4
     fault = "stated capacity"
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
-        self._made_with = capacity
+    def made(self) -> None:
+        self._made_with = self._levels[0].size(0)
 
     @property
     def capacity(self) -> int:
@@ -136,25 +102,19 @@ class SaysItsFirstCapacity(ReferenceBuffer):
             self.resize(tokens)
 
 
-class SaysRowsInUse(ReferenceBuffer):
+class SaysRowsInUse(SaysItsFirstCapacity):
     """The capacity is stated as the rows of the payload as soon as one was set."""
 
-    rule = Rule.R4
     fault = "stated capacity"
 
     @property
     def capacity(self) -> int:
         return self._tokens_set or self._levels[0].size(0)
 
-    def _make_room(self, tokens: int) -> None:
-        if tokens > self._levels[0].size(0):
-            self.resize(tokens)
 
-
-class GrowsLevelByLevel(ReferenceBuffer):
+class GrowsLevelByLevel(FaultyBuffer):
     """`resize` replaces one level after the other: a failing allocation leaves levels of two sizes."""
 
-    rule = Rule.R4
     shown_by = "inputs"
     fault = "lack of memory"
 
@@ -168,27 +128,24 @@ class GrowsLevelByLevel(ReferenceBuffer):
             self._levels[index] = moved
 
 
-class ForgetsBeforeItGrows(ReferenceBuffer):
+class ForgetsBeforeItGrows(FaultyBuffer):
     """`resize` drops the payload before it allocates, so that a failing allocation loses it."""
 
-    rule = Rule.R4
     shown_by = "inputs"
     fault = "lack of memory"
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
             kept = [level[: self._tokens_set].clone() for level in self._levels]
-            for level in self._levels:
-                level[: self._tokens_set].zero_()
+            self.zero(0, self._tokens_set)
             self.resize(tokens)
             for level, rows in zip(self._levels, kept, strict=True):
                 level[: self._tokens_set] = rows
 
 
-class ResizeMakesNoRoom(ReferenceBuffer):
+class ResizeMakesNoRoom(FaultyBuffer):
     """`resize` returns without making room, and calls above the old capacity are refused."""
 
-    rule = Rule.R4
     shown_by = "inputs"
     fault = "stated capacity"
 
@@ -201,16 +158,14 @@ class ResizeMakesNoRoom(ReferenceBuffer):
             raise ValueError(f"{tokens} rows of {self.capacity}")
 
 
-class CutsAtResizeBelowN(ReferenceBuffer):
+class CutsAtResizeBelowN(FaultyBuffer):
     """`resize` below N is accepted, and rows behind it are answered as zeros."""
 
-    rule = Rule.R4
     shown_by = "inputs"
     fault = "resize below N"
 
     def resize(self, tokens: int) -> None:
         if 0 <= tokens < self._tokens_set:
-            for level in self._levels:
-                level[tokens:].zero_()
-            return
-        super().resize(tokens)
+            self.zero(tokens)
+        else:
+            super().resize(tokens)

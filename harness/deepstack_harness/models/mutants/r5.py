@@ -2,14 +2,11 @@
 
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.mutants.hooks import FaultyBuffer, Levels
 
 
-class ClearsOneRowTooFew(ReferenceBuffer):
+class ClearsOneRowTooFew(FaultyBuffer):
     """`clear` leaves the last row of the payload."""
-
-    rule = Rule.R5
 
     def clear(self, tokens: int) -> None:
         row = self._tokens_set - 1
@@ -19,26 +16,20 @@ class ClearsOneRowTooFew(ReferenceBuffer):
             level[row] = last
 
 
-class CounterResetTooEarly(ReferenceBuffer):
+class CounterResetTooEarly(FaultyBuffer):
     """`clear` resets its counter before it zeroes, so that n < N leaves rows (vLLM 0.33.0 does too)."""
-
-    rule = Rule.R5
 
     def clear(self, tokens: int) -> None:
         if tokens >= 0:
             self._tokens_set = 0
         super().clear(tokens)
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
-        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
-            level[self._tokens_set :].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        self.zero(self._tokens_set)  # a row that a micro-batch left would be one of a replaced payload: R3
 
 
-class ClearForgetsALevel(ReferenceBuffer):
+class ClearForgetsALevel(FaultyBuffer):
     """`clear` zeroes all levels but the last."""
-
-    rule = Rule.R5
 
     def clear(self, tokens: int) -> None:
         levels, self._levels = self._levels, self._levels[:-1]
@@ -48,20 +39,17 @@ class ClearForgetsALevel(ReferenceBuffer):
             self._levels = levels
 
 
-class ClearOfNothingIgnored(ReferenceBuffer):
+class ClearOfNothingIgnored(FaultyBuffer):
     """`clear(0)` is ignored, so that the payload stays."""
-
-    rule = Rule.R5
 
     def clear(self, tokens: int) -> None:
         if tokens:
             super().clear(tokens)
 
 
-class ThirdClearIgnored(ReferenceBuffer):
+class ThirdClearIgnored(FaultyBuffer):
     """The third `clear` is ignored."""
 
-    rule = Rule.R5
     _clears = 0
 
     def clear(self, tokens: int) -> None:
@@ -70,11 +58,10 @@ class ThirdClearIgnored(ReferenceBuffer):
             super().clear(tokens)
 
 
-class ResizeRevivesCleared(ReferenceBuffer):
+class ResizeRevivesCleared(FaultyBuffer):
     """A shrinking `resize` brings back the rows that were cleared last, as reused storage would."""
 
-    rule = Rule.R5
-    _ended: tuple[Tensor, ...] = ()
+    _ended: Levels = ()
 
     def clear(self, tokens: int) -> None:
         if self._tokens_set and tokens >= 0:
@@ -89,13 +76,12 @@ class ResizeRevivesCleared(ReferenceBuffer):
                 level[: len(rows)] = rows[:tokens]
 
 
-class ClearsByCounter(ReferenceBuffer):
+class ClearsByCounter(FaultyBuffer):
     """`clear` zeroes only while its counter is above 0, as in vLLM 0.20.0 .. 0.33.0.
 
     No payload is set during a capture, so the graph records no zeroing.
     """
 
-    rule = Rule.R5
     arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
@@ -103,10 +89,9 @@ class ClearsByCounter(ReferenceBuffer):
             super().clear(tokens)
 
 
-class ClearsThroughNumpy(ReferenceBuffer):
+class ClearsThroughNumpy(FaultyBuffer):
     """`clear` zeroes through numpy, which no graph records, so that a replay clears nothing."""
 
-    rule = Rule.R5
     arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
@@ -116,38 +101,34 @@ class ClearsThroughNumpy(ReferenceBuffer):
             level.numpy()[:rows] = 0
 
 
-class RecordedClearOneRowShort(ReferenceBuffer):
+class RecordedClearOneRowShort(FaultyBuffer):
     """`clear` zeroes one row less than was asked for, or the payload if that is longer.
 
     No payload is set during a capture, so the replay leaves the last row.
     """
 
-    rule = Rule.R5
     arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
         super().clear(tokens - 1 if tokens > 0 else tokens)
 
 
-class PartsNeverEnd(ReferenceBuffer):
+class PartsNeverEnd(FaultyBuffer):
     """`clear` zeroes the rows that it is asked to, and never the rows behind, as every vLLM release does."""
 
-    rule = Rule.R5
     shown_by = "inputs"
     fault = "micro-batches"
 
     def clear(self, tokens: int) -> None:
         if 0 < tokens < self._tokens_set:
-            for level in self._levels:
-                level[:tokens].zero_()
+            self.zero(0, tokens)
         else:
             super().clear(tokens)
 
 
-class IgnoresClearAboveCapacity(ReferenceBuffer):
+class IgnoresClearAboveCapacity(FaultyBuffer):
     """Ignores a clear of more rows than there are, without an error."""
 
-    rule = Rule.R5
     shown_by = "inputs"
     fault = "clear above"
 
@@ -156,10 +137,9 @@ class IgnoresClearAboveCapacity(ReferenceBuffer):
             super().clear(tokens)
 
 
-class ZeroRowsStay(ReferenceBuffer):
+class ZeroRowsStay(FaultyBuffer):
     """`clear` ends at the last row that is not zero at the first level, and leaves later rows of others."""
 
-    rule = Rule.R5
     shown_by = "inputs"
     fault = "equal rows"
 
@@ -173,16 +153,13 @@ class ZeroRowsStay(ReferenceBuffer):
         for level, rows in zip(self._levels[1:], kept[1:], strict=False):
             level[: len(rows)] = rows
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
-        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
-            level[self._tokens_set :].zero_()
+    def after_set(self, payload: Tensor) -> None:
+        self.zero(self._tokens_set)  # a row that a micro-batch left would be one of a replaced payload: R3
 
 
-class ClearsByAProduct(ReferenceBuffer):
+class ClearsByAProduct(FaultyBuffer):
     """`clear` multiplies by zero, which leaves NaN, unless a micro-batch clears fewer rows."""
 
-    rule = Rule.R5
     shown_by = "inputs"
     fault = "values"
 
@@ -194,23 +171,21 @@ class ClearsByAProduct(ReferenceBuffer):
             level[: len(rows)] = rows
 
 
-class LeavesRowsToTheNextGet(ReferenceBuffer):
+class LeavesRowsToTheNextGet(FaultyBuffer):
     """`clear` of a payload leaves its rows to the next `get`, which a replay of a full graph does not call.
 
     With nothing set it zeroes at once, so that a graph that holds get and clear is right: the fault needs a
     prompt without a graph, or in a piecewise one, before a full graph that only decodes.
     """
 
-    rule = Rule.R5
     arm = "eager/full_decode_only"
     _left = 0
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         self._zero_from(0)
         return super().get(tokens)
 
-    def set(self, payload: Tensor) -> None:
-        super().set(payload)
+    def after_set(self, payload: Tensor) -> None:
         self._zero_from(self._tokens_set)
 
     def clear(self, tokens: int) -> None:
@@ -220,6 +195,5 @@ class LeavesRowsToTheNextGet(ReferenceBuffer):
             self._left, self._tokens_set = max(tokens, self._tokens_set), 0
 
     def _zero_from(self, first: int) -> None:
-        for level in self._levels:
-            level[first : max(first, self._left)].zero_()
+        self.zero(first, max(first, self._left))
         self._left = 0

@@ -6,99 +6,83 @@ All of them are right in the live regime, where an address is nobody's business.
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.mutants.hooks import FaultyBuffer, Levels
 
 
-class MovesUnannounced(ReferenceBuffer):
+class MovesUnannounced(FaultyBuffer):
     """`resize` moves the storage and leaves the generation as it was, as every vLLM release does."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def resize(self, tokens: int) -> None:
-        generation = self.generation
-        super().resize(tokens)
-        self.generation = generation
+    def after_resize(self) -> None:
+        self.generation -= 1
 
 
-class AnnouncesLate(ReferenceBuffer):
+class AnnouncesLate(FaultyBuffer):
     """`get` changes the generation with its second answer after the storage moved, one answer too late."""
 
-    rule = Rule.R6
     arm = "eager/full"
     _answers_left = 0
 
-    def resize(self, tokens: int) -> None:
-        generation = self.generation
-        super().resize(tokens)
-        self.generation, self._answers_left = generation, 2
+    def after_resize(self) -> None:
+        self.generation -= 1
+        self._answers_left = 2
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+    def get(self, tokens: int) -> Levels | None:
         self.generation += self._answers_left == 1
         self._answers_left = max(0, self._answers_left - 1)
         return super().get(tokens)
 
 
-class CopiesOnGet(ReferenceBuffer):
+class CopiesOnGet(FaultyBuffer):
     """`get` returns copies, at other addresses than a captured graph reads."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens)
-        return answer and tuple(level.clone() for level in answer)
+    def returned(self, levels: Levels, tokens: int) -> object:
+        return tuple(level.clone() for level in levels)
 
 
-class RebindsOnSet(ReferenceBuffer):
+class RebindsOnSet(FaultyBuffer):
     """`set` puts each payload into new tensors, which a captured graph never reads (sglang 33726)."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
+    def stored(self, payload: Tensor) -> Tensor:
         self._levels = [level.clone() for level in self._levels]
-        super().set(payload)
+        return payload
 
 
-class MovesOneLevel(ReferenceBuffer):
+class MovesOneLevel(FaultyBuffer):
     """`set` puts the last level of each payload into a new tensor."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
+    def stored(self, payload: Tensor) -> Tensor:
         self._levels = [*self._levels[:-1], self._levels[-1].clone()]
-        super().set(payload)
+        return payload
 
 
-class AlternatesStorage(ReferenceBuffer):
+class AlternatesStorage(FaultyBuffer):
     """`set` alternates between two storages, but graphs were captured on the first one only."""
 
-    rule = Rule.R6
     arm = "eager/full"
-    _spare: tuple[Tensor, ...] = ()
+    _spare: Levels = ()
 
-    def set(self, payload: Tensor) -> None:
-        self._check(payload)
+    def stored(self, payload: Tensor) -> Tensor:
         spare = self._spare or tuple(level.clone() for level in self._levels)
         for level, other in zip(self._levels, spare, strict=True):
             other.copy_(level)
         self._spare, self._levels = tuple(self._levels), list(spare)
-        super().set(payload)
+        return payload
 
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
+    def after_resize(self) -> None:
         self._spare = ()  # the other storage has the old size
 
 
-class MovesOnClear(ReferenceBuffer):
+class MovesOnClear(FaultyBuffer):
     """`clear` moves to new zeroed storage."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
@@ -106,34 +90,28 @@ class MovesOnClear(ReferenceBuffer):
         self._levels = [torch.zeros_like(level) for level in self._levels]
 
 
-class FreesOnResize(ReferenceBuffer):
+class FreesOnResize(FaultyBuffer):
     """`resize` frees storage that graphs still read, and keeps the generation (FastDeploy 5962)."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def resize(self, tokens: int) -> None:
-        generation = self.generation
-        super().resize(tokens)
+    def after_resize(self) -> None:
         self.release()
-        self.generation = generation
+        self.generation -= 1
 
 
-class GenerationGoesBack(ReferenceBuffer):
+class GenerationGoesBack(FaultyBuffer):
     """`resize` counts generations modulo two, so that a graph captured two moves ago seems to be valid."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def resize(self, tokens: int) -> None:
-        super().resize(tokens)
+    def after_resize(self) -> None:
         self.generation %= 2
 
 
-class AllocatesOnClear(ReferenceBuffer):
+class AllocatesOnClear(FaultyBuffer):
     """`clear` allocates zeros and copies them in, also while a graph is captured."""
 
-    rule = Rule.R6
     arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
@@ -142,17 +120,15 @@ class AllocatesOnClear(ReferenceBuffer):
             level.copy_(torch.zeros_like(level))
 
 
-class AllocatesOnGet(ReferenceBuffer):
+class AllocatesOnGet(FaultyBuffer):
     """`get` allocates a tensor on every call, also while a graph is captured.
 
     The answer itself has the right storage.
     """
 
-    rule = Rule.R6
     arm = "eager/full"
 
-    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens)
-        for level in answer or ():
+    def returned(self, levels: Levels, tokens: int) -> object:
+        for level in levels:
             level.add_(torch.zeros_like(level))
-        return answer
+        return levels

@@ -3,14 +3,11 @@
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.rules import Rule
 from deepstack_harness.models.reference import ReferenceBuffer
 
 
 class BroadcastsHidden(ReferenceBuffer):
     """`set` broadcasts a payload of hidden size 1 instead of refusing it, as every vLLM release does."""
-
-    rule = Rule.R8
 
     def set(self, payload: Tensor) -> None:
         hidden = self._levels[0].size(1)
@@ -20,8 +17,6 @@ class BroadcastsHidden(ReferenceBuffer):
 class RejectsAfterClearing(ReferenceBuffer):
     """`set` refuses a payload of another shape, but first drops the previous payload."""
 
-    rule = Rule.R8
-
     def set(self, payload: Tensor) -> None:
         if (len(payload), payload.size(2)) != (len(self._levels), self._levels[0].size(1)):
             self.clear(0)
@@ -30,8 +25,6 @@ class RejectsAfterClearing(ReferenceBuffer):
 
 class RejectsAfterCopying(ReferenceBuffer):
     """`set` refuses a payload with another number of levels, but first copies the levels that fit."""
-
-    rule = Rule.R8
 
     def set(self, payload: Tensor) -> None:
         for level, rows in zip(self._levels, payload, strict=False):
@@ -44,8 +37,6 @@ class RejectsAfterCopying(ReferenceBuffer):
 class RejectsGetAfterClearing(ReferenceBuffer):
     """`get` refuses a negative count, but first drops the payload."""
 
-    rule = Rule.R8
-
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         if tokens < 0:
             self.clear(0)
@@ -55,16 +46,12 @@ class RejectsGetAfterClearing(ReferenceBuffer):
 class AcceptsNegativeGet(ReferenceBuffer):
     """`get` answers a negative count with zero rows."""
 
-    rule = Rule.R8
-
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return super().get(max(tokens, 0))
 
 
 class AcceptsNegativeClear(ReferenceBuffer):
     """`clear` ignores a negative count."""
-
-    rule = Rule.R8
 
     def clear(self, tokens: int) -> None:
         if tokens >= 0:
@@ -74,8 +61,6 @@ class AcceptsNegativeClear(ReferenceBuffer):
 class AcceptsNegativeResize(ReferenceBuffer):
     """`resize` ignores a negative count."""
 
-    rule = Rule.R8
-
     def resize(self, tokens: int) -> None:
         if tokens >= 0:
             super().resize(tokens)
@@ -84,16 +69,12 @@ class AcceptsNegativeResize(ReferenceBuffer):
 class AcceptsExtraLevels(ReferenceBuffer):
     """`set` drops the surplus levels of a payload instead of refusing it."""
 
-    rule = Rule.R8
-
     def set(self, payload: Tensor) -> None:
         super().set(payload[: len(self._levels)])
 
 
 class AcceptsMissingLevels(ReferenceBuffer):
     """`set` fills the missing levels of a payload with zeros instead of refusing it."""
-
-    rule = Rule.R8
 
     def set(self, payload: Tensor) -> None:
         missing = payload.new_zeros(max(0, len(self._levels) - len(payload)), *payload.shape[1:])
@@ -103,7 +84,6 @@ class AcceptsMissingLevels(ReferenceBuffer):
 class PadsHidden(ReferenceBuffer):
     """`set` fills up a payload whose hidden size is one too small."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "hidden size"
 
@@ -116,7 +96,6 @@ class PadsHidden(ReferenceBuffer):
 class CutsHidden(ReferenceBuffer):
     """`set` cuts a payload whose hidden size is too large."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "hidden size"
 
@@ -127,7 +106,6 @@ class CutsHidden(ReferenceBuffer):
 class TakesTwiceTheLevels(ReferenceBuffer):
     """`set` adds up a payload of twice as many levels."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "levels"
 
@@ -139,7 +117,6 @@ class TakesTwiceTheLevels(ReferenceBuffer):
 class CountsFromTheEnd(ReferenceBuffer):
     """Answers a get of less than -1 rows as Python slices do."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "negative counts"
 
@@ -150,7 +127,6 @@ class CountsFromTheEnd(ReferenceBuffer):
 class ComparesTheProduct(ReferenceBuffer):
     """`set` compares levels times hidden, so that two wrong sizes cancel."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "wrong shape"
 
@@ -164,7 +140,6 @@ class ComparesTheProduct(ReferenceBuffer):
 class TakesSwappedSizes(ReferenceBuffer):
     """`set` takes a payload (N, levels, hidden) too."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "wrong shape"
 
@@ -178,7 +153,6 @@ class TakesSwappedSizes(ReferenceBuffer):
 class TakesFlatPayloads(ReferenceBuffer):
     """`set` takes a payload (levels * N, hidden) too."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "wrong shape"
 
@@ -192,7 +166,6 @@ class TakesFlatPayloads(ReferenceBuffer):
 class ForgetsAtTwoWrongSizes(ReferenceBuffer):
     """`set` forgets the payload before it refuses one of which both sizes are wrong."""
 
-    rule = Rule.R8
     shown_by = "inputs"
     fault = "wrong shape"
 
