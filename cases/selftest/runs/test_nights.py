@@ -229,7 +229,7 @@ def test_a_short_night_is_not_compared_with_a_long_one(tmp_path: Path) -> None:
 
 def test_a_night_is_not_compared_with_one_of_a_few_incidents(tmp_path: Path) -> None:
     """The tier gpu keeps its nights in the same folder by default, and finishes last."""
-    selection = "\"incident in ['43602']\""
+    selection = '"incident=43602"'
     for name, text in (("1", ABOUT), ("2", ABOUT.replace('"selection": null', f'"selection": {selection}'))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text.replace("FINISHED", '"t"'))

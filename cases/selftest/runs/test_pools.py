@@ -82,7 +82,7 @@ TOLD = {
     "Segfaults": "SIGSEGV: ended by SIGSEGV", "Hangs": "timeout: no answer within", "Eats": "out of memory: ",
     "Leaves": "exit: exited with 0", "Floods": "output flood: printed ",
 }  # fmt: skip
-SELECTION = "trace.str.contains('set 24') or trace.str.endswith('set 3; get 9; get 3')"
+SELECTION = ("trace=*set 24*", "trace=*set 3; get 9; get 3")
 LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
 OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 

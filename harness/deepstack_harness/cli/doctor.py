@@ -125,7 +125,7 @@ _COMPILE = Remote("deepstack_harness.cli.doctor:compile_something", float)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIBRARIES = {
     "ray": "'run --executor ray' is refused",
-    "pandas": "'run SELECTION' and results as frames are refused",
+    "pandas": "results as frames are refused",
     "datasets": "a run leaves JSON lines and no Parquet",
     "matplotlib": "'report --html' is refused",
     "junitparser": "'report --junit' is refused",
