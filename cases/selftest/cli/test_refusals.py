@@ -159,8 +159,9 @@ KERNELS = [
     ]
 ]
 RUNS = [
-    selection("family == 'x'", "selection 'family == 'x'' matches none"),
-    selection("famly == 'x'", "'famly'"),
+    selection("family=x", "selection family=x matches none"),
+    selection("famly=x", "'famly'"),
+    selection("family == 'x'", "no longer read: write family=x;"),
     wrong("run --tier weekly", "unknown --tier 'weekly'; known are ci, nightly"),
     wrong("run --executor slurm", "unknown --executor 'slurm'; known are local, ray"),
     wrong("run --device tpu", "unknown device 'tpu'; known are cpu, cuda and cuda:N"),
@@ -258,29 +259,15 @@ def test_the_largest_counts_are_read() -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "9**9**9", "family == " + "(" * 5000 + "1" + ")" * 5000, "1" * 6000, "-" * 3000 + "1", "@x", "\x00",
-        "__import__('os').system('id')", "family.str.repeat(10**10) == family", "'a' * 10**11 == family",
-        "family == '\ud800'", "family == 'x' or " * 3000 + "family == 'y'", "(lambda: family == 'x')()",
-        "family.str.contains.__globals__", "[family == 'x' for x in family]",
+        "9**9**9", "family=" + "(" * 5000, "1" * 6000, "@x", "\x00", "\ud800", "family=\x00", "family=\ud800",
+        "family=" + "*a" * 2000 + "b", "family=" + "[" * 3000, "family=[]", "trace=[!*", "a" * 9000 + "=x",
+        "family == 'x' and " * 3000 + "family == 'y'", "family == '" + "*" * 5000 + "'",
     ],
 )  # fmt: skip
-def test_a_selection_that_never_ends_or_reaches_elsewhere_is_refused(selection: str) -> None:
+def test_a_selection_that_is_long_or_hostile_is_refused(selection: str) -> None:
     with pytest.raises(UsageError) as caught:
-        select(matrix(Tier.CI, ["cpu"]), selection)
+        select(matrix(Tier.CI, ["cpu"]), [selection])
     assert len(str(caught.value)) < 1000
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        "~(family == 'granite4_vision') & (backend == 'eager')",
-        "not family == 'granite4_vision' and arm in ('eager', 'eager/drop_all')",
-        "trace.str.startswith('cap 16') | trace.str.fullmatch('cap 32.*')",
-        "trace.str.contains('SET', case=False)",
-    ],
-)
-def test_usual_selections_are_read(selection: str) -> None:
-    assert select(matrix(Tier.CI, ["cpu"]), selection)
 
 
 @pytest.mark.parametrize(

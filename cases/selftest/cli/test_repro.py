@@ -23,7 +23,6 @@ from deepstack_harness.cli.repro import _is_as_expected
 from deepstack_harness.cli.repro_releases import (
     SourceFaults,
     SourceVerdict,
-    choose_releases,
     find_faults,
     is_compiled_fault,
     one_verdict,
@@ -31,6 +30,7 @@ from deepstack_harness.cli.repro_releases import (
     show_verdict,
 )
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
+from deepstack_harness.cli.versions import choose_releases
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.observation import Answer, Distances, Observation, Raised, RowRange, StepFacts

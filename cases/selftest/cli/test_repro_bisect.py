@@ -3,7 +3,7 @@
 import json
 import math
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,12 @@ from deepstack_harness.catalogue.incidents import (
     find,
 )
 from deepstack_harness.catalogue.plans import Where, plan_source
-from deepstack_harness.cli import repro, repro_bisect
+from deepstack_harness.cli import repro
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
-from deepstack_harness.cli.repro_bisect import bisect_releases, most_steps, search_change
+from deepstack_harness.cli.repro_bisect import bisect_releases
 from deepstack_harness.cli.repro_releases import SourceVerdict
+from deepstack_harness.cli.versions import VersionLoop, most_steps
 from deepstack_harness.contract.case import BufferRef, PlannedCase, source_buffer
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
@@ -111,16 +112,19 @@ def test_a_step_is_a_part_of_what_is_played_without_bisect() -> None:
 # The search: releases by number, True has the fault, None cannot be judged.
 
 
-def searched(releases: str) -> tuple[repro_bisect.VerdictChange | None, list[int]]:
+def searched(releases: str) -> tuple[Sequence[int], list[int]]:
     """Search `releases`, a letter each: F free, H has it, `?` cannot be judged."""
     asked: list[int] = []
 
-    def ask(number: int) -> bool | None:
+    def judge(number: int) -> bool:
         assert number not in asked
         asked.append(number)
-        return {"F": False, "H": True, "?": None}[releases[number]]
+        if releases[number] == "?":
+            raise UsageError("cannot be judged")
+        return releases[number] == "H"
 
-    return search_change(len(releases), ask), asked
+    loop = VersionLoop(range(len(releases)), judge)
+    return loop.bisect(bool, lambda _: None), asked
 
 
 @pytest.mark.parametrize(
@@ -140,27 +144,21 @@ def searched(releases: str) -> tuple[repro_bisect.VerdictChange | None, list[int
 )
 def test_the_change_lies_between_its_neighbours(releases: str, before: int, after: int) -> None:
     change, asked = searched(releases)
-    assert change is not None
-    assert (change.before, change.after) == (before, after)
-    assert change.has is (releases[after] == "H")
-    unjudged = {number for number in asked if releases[number] == "?"}
-    assert change.unjudged_between == tuple(
-        number for number in range(before + 1, after) if number in unjudged
-    )
+    assert list(change) == list(range(before, after + 1))
     # Nothing between the two was left out.
-    assert set(range(before + 1, after)) <= unjudged
+    assert set(change[1:-1]) <= {number for number in asked if releases[number] == "?"}
 
 
 @pytest.mark.parametrize("releases", ["FFFF", "HHHH", "H", "F", "FHHF", "?F?", "F?F"])
 def test_ends_that_are_alike_have_no_change_to_search_for(releases: str) -> None:
     change, asked = searched(releases)
-    assert change is None
+    assert not change
     assert len([number for number in asked if releases[number] != "?"]) <= 2
 
 
 def test_nothing_that_can_be_judged_is_no_answer() -> None:
-    assert searched("????") == (None, [0, 1, 2, 3])
-    assert searched("") == (None, [])
+    assert searched("????") == ((), [0, 1, 2, 3])
+    assert searched("") == ((), [])
 
 
 @pytest.mark.parametrize(
@@ -168,8 +166,7 @@ def test_nothing_that_can_be_judged_is_no_answer() -> None:
 )
 def test_steps_are_no_more_than_was_told(count: int, first: int) -> None:
     change, asked = searched("F" * first + "H" * (count - first))
-    assert change is not None
-    assert change.after == first
+    assert list(change) == [first - 1, first]
     assert len(asked) <= most_steps(count) == 2 + math.ceil(math.log2(count - 1))
 
 

@@ -13,7 +13,7 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.runs.execution import Execution
 
-SELECTION = "family == 'qwen3_vl' and backend == 'none' and incident == '43602'"
+SELECTION = ["family=qwen3_vl", "backend=none", "incident=43602"]
 NOTE = "deepstack-harness: to play the cases that are left: "
 
 
@@ -23,7 +23,7 @@ def test_an_interrupted_run_prints_the_command_that_continues_it(
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Execution, "play", interrupted)
-        assert main(["run", SELECTION]) == 130
+        assert main(["run", *SELECTION]) == 130
     *_, said = capsys.readouterr().err.splitlines()
     assert said.startswith(NOTE), said
     typed = shlex.split(said.removeprefix(NOTE))

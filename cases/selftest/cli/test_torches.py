@@ -20,7 +20,7 @@ from deepstack_harness.sources.index import Index
 
 Capture = pytest.CaptureFixture[str]
 HERE = importlib.metadata.version("torch")
-SELECTION = "family == 'qwen3_vl' and arm == 'eager' and incident == '43602' and revision == 'pr40932'"
+SELECTION = ["family=qwen3_vl", "arm=eager", "incident=43602", "revision=pr40932"]
 RELEASES = [Version("2.12.1"), Version("2.13.0"), Version("2.15.0")]
 
 
@@ -59,7 +59,7 @@ def test_a_torch_that_cannot_be_had_is_told_and_the_others_are_played(
         raise MachineError(f"the installation for torch {release} failed")
 
     monkeypatch.setattr(torches, "make_home", make)
-    words = ["run", SELECTION, "--torch", "2.12", "--torch", sys.executable, "--out", str(tmp_path / "out")]
+    words = ["run", *SELECTION, "--torch", "2.12", "--torch", sys.executable, "--out", str(tmp_path / "out")]
     assert main([*words, "--json", str(tmp_path / "rows")]) == ExitCode.MACHINE
     assert "not played: torch 2.12.1: the installation for torch 2.12.1 failed" in capsys.readouterr().out
     (folder,) = (tmp_path / "out").iterdir()
@@ -68,7 +68,7 @@ def test_a_torch_that_cannot_be_had_is_told_and_the_others_are_played(
     assert {row.torch.partition("+")[0] for row in run.rows} == {HERE.partition("+")[0]}
     assert len((tmp_path / "rows").read_text().splitlines()) == len(run.rows)
     # The run is there: without --resume it is refused, and with it nothing is left to play.
-    again = ["run", SELECTION, "--torch", sys.executable, "--out", str(tmp_path / "out"), "--quiet"]
+    again = ["run", *SELECTION, "--torch", sys.executable, "--out", str(tmp_path / "out"), "--quiet"]
     assert main(again) == ExitCode.MACHINE
     assert main([*again, "--resume"]) == ExitCode.HOLDS
 
@@ -82,7 +82,7 @@ def test_an_interrupted_run_prints_the_command_that_continues_it(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torches, "run_command", interrupt)
-    assert main(["run", SELECTION, "--torch", sys.executable]) == 130
+    assert main(["run", *SELECTION, "--torch", sys.executable]) == 130
     *_, said = capsys.readouterr().err.splitlines()
     words = shlex.split(said.partition("to play the cases that are left: ")[2])
     assert words[-1] == "--resume"
@@ -106,8 +106,9 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return TorchHome(Path(sys.executable), str(release))
 
     def play(home: TorchHome, words: list[str]) -> str:
-        started.append(f"{home.torch} {words[1]}")
-        changed = Version(home.torch) >= Version("2.13") and "inductor" in words[1]
+        selection = " ".join(words[1 : words.index("--cheapest-first")])
+        started.append(f"{home.torch} {selection}")
+        changed = Version(home.torch) >= Version("2.13") and "backend=inductor" in words
         rows = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
         write(Path(words[-1]), rows, {"a": case("a", graphs=2 if changed else 1)})
         return ""
@@ -141,7 +142,7 @@ def test_no_change_is_told_and_holds(searched: list[str], capsys: Capture) -> No
     words = ["repro", "43602", "--bisect", "--package", "torch", "--until", "2.11", "--arm", "eager/drop_all"]
     assert main(words) == ExitCode.HOLDS
     assert "no torch that was asked changes incident 43602" in capsys.readouterr().out
-    assert all("arm == 'eager/drop_all'" in text for text in searched)
+    assert all("arm=eager/drop_all" in text for text in searched)
     assert len(searched) == 2
 
 

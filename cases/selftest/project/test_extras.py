@@ -89,7 +89,6 @@ def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: Exi
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("run", "family == 'qwen3_vl'", "--out", "run"), "pandas is not installed: .*harness\\[reports\\]"),
         (("run", "--executor", "ray", "--out", "run"), "ray is not installed: .*harness\\[ray\\]"),
         (("repro", "43602", "--workload", "mine.py"), "pyarrow is not installed: .*harness\\[workload\\]"),
     ],

@@ -82,8 +82,7 @@ def test_an_incident_of_its_own_is_reproduced_by_its_short_name(target: Path, tm
 
 
 def test_its_oracle_judges_and_its_figure_is_in_the_report(target: Path, tmp_path: Path) -> None:
-    select = "incident == 'blocks-2'"
-    played = harness(tmp_path, "run", select, "--out", "out", "--quiet", beside=target)
+    played = harness(tmp_path, "run", "incident=blocks-2", "--out", "out", "--quiet", beside=target)
     assert played.returncode == 0, played.stdout + played.stderr
     shown = harness(tmp_path, "report", "out", "--html", "page.html", beside=target)
     assert shown.returncode == 0, shown.stderr

@@ -64,16 +64,19 @@ def test_every_device_is_planned() -> None:
 @pytest.mark.parametrize(
     ("selection", "column", "values"),
     [
-        ("family == 'granite4_vision' and arm == 'eager'", "family", {"granite4_vision"}),
-        ("backend == 'inductor'", "arm", None),
-        ("dtype != 'float32'", "dtype", {"bfloat16", "float16"}),
-        ("incident in ['43602', '16785']", "incident", {"43602", "16785"}),
-        ("caller != 'engine' and capture == 'none'", "caller", None),
-        ("trace.str.contains('resize')", "trace", None),
+        (["family=granite4_vision", "arm=eager"], "family", {"granite4_vision"}),
+        (["family=granite*", "family=qwen3_vl", "family!=*:*"], "family", {"granite4_vision", "qwen3_vl"}),
+        (["backend=inductor"], "arm", None),
+        (["dtype!=float32"], "dtype", {"bfloat16", "float16"}),
+        (["dtype!=float32", "dtype!=bfloat16"], "dtype", {"float16"}),
+        (["incident=43602", "incident=16785"], "incident", {"43602", "16785"}),
+        (["caller!=engine", "capture=none"], "caller", None),
+        (["trace=*resize*"], "trace", None),
+        (["trace=cap 16: profile 16; *"], "trace", None),
     ],
 )
-def test_a_selection_is_an_expression_over_the_columns(
-    nightly: list[PlannedCase], selection: str, column: str, values: set[str] | None
+def test_a_selection_is_words_over_the_columns(
+    nightly: list[PlannedCase], selection: list[str], column: str, values: set[str] | None
 ) -> None:
     cases = select(nightly, selection)
     assert 0 < len(cases) < len(nightly)
@@ -85,20 +88,37 @@ def test_a_selection_is_an_expression_over_the_columns(
 def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[PlannedCase]) -> None:
     """43602 and 53516 play the same cases."""
     for incident in {planned.incident for planned in nightly if planned.incident}:
-        assert {planned.incident for planned in select(nightly, f"incident == '{incident}'")} == {incident}
+        assert {planned.incident for planned in select(nightly, [f"incident={incident}"])} == {incident}
 
 
 @pytest.mark.parametrize(
-    "selection",
-    ["family ==", "colour == 'red'", "family", "family == 'none'", "1", "__import__('os')", "@pd"],
+    ("word", "said"),
+    [
+        ("family==qwen3_vl", "'family==qwen3_vl' is no KEY=GLOB"),
+        ("colour=red", "has the unknown key 'colour'"),
+        ("colour!=red", "has the unknown key 'colour'"),
+        ("family", "'family' is no KEY=GLOB"),
+        ("=x", "'=x' is no KEY=GLOB"),
+        ("family=none", "selection family=none matches none of the "),
+        ("family=Qwen3_vl", "matches none"),
+        ("family=qwen3_vl arm=eager", "'family=qwen3_vl arm=eager' matches none"),
+        ("family == 'qwen3_vl'", "no longer read: write family=qwen3_vl; "),
+        ("family=='qwen3_vl' and trace != \"cap 4: *\"", "read: write family=qwen3_vl 'trace!=cap 4: [*]'; "),
+        ("incident in ['43602']", "expressions are no longer read"),
+        ("family == 'a' or arm == 'b'", "expressions are no longer read"),
+    ],
 )
-def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
-    nightly: list[PlannedCase], selection: str
+def test_a_word_that_does_not_read_or_fits_no_case_is_quoted(
+    nightly: list[PlannedCase], word: str, said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        select(nightly, selection)
-    assert f"'{selection}'" in str(caught.value)
+        select(nightly, [word])
+    assert said in str(caught.value)
     assert all(column in str(caught.value) for column in COLUMNS)
+
+
+def test_no_word_selects_every_case(nightly: list[PlannedCase]) -> None:
+    assert select(nightly, []) == nightly
 
 
 def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
@@ -107,7 +127,7 @@ def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
 
 
 def test_the_cheapest_groups_come_first_where_that_is_asked_for(tmp_path: Path) -> None:
-    selection = "family == 'qwen3_vl' and guards == 'drop_all'"
+    selection = ("family=qwen3_vl", "guards=drop_all")
     orders = []
     for cheapest_first in (True, False):
         request = RunRequest(selection, cheapest_first=cheapest_first)
@@ -142,7 +162,7 @@ def test_the_number_of_a_case_stays(nightly: list[PlannedCase]) -> None:
     trace = "cap 16: profile 16; set 16; forward 16"
     cases = [
         planned.id
-        for planned in select(nightly, "incident == '43602' and arm == 'eager' and revision == 'pr40145'")
+        for planned in select(nightly, ["incident=43602", "arm=eager", "revision=pr40145"])
         if str(planned.case.trace) == trace
     ]
     assert cases == ["6a398dbad390"]

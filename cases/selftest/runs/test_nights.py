@@ -41,7 +41,6 @@ from deepstack_harness.runs.nights import (
     write_summary,
 )
 from deepstack_harness.sources.environments import STAMP, python_of
-from deepstack_harness.workers.outcomes import Stopped
 
 ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
@@ -230,7 +229,7 @@ def test_a_short_night_is_not_compared_with_a_long_one(tmp_path: Path) -> None:
 
 def test_a_night_is_not_compared_with_one_of_a_few_incidents(tmp_path: Path) -> None:
     """The tier gpu keeps its nights in the same folder by default, and finishes last."""
-    selection = "\"incident in ['43602']\""
+    selection = '"incident=43602"'
     for name, text in (("1", ABOUT), ("2", ABOUT.replace('"selection": null', f'"selection": {selection}'))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text.replace("FINISHED", '"t"'))
@@ -691,10 +690,5 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(nights, "WarmWorker", no_process)
+    monkeypatch.setattr(nights, "Worker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"
-
-
-def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
-    with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
-        nights._exit_status(Stopped())

@@ -23,7 +23,7 @@ from deepstack_harness.runs.frames import RunFrames, read_run
 from deepstack_harness.runs.pools import RUN_LIMITS, Group, LocalPool, grouped
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, RanOutOfMemory
+from deepstack_harness.workers.outcomes import CallResult, EndKind, RaisedInWorker, WorkerEnd, end_of
 from deepstack_harness.workers.supervised import TAIL
 
 
@@ -44,8 +44,13 @@ def test_an_error_of_ours_in_a_thread_ends_the_run_with_that_error(monkeypatch: 
     ("end", "ending", "detail", "closed"),
     [
         (RaisedInWorker("KeyError", "builtins", "no", output="x"), "raised", "raised: KeyError: no", True),
-        (RanOutOfMemory("no room", output="x"), "out of memory", "out of memory: no room", False),
-        (Exited(3, output="x"), "crashed", "crashed: exited with 3", False),
+        (
+            WorkerEnd(EndKind.OUT_OF_MEMORY, ("no room",), output="x"),
+            "out of memory",
+            "out of memory: no room",
+            False,
+        ),
+        (end_of(3, output="x"), "crashed", "crashed: exited with 3", False),
     ],
 )
 def test_an_end_without_a_fact_is_no_verdict(
@@ -77,7 +82,7 @@ TOLD = {
     "Segfaults": "SIGSEGV: ended by SIGSEGV", "Hangs": "timeout: no answer within", "Eats": "out of memory: ",
     "Leaves": "exit: exited with 0", "Floods": "output flood: printed ",
 }  # fmt: skip
-SELECTION = "trace.str.contains('set 24') or trace.str.endswith('set 3; get 9; get 3')"
+SELECTION = ("trace=*set 24*", "trace=*set 3; get 9; get 3")
 LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
 OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 

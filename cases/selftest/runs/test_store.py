@@ -11,7 +11,10 @@ from typing import cast
 
 import msgspec
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import constants
 
 from cases.by_day import by_day
 from cases.selftest.catalogue.declared_packages import declare, forget
@@ -263,11 +266,27 @@ def test_parquet_has_the_same_and_is_a_history(tmp_path: Path) -> None:
         frame = pd.read_parquet(folder / "rows.parquet")
         assert list(frame["verdict"]) == list(read_run(folder).rows["verdict"])
         assert set(frame["run"]) == {started}
-    runs = list(read_dataset(str(tmp_path / "data")))
+    runs = list(read_dataset("mine", tmp_path / "data"))
     assert [run.started for run in runs] == starts
     for run in runs:
         ours = read_stored(tmp_path / "data" / "0")
         assert (run.rows, run.cases) == (ours.rows, ours.cases)
+
+
+def test_a_hub_dataset_that_was_fetched_before_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    dataset, commit = tmp_path / "datasets--mine--runs", "0" * 40
+    (dataset / "refs").mkdir(parents=True)
+    (dataset / "refs" / "main").write_text(commit)
+    for number, started in enumerate(("2026-01-02", "2026-01-01")):
+        folder = write(dataset / "snapshots" / commit / str(number), GOOD, started=started)
+        write_parquet(read_part(Files(folder)))
+    runs, _ = read_history("mine/runs")
+    assert [run.name for run in runs] == ["mine/runs 2026-01-01", "mine/runs 2026-01-02"]
+    assert runs[0].rows == runs[1].rows == read_stored(folder).rows
 
 
 def test_a_history_is_read_oldest_first_and_names_what_it_leaves_out(tmp_path: Path) -> None:
@@ -304,11 +323,11 @@ def two_cases(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("frame", "sentence"),
     [
-        (None, "is not a dataset of runs: "),
+        (None, r"is not a dataset of runs: it has no rows\*\.parquet"),
         (pd.DataFrame({"verdict": ["PASS"]}), "its rows have no column 'run'"),
         (
             pd.DataFrame({"run": ["1"], "schema_version": [2]}),
-            "does not hold what a run writes: Expected `str`, got `null`",
+            "does not hold what a run writes: Object missing required field",
         ),
         (pd.DataFrame({"run": ["1"], "schema_version": [99]}), "has schema_version 99"),
     ],
@@ -319,7 +338,7 @@ def test_a_dataset_of_something_else_is_no_history(
     if frame is not None:
         frame.to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(UsageError, match=sentence):
-        list(read_dataset(str(tmp_path)))
+        list(read_dataset("mine", tmp_path))
 
 
 def test_a_parquet_file_that_cannot_be_written_leaves_the_lines(two_cases: Path) -> None:
@@ -456,11 +475,12 @@ def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) 
     write_parquet(read_part(Files(later)))
     (tmp_path / "earlier").mkdir()
     for kind in ("rows", "cases"):  # as version 2 wrote them
-        columns = ["shape", "chances", "promise", "step", "call", "exception"]
-        frame = pd.read_parquet(later / f"{kind}.parquet").drop(columns=columns, errors="ignore")
-        frame = frame.assign(run="2026", schema_version=2)
-        frame.to_parquet(tmp_path / "earlier" / f"{kind}.parquet")
-    runs = list(read_dataset(str(tmp_path)))
+        columns = {"shape", "chances", "promise", "step", "call", "exception"}
+        lines = pq.read_table(later / f"{kind}.parquet").to_pylist()
+        fewer = [{name: line[name] for name in line.keys() - columns} for line in lines]
+        written = [{**line, "run": "2026", "schema_version": 2} for line in fewer]
+        pq.write_table(pa.Table.from_pylist(written), tmp_path / "earlier" / f"{kind}.parquet")
+    runs = list(read_dataset("mine", tmp_path))
     assert [len(run.rows) for run in runs] == [24, 24]
     assert [{row.shape for row in run.rows} for run in runs] == [{None}, {None, Shape.CLEARED}]
 

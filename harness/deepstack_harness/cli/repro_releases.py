@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.cli.arguments import options_in_use, whole
+from deepstack_harness.cli.versions import VersionLoop, engine_releases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
-from deepstack_harness.engines.known import named_package
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
     from deepstack_harness.cli.output import Output
-    from deepstack_harness.sources.source import KnownPackage
 
 
 def add_release_arguments(parser: ArgumentParser) -> None:
@@ -192,30 +191,26 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
             f"incident {incident.id} is not looked for in all classes of a release: leave --package out; "
             "'audit --source SOURCE' judges them by every rule"
         )
-    package = named_package(args.package)
-    if package is None:
-        raise UsageError(f"--package '{args.package}' is no engine whose releases can be read: try vllm")
-    chosen = choose_releases(listed_releases(package)[0], args.since, args.until)
-    if not chosen:
-        raise UsageError(f"{package.name} has no release from {args.since} to {args.until}")
+    package, chosen, _, _ = engine_releases(args.package, args.since, args.until)
     output.line(f"{plural(len(chosen), 'release')} of {package.title}, by incident {incident.id}", "bold")
+
+    def faults_of(version: Version) -> SourceFaults:
+        with output.progress(f"{package.name} {version}") as say:
+            return find_faults(f"{package.name}=={version}", say)
+
+    loop = VersionLoop(chosen, faults_of)
     seen: list[tuple[Version, SourceFaults | None]] = []
-    for version in chosen:
-        begun = time.perf_counter()
-        try:
-            with output.progress(f"{package.name} {version}") as say:
-                faults: SourceFaults | None = find_faults(f"{package.name}=={version}", say)
-        except (UsageError, MachineError) as error:
-            output.line(f"  {version!s:10} not looked at: {error}", "yellow")
-            seen.append((version, None))
-            continue
-        assert faults is not None
+    begun = time.perf_counter()
+    for version, faults in loop.each():
+        took, begun = time.perf_counter() - begun, time.perf_counter()
         seen.append((version, faults))
+        if faults is None:
+            output.line(f"  {version!s:10} not looked at: {loop.refused[version]}", "yellow")
+            continue
         for row in faults.judged:
             output.record(row)
         nothing = "none" if faults.judged else "unknown: no class could be judged"
         names = ", ".join(str(row.model_class) for row in faults.faulty) or nothing
-        took = time.perf_counter() - begun
         counts = f"{len(faults.judged)} judged, {len(faults.unjudged)} not, {took:.0f} s"
         output.line(f"  {version!s:10} {names}  ({counts})")
     for name, ranges in ranges_of_classes(seen).items():
@@ -228,40 +223,6 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
     if missing and not faulty:
         raise MachineError(f"nothing was judged in {', '.join(missing)}")
     return ExitCode.BROKEN if faulty else ExitCode.HOLDS
-
-
-def listed_releases(package: KnownPackage) -> tuple[list[Version], set[Version]]:
-    """Return every release on the index, and those of them that are yanked.
-
-    Raises `MachineError` where none can be seen.
-    """
-    # Not at the top: the clients for an index take longer to import than a local source to judge.
-    from deepstack_harness.sources.index import Index
-
-    index = Index(package)
-    return index.versions(), index.yanked()
-
-
-def choose_releases(versions: Iterable[Version], since: str | None, until: str | None) -> list[Version]:
-    """Return the final releases of a range, oldest first; `until` 0.33 takes 0.33.0 and 0.33.1 in.
-
-    Raises `UsageError` for what is no version.
-    """
-    first, last = _version("--since", since), _version("--until", until)
-    return sorted(
-        version
-        for version in set(versions)
-        if not version.is_prerelease
-        and (first is None or version >= first)
-        and (last is None or version <= last or version.release[: len(last.release)] == last.release)
-    )
-
-
-def _version(option: str, text: str | None) -> Version | None:
-    try:
-        return None if text is None else Version(text)
-    except InvalidVersion as error:
-        raise UsageError(f"{option} '{text}' is no version, such as 0.33.0") from error
 
 
 def ranges_of_classes(seen: Sequence[tuple[Version, SourceFaults | None]]) -> dict[str, list[str]]:

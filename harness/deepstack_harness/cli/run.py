@@ -38,10 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add what to play, on what, and where to write it."""
     parser.add_argument(
         "selection",
-        nargs="?",
-        metavar="SELECTION",
-        help="an expression over family, revision, caller, trace, arm, backend, guards, shapes, capture, "
-        "dtype, device, incident, such as \"family == 'qwen3_vl' and backend != 'inductor'\"",
+        nargs="*",
+        metavar="KEY=GLOB",
+        help="play the cases that fit all of these words, such as family=qwen3_vl backend!=inductor "
+        "'trace=*resize*'; words of one key are alternatives. Keys are family, revision, caller, trace, arm, "
+        "backend, guards, shapes, capture, dtype, device, incident",
     )
     parser.add_argument(
         "--tier", default="ci", metavar="T", help="ci (default) or nightly, which has all cases"
@@ -138,7 +139,7 @@ def _request(args: Namespace) -> RunRequest:
     limited = args.memory > 0 and all(device == "cpu" for device in devices)
     memory = int(args.memory * _GIB) if limited else None
     return RunRequest(
-        args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
+        tuple(args.selection), Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
         Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
         replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory), args.cheapest_first,
     )  # fmt: skip

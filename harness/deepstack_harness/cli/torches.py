@@ -10,12 +10,13 @@ import shlex
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.versions import VersionLoop, listed_releases
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.runs.environments import (
     TORCH,
@@ -28,7 +29,6 @@ from deepstack_harness.runs.environments import (
 )
 from deepstack_harness.text import one_line, plural
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited
 from deepstack_harness.workers.supervised import Command, run_command
 
 if TYPE_CHECKING:
@@ -50,49 +50,44 @@ def run_torches(args: Namespace, folder: Path, output: Output) -> ExitCode:
     not be played.  Raises `UsageError` for what names no torch.
     """
     runs: list[Path] = []
-    failed: list[str] = []
-    for target in _targets(args.torch):
-        try:
-            home = target if isinstance(target, TorchHome) else make_home(target, output.step)
-        except MachineError as error:
-            failed.append(f"torch {target}: {error}")
-            output.line(failed[-1], "red")
-            continue
+
+    def play(target: TorchHome | Version) -> None:
+        home = target if isinstance(target, TorchHome) else make_home(target, output.step)
         of_version = folder / _name(home, runs)
         output.line()
         output.line(f"torch {home.torch} ({home.python}) into {of_version}", "bold")
-        why = _play(args, home, of_version, output)
-        if why:
-            failed.append(f"torch {home.torch}: {why}")
-            output.line(failed[-1], "red")
         runs.append(of_version)
+        if why := _play(args, home, of_version, output):
+            raise MachineError(why)
+
+    loop = VersionLoop(_targets(args.torch), play)
+    for target, _ in loop.each():
+        if target in loop.refused:
+            output.line(f"torch {target}: {loop.refused[target]}", "red")
     good = _show(runs, output)
     if args.keep is not None:
         for gone in keep_newest(args.keep):
             output.line(f"removed {gone}")
     output.line()
-    for sentence in failed:
-        output.line(f"not played: {sentence}", "red")
-    output.verdict(f"{plural(len(runs), 'version')} in {folder}", good=good and not failed)
-    if failed:
+    for target, why in loop.refused.items():
+        output.line(f"not played: torch {target}: {why}", "red")
+    output.verdict(f"{plural(len(runs), 'version')} in {folder}", good=good and not loop.refused)
+    if loop.refused:
         return ExitCode.MACHINE
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _targets(texts: Sequence[str]) -> Iterator[TorchHome | Version]:
+def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
     """Return an interpreter or a release for each text; the index is asked once, and not for paths alone."""
     releases: list[Version] = []
     if not all(map(is_interpreter, texts)):
-        from deepstack_harness.sources.index import Index
-
-        index = Index(TORCH)
-        yanked = index.yanked()
-        releases = [each for each in index.versions() if each not in yanked]
+        listed, yanked = listed_releases(TORCH)
+        releases = [each for each in listed if each not in yanked]
     # All of them, before anything is made: a mistake in the last one must not cost the first ones.
     homes: list[TorchHome | Version] = []
     for text in texts:
         homes += [named_home(text)] if is_interpreter(text) else chosen_releases([text], releases)
-    return iter(list(dict.fromkeys(homes)))
+    return list(dict.fromkeys(homes))
 
 
 def _name(home: TorchHome, runs: Sequence[Path]) -> str:
@@ -126,7 +121,7 @@ def run_under(home: TorchHome, words: Sequence[str], stream: IO[bytes] | None = 
     """
     command = [str(home.python), "-m", "deepstack_harness", *words, *([] if stream else ["--quiet"])]
     end = run_command(Command(command, environment=home.environment, output=stream), _NO_LIMITS)
-    if isinstance(end, Exited) and end.status in (ExitCode.HOLDS, ExitCode.BROKEN):
+    if end.status in (ExitCode.HOLDS, ExitCode.BROKEN):
         return ""
     return f"{end.reason}{': ' if end.output else ''}{one_line(end.output)[-500:]}"
 
@@ -143,7 +138,7 @@ def _stdout() -> IO[bytes] | None:
 
 def _words(args: Namespace, folder: Path) -> list[str]:
     """Return the words of `run` for one version: those that were typed, less the versions."""
-    words = ["run", *([args.selection] if args.selection is not None else [])]
+    words = ["run", *args.selection]
     words += ["--tier", args.tier, "-n", str(args.workers), "--executor", args.executor, "--out", str(folder)]
     words += ["--case-seconds", f"{args.case_seconds:g}", "--memory", f"{args.memory:g}"]
     for option, values in (("--device", args.device or []), ("--buffer", args.buffer)):

@@ -56,6 +56,10 @@ class TorchHome:
     torch: str
     folder: Path | None = None
 
+    def __str__(self) -> str:
+        """Return the version of its torch."""
+        return self.torch
+
     @property
     def name(self) -> str:
         """The name of its run's folder: `torch-2.15.0`, and `torch-2.16.0.dev20261120+cpu` for a nightly."""

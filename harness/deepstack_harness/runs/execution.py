@@ -3,10 +3,13 @@
 The matrix is families x revisions x traces x arms x dtypes x devices.
 """
 
-import ast
+import fnmatch
+import glob
 import re
+import shlex
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,14 +27,14 @@ from deepstack_harness.runs.machine import environment, visible_gpus
 from deepstack_harness.runs.pools import RUN_LIMITS, Group, LocalPool, fingerprint, grouped, part_of
 from deepstack_harness.runs.records import About, Files, Planning, Shard
 from deepstack_harness.runs.store import RunWriter, now
-from deepstack_harness.text import first_line_of, shortened
+from deepstack_harness.text import shortened
 from deepstack_harness.workers.limits import Limits
 
 COLUMNS = (
     "family", "revision", "caller", "trace", "arm", "backend", "guards", "shapes", "capture",
     "dtype", "device", "incident",
 )  # fmt: skip
-"""Names that an expression can use."""
+"""Keys that a word of a selection can have."""
 
 _NIGHTLY_DTYPES = ("float32", "bfloat16", "float16")
 _OWN_FAMILY = "qwen3_vl"
@@ -76,70 +79,52 @@ def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
                 yield from plan_runs([run], run.revisions, Where(family, dtype, device))
 
 
-def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedCase]:
-    """Return the cases for which an expression over `COLUMNS` holds, in the syntax of `DataFrame.eval`.
+def select(cases: Sequence[PlannedCase], words: Sequence[str]) -> list[PlannedCase]:
+    """Return the cases that fit all words KEY=GLOB and KEY!=GLOB, where KEY is one of `COLUMNS`.
 
-    Raises `UsageError` for an expression that cannot be parsed, and for one that holds for no task.
+    Several KEY=GLOB of one key are alternatives.  Raises `UsageError` for another word, and where no case
+    fits.
     """
-    if selection is None:
-        return list(cases)
-    import pandas as pd  # of an extra: a run without a selection needs none
+    wanted: dict[str, list[_Fit]] = defaultdict(list)
+    unwanted: dict[str, list[_Fit]] = defaultdict(list)
+    for word in words:
+        term = _TERM.fullmatch(word)
+        if term is None or term["key"] not in COLUMNS:
+            raise UsageError(f"selection '{shortened(word, 200)}' {_why_refused(word, term)}; {_HELP}")
+        fits = unwanted if term["but"] else wanted
+        fits[term["key"]].append(re.compile(fnmatch.translate(term["glob"])).match)
 
-    frame = pd.DataFrame([_columns(planned) for planned in cases], columns=list(COLUMNS), dtype=object)
-    _check_syntax(selection)
-    try:
-        holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
-    except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
-        raise UsageError(f"selection '{selection}' cannot be read: {first_line_of(error)}; {_HELP}") from None
-    if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
-        raise UsageError(f"selection '{selection}' is not a condition; {_HELP}")
-    if not holds.any():
-        distinct = len({planned.id for planned in cases})
-        raise UsageError(f"selection '{selection}' matches none of the {distinct} cases; {_HELP}")
-    return [planned for planned, held in zip(cases, holds, strict=True) if held]
+    def is_chosen(planned: PlannedCase) -> bool:
+        values = dict(zip(COLUMNS, _columns(planned), strict=True))
+        return all(any(fit(values[key]) for fit in fits) for key, fits in wanted.items()) and not any(
+            fit(values[key]) for key, fits in unwanted.items() for fit in fits
+        )
 
-
-_ALLOWED = (
-    ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.UnaryOp, ast.Not, ast.Invert,
-    ast.Constant, ast.BinOp, ast.BitAnd, ast.BitOr, ast.Name, ast.Load, ast.List, ast.Tuple, ast.Call,
-    ast.keyword,
-)  # fmt: skip
-_METHODS = ("contains", "endswith", "fullmatch", "match", "startswith")
-_LONGEST = 10_000
+    chosen = [planned for planned in cases if is_chosen(planned)]
+    if not chosen:
+        distinct, quoted = len({planned.id for planned in cases}), shortened(shlex.join(words), 200)
+        raise UsageError(f"selection {quoted} matches none of the {distinct} cases; {_HELP}")
+    return chosen
 
 
-def _check_syntax(selection: str) -> None:
-    """Refuse an expression that could take for ever or reach anything but the columns.
-
-    `9**9**9` cannot be interrupted, and pandas evaluates methods of whatever an expression names.
-    """
-    if len(selection) > _LONGEST:
-        raise UsageError(f"a selection has up to {_LONGEST:,} characters, not {len(selection):,}; {_HELP}")
-    quoted = shortened(selection, 200)
-    try:
-        parts = list(ast.walk(ast.parse(selection.strip(), mode="eval")))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"selection '{quoted}' cannot be read: {first_line_of(error)}; {_HELP}") from None
-    for part in parts:
-        if not (isinstance(part, _ALLOWED) or _is_text_method(part)):
-            named = shortened(ast.unparse(part) or type(part).__name__, 200)
-            raise UsageError(
-                f"selection '{quoted}' cannot be read: it may compare columns and call "
-                f"{', '.join(_METHODS)} of COLUMN.str, but has '{named}'; {_HELP}"
-            )
+_Fit = Callable[[str], object]
+_TERM = re.compile(r"(?P<key>\w+)(?P<but>!?)=(?P<glob>(?!=).*)", re.DOTALL)
+_COMPARISON = re.compile(r"\s*(\w+)\s*(!?=)=?\s*(['\"])([^'\"]*)\3\s*")
+_HELP = (
+    f"write words KEY=GLOB or KEY!=GLOB, as in family=qwen3_vl 'arm=eager/*' backend!=inductor, where KEY is "
+    f"one of {', '.join(COLUMNS)}"
+)
 
 
-def _is_text_method(part: ast.AST) -> bool:
-    """Return True for `COLUMN.str` and `COLUMN.str.METHOD`."""
-    match part:
-        case ast.Attribute(ast.Attribute(ast.Name(), "str"), method):
-            return method in _METHODS
-        case ast.Attribute(ast.Name(), "str"):
-            return True
-    return False
-
-
-_HELP = f"""the columns are {", ".join(COLUMNS)}, as in "family == 'qwen3_vl' and backend != 'inductor'\""""
+def _why_refused(word: str, term: re.Match[str] | None) -> str:
+    """Return the reason for a word; for a plain expression of an earlier version, the words for it."""
+    if term is not None:
+        return f"has the unknown key '{shortened(term['key'], 50)}'"
+    parts = [_COMPARISON.fullmatch(part) for part in word.split(" and ")]
+    words = [f"{part[1]}{part[2]}{glob.escape(part[4])}" for part in parts if part]
+    if len(words) == len(parts):
+        return f"is an expression, which is no longer read: write {shortened(shlex.join(words), 300)}"
+    return "is no KEY=GLOB; expressions are no longer read"
 
 
 def _columns(planned: PlannedCase) -> tuple[str, ...]:
@@ -166,7 +151,7 @@ class Pool(Protocol):
 class RunRequest:
     """The cases that a run is to play, and how."""
 
-    selection: str | None = None
+    selection: tuple[str, ...] = ()
     tier: Tier = Tier.CI
     devices: tuple[str, ...] = ("cpu",)
     buffers: tuple[str, ...] = ()
@@ -241,7 +226,7 @@ def _too_wide(group: Group, gpus: int) -> bool:
 def _about_run(request: RunRequest, groups: Sequence[Group], shard_groups: Sequence[Group]) -> About:
     return About(
         harness=__version__, started=now(), finished=None, command=tuple(sys.argv),
-        selection=request.selection, tier=request.tier, environment=environment(),
+        selection=shlex.join(request.selection) or None, tier=request.tier, environment=environment(),
         shard=str(request.shard) if request.shard else None,
         planned=Planning(len(shard_groups), sum(len(group.cases) for group in shard_groups)),
         plan=fingerprint(groups),

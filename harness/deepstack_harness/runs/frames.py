@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +25,6 @@ from deepstack_harness.runs.records import CaseRecord, refuse_version
 from deepstack_harness.runs.store import RunPart, StoredRun, read_nights, read_stored
 
 if TYPE_CHECKING:
-    import datasets
     import pandas as pd
     from _typeshed import DataclassInstance
 
@@ -42,73 +41,46 @@ def has_datasets() -> bool:
 
 
 def write_parquet(part: RunPart) -> list[str]:
-    """Write rows and cases beside their JSON lines; return the names of the files."""
-    kinds = (("rows", Row, part.rows), ("cases", CaseRecord, part.cases))
-    with _without_progress_bars():
-        return [_write_table(part, name, kind, records) for name, kind, records in kinds]
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Switch the library's progress bars off, and afterwards to what they were."""
+    """Write rows and cases next to their JSON lines; return the names of the files."""
     import datasets
 
-    shown = datasets.is_progress_bar_enabled()
+    shown, names = datasets.is_progress_bar_enabled(), []
     datasets.disable_progress_bars()
     try:
-        yield
+        for name, kind, records in (("rows", Row, part.rows), ("cases", CaseRecord, part.cases)):
+            path = part.files.parquet(name)
+            # `asdict` has the defaults of fields that a record of an earlier harness was read without.
+            lines = [{RUN: part.about.started, **msgspec.to_builtins(asdict(record))} for record in records]
+            # The columns of the types, not of these lines: nights in which no case raised have the same ones.
+            features = datasets.Features(
+                {RUN: datasets.Value("string"), **_column(msgspec.inspect.type_info(kind))}
+            )
+            table = {column: [line[column] for line in lines] for column in features}
+            with replacing(path) as partial:
+                datasets.Dataset.from_dict(table, features=features).to_parquet(str(partial))
+            names.append(path.name)
+    except OSError as error:
+        raise MachineError(f"cannot write '{path}': {error}; the JSON lines beside it are whole") from None
     finally:
         if shown:
             datasets.enable_progress_bars()
+    return names
 
 
-def _write_table(part: RunPart, name: str, kind: type, records: Sequence[object]) -> str:
-    import datasets
-
-    path = part.files.parquet(name)
-    objects = [{RUN: part.about.started, **msgspec.to_builtins(record)} for record in records]
-    features = _features(kind)
-    # A record that an earlier harness wrote, and this one read to go on, lacks the fields that it had not.
-    columns = {name: [each.get(name) for each in objects] for name in features}
-    try:
-        with replacing(path) as partial:
-            datasets.Dataset.from_dict(columns, features=features).to_parquet(str(partial))
-    except OSError as error:
-        raise MachineError(f"cannot write '{path}': {error}; the JSON lines beside it are whole") from None
-    return path.name
-
-
-def _features(kind: type) -> datasets.Features:
-    """Return the columns of a table of records, the start of their run first."""
-    import datasets
-
-    return datasets.Features({RUN: datasets.Value("string"), **_columns(kind)})
-
-
-def _columns(kind: type) -> dict[str, Any]:
-    """Return the columns of a dataclass; every one may be null."""
-    described = msgspec.inspect.type_info(kind)
-    return {each.name: _feature(each.type) for each in described.fields}  # type: ignore[attr-defined]
-
-
-def _feature(kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401  # one of several classes of datasets
+def _column(kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401  # one of several classes of datasets
+    """Return the column for values of a type, that for a dataclass as a dict; every one may be null."""
     import datasets
 
     match kind:
         case msgspec.inspect.UnionType(types=types):
-            return _feature(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
-        case msgspec.inspect.DataclassType(cls=cls):
-            return _columns(cls)
+            return _column(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
+        case msgspec.inspect.DataclassType(fields=fields):
+            return {each.name: _column(each.type) for each in fields}
         case msgspec.inspect.VarTupleType(item_type=item):
-            return datasets.List(_feature(item))
-        case msgspec.inspect.BoolType():
-            return datasets.Value("bool")
-        case msgspec.inspect.IntType():
-            return datasets.Value("int64")
-        case msgspec.inspect.FloatType():
-            return datasets.Value("float64")
-        case _:
-            return datasets.Value("string")
+            return datasets.List(_column(item))
+    names = {msgspec.inspect.BoolType: "bool", msgspec.inspect.IntType: "int64"}
+    names[msgspec.inspect.FloatType] = "float64"
+    return datasets.Value(names.get(type(kind), "string"))
 
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -122,65 +94,51 @@ def read_history(source: str) -> tuple[list[StoredRun], list[str]]:
     folder = Path(source)
     if folder.is_dir():
         return read_nights(folder)
-    if _HUB_NAME.fullmatch(source) and not folder.exists():
-        return sorted(read_dataset(source), key=attrgetter("started")), []
-    raise UsageError(f"history '{source}' is neither a folder of runs nor a hub dataset OWNER/NAME")
-
-
-def read_dataset(name: str) -> Iterator[StoredRun]:
-    """Read the runs whose `rows*.parquet` and `cases*.parquet` a dataset has, in whatever folders."""
-    rows, cases = _dataset_records(name, "rows", Row), _dataset_records(name, "cases", CaseRecord)
-    for started in sorted(rows):
-        of_run, ended = rows[started], cases.get(started, [])
-        yield StoredRun(f"{name} {started}", tuple(of_run), tuple(ended), began=started)
-
-
-def _dataset_records(name: str, kind: str, type_: type[T]) -> dict[str, list[T]]:
-    """Return the records of each run, by its start."""
-    by_start: dict[str, list[T]] = {}
-    described, where = msgspec.inspect.type_info(type_), f"history '{name}'"
-    for line in _load_table(name, kind, type_):
-        record = _without_new_columns(line, described)
-        refuse_version(record.get("schema_version"), where)
-        try:
-            by_start.setdefault(record.pop(RUN), []).append(msgspec.convert(record, type_))
-        except msgspec.ValidationError as error:
-            raise UsageError(f"{where} does not hold what a run writes: {error}") from None
-    return by_start
-
-
-def _without_new_columns(value: Any, kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401  # JSON
-    """Leave out columns that an earlier version did not have, nested ones too: they are null in its files."""
-    if isinstance(kind, msgspec.inspect.UnionType):
-        kind = next(each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType))
-    match kind, value:
-        case msgspec.inspect.DataclassType(fields=fields), dict():
-            by_name = {field.name: field for field in fields}
-            return {
-                key: _without_new_columns(item, by_name[key].type) if key in by_name else item
-                for key, item in value.items()
-                if item is not None or key not in by_name or by_name[key].required
-            }
-        case msgspec.inspect.VarTupleType(item_type=item_type), list():
-            return [_without_new_columns(item, item_type) for item in value]
-    return value
-
-
-def _load_table(name: str, kind: str, type_: type) -> list[dict[str, Any]]:
-    import datasets
+    if not _HUB_NAME.fullmatch(source) or folder.exists():
+        raise UsageError(f"history '{source}' is neither a folder of runs nor a hub dataset OWNER/NAME")
+    from huggingface_hub import snapshot_download  # of `datasets`
 
     try:
-        loaded = datasets.load_dataset(
-            name, data_files=f"**/{kind}*.parquet", split="train", features=_features(type_)
+        local = snapshot_download(source, repo_type="dataset", allow_patterns="*.parquet")
+    except OSError as error:
+        raise MachineError(f"history '{source}' cannot be read from the hub: {error}") from None
+    return sorted(read_dataset(source, Path(local)), key=attrgetter("started")), []
+
+
+def read_dataset(name: str, folder: Path) -> Iterator[StoredRun]:
+    """Read the runs whose `rows*.parquet` and `cases*.parquet` lie in whatever folders of a dataset."""
+    rows, cases = (
+        _dataset_records(name, folder, "rows", Row),
+        _dataset_records(name, folder, "cases", CaseRecord),
+    )
+    for started in sorted(rows):
+        yield StoredRun(
+            f"{name} {started}", tuple(rows[started]), tuple(cases.get(started, [])), began=started
         )
-    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise MachineError(f"history '{name}' cannot be read from the hub: {error}") from None
+
+
+def _dataset_records(name: str, folder: Path, kind: str, type_: type[T]) -> dict[str, list[T]]:
+    """Return the records of each run, by its start."""
+    from pyarrow.parquet import read_table
+
+    by_start: dict[str, list[T]] = defaultdict(list)
+    where = f"history '{name}'"
+    try:
+        # Each file with its own columns: those of an earlier version lack some, which have a default.
+        tables = [read_table(path) for path in sorted(folder.rglob(f"{kind}*.parquet"))]
+        for record in (line for table in tables for line in table.to_pylist()):
+            started = record.pop(RUN)
+            refuse_version(record.get("schema_version"), where)
+            by_start[started].append(msgspec.convert(record, type_))
+    except KeyError:
+        raise UsageError(f"{where} is not a dataset of runs: its {kind} have no column '{RUN}'") from None
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where} does not hold what a run writes: {error}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"history '{name}' is not a dataset of runs: {error}") from None
-    table: list[dict[str, Any]] = loaded.to_list()
-    if any(line[RUN] is None for line in table):
-        raise UsageError(f"history '{name}' is not a dataset of runs: its {kind} have no column '{RUN}'")
-    return table
+        raise UsageError(f"{where} is not a dataset of runs: {error}") from None
+    if not by_start:
+        raise UsageError(f"{where} is not a dataset of runs: it has no {kind}*.parquet")
+    return by_start
 
 
 @dataclass(frozen=True)

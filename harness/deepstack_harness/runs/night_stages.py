@@ -194,7 +194,7 @@ def _report(request: NightRequest) -> Stage:
     )
 
 
-_GRAPHS = "incident in ['43602', 'replayed-clear', 'one-token-chunk']"
+_GRAPHS = ("incident=43602", "incident=replayed-clear", "incident=one-token-chunk")
 _GPU_CASES = (
     "cases/selftest/compile/test_captured.py",
     "cases/selftest/compile/torch_compat/test_modes.py",
@@ -241,7 +241,6 @@ class _GpuStages:
                 150,
                 share=3,
                 least=30,
-                needs=("pandas",),
                 about="three incidents under recorded graphs, in each capture mode",
             ),
             self._matrix(_GRAPHS, "ci", "cpu", folder),
@@ -253,7 +252,7 @@ class _GpuStages:
         yield from self._cases("watch", (_WATCH_CASES,), 1, seconds=60, share=1)
         yield from self._cases("streams", ("cases/test_real_streams.py",), 1, seconds=90, share=1.5)
         yield self._payload()
-        selection, out = "arm.str.endswith('/tp2')", folder / "ranks"
+        selection, out = ["arm=*/tp2"], folder / "ranks"
         ranks = self._matrix(selection, "nightly", "cuda", out)
         yield self._stage(
             Stage(
@@ -261,7 +260,6 @@ class _GpuStages:
                 ranks,
                 90,
                 least=20,
-                needs=("pandas",),
                 least_gpus=2,
                 about="two ranks of tensor parallelism that meet by NCCL",
             ),
@@ -288,10 +286,10 @@ class _GpuStages:
             on_gpu, command=rehearsal, seconds=seconds, least_gpus=1, rehearses=f"rehearsed: {shows}"
         )
 
-    def _matrix(self, selection: str, tier: str, device: str, out: Path) -> tuple[str, ...]:
+    def _matrix(self, selection: Sequence[str], tier: str, device: str, out: Path) -> tuple[str, ...]:
         return _harness_command(
-            "run", selection, "--tier", tier, "--device", device, "--cheapest-first", "--case-seconds", "100",
-            "-n", str(self.request.workers), *_into(self.request, out),
+            "run", *selection, "--tier", tier, "--device", device, "--cheapest-first",
+            "--case-seconds", "100", "-n", str(self.request.workers), *_into(self.request, out),
         )  # fmt: skip
 
     def _cases(

@@ -96,13 +96,10 @@ def _cause_lines(causes: Sequence[Sequence[ChangeCause]]) -> Iterator[VersionLin
         cells.items(), key=lambda each: (order.index(each[0][0]), -max(each[1].values()), each[0][1])
     ):
         texts = (
-            plural(counts[column], "case") if column in counts else NOTHING for column in _columns(causes)
+            plural(counts[column], "case") if column in counts else NOTHING
+            for column in range(1, len(causes) + 1)
         )
         yield VersionLine(kind, title, ("", *texts), kind)
-
-
-def _columns(causes: Sequence[object]) -> range:
-    return range(1, len(causes) + 1)
 
 
 def _arm_lines(runs: Sequence[StoredRun], common: set[str]) -> Iterator[VersionLine]:

@@ -322,7 +322,7 @@ def test_figures_have_no_more_digits_than_matter(value: float | None, text: str)
 def test_the_command_of_a_run_stands_on_the_page_as_it_was_typed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", found=planned()[:2])
     record = json.loads((run / "run.json").read_text())
-    record["command"] = ["deepstack-harness", "run", "incident == '43602'"]
+    record["command"] = ["deepstack-harness", "run", "incident=43602"]
     record["environment"]["device"] = ["NVIDIA H200", "NVIDIA H200"]
     (run / "run.json").write_text(json.dumps(record))
     page = html.unescape(render_page(load_run(run)))

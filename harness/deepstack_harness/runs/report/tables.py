@@ -5,7 +5,7 @@ incident has its cases by subject: what each was expected to break, and what it 
 families or sources against the rules, and the worst verdict in each cell.
 """
 
-import json
+import glob
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -295,14 +295,12 @@ def rerun_command(case: CaseRecord) -> str:
     if case.family.partition(":")[0] not in FAMILIES or case.buffer.kind not in _PLAYED_BY_RUN:
         return ""  # a test's
     own = ["--buffer", case.buffer.name] if case.buffer.kind is BufferKind.USER else []
-    words = ["run", *own, "--tier", "nightly", "--device", case.device, selection_of(case)]
+    words = ["run", *own, "--tier", "nightly", "--device", case.device, *selection_of(case)]
     return f"python -m deepstack_harness {shlex.join(words)}"
 
 
-def selection_of(case: CaseRecord) -> str:
-    """Return the expression that `run` takes as its SELECTION."""
+def selection_of(case: CaseRecord) -> list[str]:
+    """Return the words KEY=GLOB by which `run` selects this case."""
     _, caller = parse_subject(case.subject)
     values = (case.family, case.buffer.name, caller, case.trace, case.arm, case.dtype)
-    return " and ".join(
-        f"{column} == {json.dumps(value)}" for column, value in zip(_SELECTED, values, strict=True)
-    )
+    return [f"{key}={glob.escape(value)}" for key, value in zip(_SELECTED, values, strict=True)]
