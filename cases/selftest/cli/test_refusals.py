@@ -259,7 +259,7 @@ def test_the_largest_counts_are_read() -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "family=" + "(" * 5000, "1" * 6000, "\x00", "\ud800",
+        "family=" + "(" * 5000, "\x00", "\ud800",
         "family=" + "*a" * 2000 + "b", "family=" + "[" * 3000,
         "family == 'x' and " * 3000 + "family == 'y'", "family == '" + "*" * 5000 + "'",
     ],
