@@ -28,7 +28,7 @@ from deepstack_harness.models.family import parse_device
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 REPETITIONS = 1000
 SECONDS = 120.0
@@ -58,7 +58,7 @@ def observe_on_gpu(
     Raises `NotMeasured` where the worker raised an exception: then nothing is known of the variant.
     """
     arguments = {"variant": variant, "source": source, "device": device, "repetitions": repetitions}
-    with WarmWorker(Limits(call_s=timeout_s)) as worker:
+    with Worker(Limits(call_s=timeout_s)) as worker:
         result = worker.call(Remote(target, OnDevice), arguments)
     match result:
         case Answered(value=on_device):

@@ -7,7 +7,7 @@ from cases.selftest.fuzz.hunting import Until, hunted, target
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.fuzz.hunt import Hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
-from deepstack_harness.fuzz.strategies import engine_traces, traces
+from deepstack_harness.fuzz.strategies import engine_traces, lifecycles
 
 RELEASED = {
     "original": {"R3", "R4", "R5", "R8"},
@@ -47,7 +47,7 @@ def reference() -> Hunt:
 
 
 # Each is the shortest sequence of an incident (fixtures/incidents.toml); the pairs are those of crashes.
-@given(traces(capacity=16))
+@given(lifecycles())
 @example(Trace.parse("cap 16: profile 16; set 16; forward 16"))
 @example(Trace.parse("cap 16: set 9; get 16; clear 16; get 16"))
 @example(Trace.parse("cap 16: set 11; forward 16; set 14; forward 16"))

@@ -12,7 +12,7 @@ import pytest
 from cases.played import Played, play_judged
 from cases.shallow import shallow
 from deepstack_harness.catalogue.geometry3k import load_workload
-from deepstack_harness.catalogue.workload import serve, to_trace, unpadded
+from deepstack_harness.catalogue.workload import serve, to_trace
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
@@ -90,7 +90,7 @@ def traffic() -> Trace:
     """Geometry3K's, of 8 requests, two at a time in steps of up to 128 tokens: text and images take turns."""
     steps = serve(load_workload()[:8], budget=128, slots=2)
     assert sum(one.visual != other.visual for one, other in pairwise(steps)) > 10
-    return to_trace(steps, capacity=128, pad=unpadded)
+    return to_trace(steps, capacity=128)
 
 
 @ON_EAGER

@@ -5,7 +5,7 @@ import pytest
 from deepstack_harness.catalogue.geometry3k import load_workload
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_workload
-from deepstack_harness.catalogue.workload import serve, to_trace, unpadded
+from deepstack_harness.catalogue.workload import serve, to_trace
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.outputs import Evaluation, evaluate
@@ -17,7 +17,7 @@ REQUESTS = 80
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return to_trace(serve(load_workload()[:REQUESTS]), pad=unpadded)
+    return to_trace(serve(load_workload()[:REQUESTS]))
 
 
 def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:

@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import io
 import json
-import os
 import pkgutil
 import re
 import runpy
@@ -156,9 +155,9 @@ def right_buffers() -> Iterator[Row]:
     """Yield the proofs of right buffers that `selftest` plays only when it is given no name."""
     from deepstack_harness.catalogue.buffers import ALL_MUTANTS
     from deepstack_harness.cli.selftest import record_of
-    from deepstack_harness.files import hypothesis_storage
+    from deepstack_harness.files import store_hypothesis_in_cache
 
-    os.environ.update(hypothesis_storage())  # read when Hypothesis is imported
+    store_hypothesis_in_cache()  # read when Hypothesis is imported
     from deepstack_harness.fuzz.selftest import prove
     from deepstack_harness.fuzz.trials import trials_for
 

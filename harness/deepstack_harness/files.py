@@ -114,13 +114,12 @@ def cache() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("deepstack-harness"))
 
 
-def hypothesis_storage() -> dict[str, str]:
-    """Return the environment in which hypothesis keeps its files in our cache.
+def store_hypothesis_in_cache() -> None:
+    """Let hypothesis here and in worker processes write to our cache, unless the caller has chosen a folder.
 
-    By default hypothesis writes to the current directory.  A setting of the caller is left as it is.
+    By default it writes to the current directory.
     """
-    name = "HYPOTHESIS_STORAGE_DIRECTORY"
-    return {} if name in os.environ else {name: str(cache() / "hypothesis")}
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache() / "hypothesis"))
 
 
 T = TypeVar("T")

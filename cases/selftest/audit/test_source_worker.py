@@ -34,7 +34,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.play.case_worker import CaseWorker, SourceClass
-from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, Signalled
+from deepstack_harness.workers.outcomes import CallResult, RaisedInWorker, end_of
 from deepstack_harness.workers.profiles import CONTRACT_LIMITS
 
 MODULE = "cases.selftest.audit.forging"
@@ -94,7 +94,7 @@ def test_an_audit_of_such_a_source_is_no_verdict(tmp_path: Path, capsys: pytest.
     assert "Not judged: R1, R2, R3" in shown.splitlines()[-1]
 
 
-CRASH = Signalled(phase="decoder", number=11)
+CRASH = end_of(-11, phase="decoder")
 SENTENCE = "ended by SIGSEGV in decoder"
 
 
@@ -109,7 +109,7 @@ def test_a_class_whose_definition_ends_the_worker_is_not_judged(tmp_path: Path) 
 
 
 def test_a_splitter_that_ends_the_worker_breaks_r9_and_is_given_up(tmp_path: Path) -> None:
-    with InProcessWorker(str(write(tmp_path, megatron_files())), "split", Exited(status=3)) as worker:
+    with InProcessWorker(str(write(tmp_path, megatron_files())), "split", end_of(3)) as worker:
         (found,) = worker.classes()
         (row,) = judge_class(found, worker).rows
     assert (row.rule, row.verdict, row.unit) == (Rule.R9, Verdict.FAIL, "calls")

@@ -1,10 +1,10 @@
 """What is planned (budgets, order, a user's own trace or arm), and the traces of `check`."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
+from cases.selftest.models.checking import broken_in
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS, buffer_named
 from deepstack_harness.catalogue.incidents import Incident, catalogue, find
 from deepstack_harness.catalogue.plans import (
@@ -12,18 +12,13 @@ from deepstack_harness.catalogue.plans import (
     check_traces,
     graph_budget,
     narrow,
-    plan_check,
     plan_incident,
     plan_source,
     plan_workload,
 )
-from deepstack_harness.catalogue.traces import thorough_traces
 from deepstack_harness.contract.arm import ArmSpec, Backend
-from deepstack_harness.contract.case import Compare, live_buffer, source_buffer
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.case import Compare, Regime, source_buffer
 from deepstack_harness.contract.trace import Op, Trace
-from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 
 WHERE = Where("qwen3_vl")
 
@@ -119,11 +114,6 @@ def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:
     }
 
 
-@pytest.fixture(scope="module")
-def thorough() -> list[Trace]:
-    return [Trace.parse(text) for text in thorough_traces()]
-
-
 def test_the_sample_is_small() -> None:
     """Its size stands for its time: 104 traces took 2.6 s of processor time, half of it the first capture."""
     sample = [Trace.parse(text) for text in check_traces()]
@@ -140,65 +130,8 @@ def test_the_sample_is_small() -> None:
     assert sum(elements) <= 9_000_000
 
 
-def test_the_thorough_part_is_the_same_at_every_run() -> None:
-    played = thorough_traces()
-    thorough_traces.cache_clear()
-    assert thorough_traces() == played
-    assert not set(played) & set(check_traces())
-
-
-def test_the_thorough_part_has_real_sizes_all_sizes_and_long_histories(thorough: list[Trace]) -> None:
-    real = [trace for trace in thorough if trace.capacity == 8192]
-    assert any((trace.hidden or 0) >= 2048 and trace.dtype == "bfloat16" for trace in real)
-    assert any(trace.replays for trace in real)
-    assert {1, 2, 13, 15, 16, 17, 128} <= {trace.capacity for trace in thorough}
-    assert {1, 2, 4} <= {trace.levels for trace in thorough}
-    assert {1, 2, 127} <= {trace.hidden for trace in thorough}
-    assert {(trace.mode, trace.replays) for trace in thorough} >= {
-        (mode, replays) for mode in (None, "inference") for replays in (True, False)
-    }
-    long = [trace for trace in thorough if len(trace.steps) >= 200]
-    assert len([trace for trace in long if trace.replays]) >= 12
-    assert len([trace for trace in long if not trace.replays]) >= 24
-    assert {step.fail for trace in thorough for step in trace} >= {None, *range(1, 9)}
-
-
-def test_the_thorough_part_makes_the_calls_that_are_legal(thorough: list[Trace]) -> None:
-    """A trace that asks for more than the contract promises would refuse right buffers."""
-    for trace in thorough:
-        seen = [step.op for step in trace]
-        if Op.CAPTURE in seen:  # all sizes up front, with nothing set
-            assert re.fullmatch("c+[^c]*", "".join("c" if op is Op.CAPTURE else "-" for op in seen))
-
-
-def broken(name: str, traces: tuple[str, ...]) -> set[Rule]:
-    buffer = live_buffer(name)
-    cases = judge_in_process(plan_check(Where("qwen3_vl"), buffer, traces), {buffer: buffer_named(name)})
-    bad = {Verdict.FAIL, Verdict.ERROR}
-    return {judgement.rule for case in cases for judgement in case.judgements if judgement.verdict in bad}
-
-
 @pytest.mark.slow  # 1 s each
 @pytest.mark.parametrize("name", ALL_MUTANTS)
 def test_the_sample_has_the_power_of_all_traces(name: str) -> None:
-    assert ALL_MUTANTS[name].rule in broken(name, check_traces())
-
-
-@pytest.mark.slow  # 15 s each
-@pytest.mark.parametrize("name", ["reference", "reserve", "one_tensor", "clears_by_parts"])
-def test_right_buffers_keep_everything(name: str) -> None:
-    assert broken(name, thorough_traces()) == set()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lazy", "row_by_row", "masked"])
-def test_right_buffers_of_live_use_keep_everything_live(name: str, thorough: list[Trace]) -> None:
-    live = tuple(str(trace) for trace in thorough if not trace.replays)
-    assert broken(name, live) == set()
-
-
-@pytest.mark.slow  # 8 s
-def test_a_short_part_of_it_on_the_reference() -> None:
-    short = tuple(text for text in thorough_traces() if text.count(";") < 18 and "8192" not in text)
-    assert len(short) > 20
-    assert broken("reference", short) == set()
+    rule, make = ALL_MUTANTS[name].rule, buffer_named(name)
+    assert any(rule in broken_in(make, regime, until=rule) for regime in Regime)

@@ -21,7 +21,7 @@ from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.runs import machine
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.profiles import NO_SANDBOX
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 Patch = pytest.MonkeyPatch
 
@@ -316,7 +316,7 @@ def test_who_waited_long_is_told_to_wait_longer() -> None:
 
 def test_a_sandbox_that_gives_no_answer_is_not_called_broken(monkeypatch: Patch) -> None:
     monkeypatch.setattr(doctor, "_ATTEMPTS", f"{MISBEHAVING}:hang_always")
-    monkeypatch.setattr(doctor, "WarmWorker", partial(WarmWorker, Limits(call_s=0.5)))
+    monkeypatch.setattr(doctor, "Worker", partial(Worker, Limits(call_s=0.5)))
     whole, parts = sandbox_found()
     assert whole is None
     assert ALWAYS["hang_always"] in parts

@@ -27,7 +27,7 @@ from deepstack_harness.engines.bind import DrivenClass
 from deepstack_harness.engines.classes import define_class
 from deepstack_harness.engines.known import cuts_of, engine_of, open_source
 from deepstack_harness.errors import ExitCode, MachineError
-from deepstack_harness.play.work import observe_split
+from deepstack_harness.play.source_work import observe_split
 
 R9 = Rule.R9
 OFTEN_EQUAL = SPLIT_FILE.replace(

@@ -11,13 +11,13 @@ from cases.selftest.play.playing import broken, judge
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation, Raised, StepFacts
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import OutOfMemory, UsageError
 from deepstack_harness.fuzz.faults import Fault, Finding, Progress, Watch, fault_of_judgement
-from deepstack_harness.fuzz.hunt import Hunt, _Search, hunt, simplifications, simplify
-from deepstack_harness.fuzz.lifecycles import lifecycles
+from deepstack_harness.fuzz.hunt import Hunt, _Search, hunt, simpler_traces
 from deepstack_harness.fuzz.player import Death, FindingKind, InProcessPlayer
+from deepstack_harness.fuzz.strategies import lifecycles
 from deepstack_harness.play import work
 from deepstack_harness.play.model import Model
 
@@ -106,7 +106,7 @@ def test_no_trace_is_drawn_behind_the_end() -> None:
         return trace
 
     going = Hunt(target("reference"), InProcessPlayer(), watch=_AtOnce())
-    going.search(lifecycles(going.target).map(noted), 100)
+    going.search(lifecycles().map(noted), 100)
     assert (going.progress.examples, len(drawn)) == (1, 2)
 
 
@@ -129,7 +129,7 @@ class _AtOnce(Watch):
 def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)
-    again.search(lifecycles(buffer), 60)
+    again.search(lifecycles(), 60)
     known = {(one.name, one.shape) for one in found}
     assert not {(one.name, one.shape) for one in again.findings} & known
 
@@ -283,7 +283,7 @@ def test_runs_of_a_compiled_decoder_are_not_left_out_of_a_trace(arm: str, left: 
     going = Replays(arm, wanted)
     search = _Search(going, 9)
     search._wanted = wanted
-    assert str(search._without_needless_steps(wanted).trace) == left
+    assert str(search.simplest(wanted).trace) == left
 
 
 def test_a_trace_is_not_shrunk_when_no_play_is_left() -> None:
@@ -320,27 +320,45 @@ TRACE = Trace.parse(
 )
 
 
-def test_each_setting_and_option_can_be_left_out() -> None:
-    simpler = [str(simplify(TRACE, change)) for change in simplifications(TRACE)]
-    assert [text.partition(":")[0] for text in simpler[:4]] == [
+def test_each_step_setting_and_option_can_be_left_out() -> None:
+    simpler = [str(trace) for trace in simpler_traces(TRACE)]
+    assert [len(Trace.parse(text).steps) for text in simpler[:3]] == [3, 3, 3]
+    assert [text.partition("; ")[0].partition(": ")[2][:5] for text in simpler[:3]] == [
+        "set 2",
+        "set 2",
+        "get 2",
+    ]
+    assert [text.partition(":")[0] for text in simpler[3:7]] == [
         "cap 4 dtype float16 mode inference buffers 2",
         "cap 4 levels 2 mode inference buffers 2",
         "cap 4 levels 2 dtype float16 buffers 2",
         "cap 4 levels 2 dtype float16 mode inference",
     ]
-    assert "on=b" not in simpler[3]
-    left_out = {str(TRACE).count("=") - text.count("=") for text in simpler[4:]}
-    assert len(simpler) == 10
+    assert "on=b" not in simpler[6]
+    left_out = {str(TRACE).count("=") - text.count("=") for text in simpler[7:]}
+    assert len(simpler) == 13
     assert left_out == {0, 1}  # grad has no value
 
 
-def test_a_trace_that_has_nothing_unusual_stays() -> None:
-    assert [*simplifications(Trace.parse("cap 4: set 2; get 2 times=12"))] == []
+@pytest.mark.parametrize("trace", ["cap 4: get 2 times=12", "cap 4 buffers 2: get 2 on=b", "cap 4: get 2"])
+def test_the_last_step_and_a_buffer_that_is_all_there_is_stay(trace: str) -> None:
+    last = Trace.parse(trace).steps[-1]
+    assert all(simpler.steps[-1] == last for simpler in simpler_traces(Trace.parse(trace)))
+    assert [*simpler_traces(Trace.parse(trace), {Op.GET})] == []
 
 
-def test_a_step_that_was_cut_off_and_a_buffer_that_is_all_there_is_stay() -> None:
-    assert simplify(Trace.parse("cap 4: set 2 grad"), (1, "grad")) is None
-    assert simplify(Trace.parse("cap 4 buffers 2: get 2 on=b"), (None, "buffers")) is None
+def test_what_became_needless_by_a_later_step_is_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second set can be left out when the first one is gone, but is tried before it."""
+    wanted = fault(Rule.R2, "cap 4: set 1; set 2; get 4")
+    going = Replays("eager", wanted)
+    search = _Search(going, 9)
+    search._wanted = wanted
+
+    def replay(trace: Trace, *, new_session: bool) -> tuple[list[Fault], bool]:
+        return [replace(wanted, trace=trace)] * (str(trace) != "cap 4: set 1; get 4"), new_session
+
+    monkeypatch.setattr(going, "replay", replay)
+    assert str(search.simplest(wanted).trace) == "cap 4: get 4"
 
 
 @pytest.mark.slow  # 13 s

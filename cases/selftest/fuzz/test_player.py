@@ -16,14 +16,7 @@ from deepstack_harness.fuzz import player as player_module
 from deepstack_harness.fuzz.faults import Target
 from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import Death, FindingKind, InProcessPlayer, WorkerPlayer
-from deepstack_harness.workers.outcomes import (
-    CallResult,
-    Exited,
-    RaisedInWorker,
-    Stopped,
-    TimedOut,
-    WorkerEnd,
-)
+from deepstack_harness.workers.outcomes import CallResult, EndKind, RaisedInWorker, WorkerEnd, end_of
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +84,8 @@ def test_a_constructor_that_raises_is_a_finding() -> None:
 @pytest.mark.parametrize(
     ("end", "kind"),
     [
-        (Exited(1, facts=(1, 2), phase="any words"), FindingKind.CRASH),
-        (TimedOut(3.0, facts=(1, 2)), FindingKind.HANG),
+        (end_of(1, facts=(1, 2), phase="any words"), FindingKind.CRASH),
+        (WorkerEnd(EndKind.TIMED_OUT, (3.0,), facts=(1, 2)), FindingKind.HANG),
     ],
 )
 def test_the_step_of_a_death_is_the_last_one_that_was_announced(
@@ -103,7 +96,7 @@ def test_the_step_of_a_death_is_the_last_one_that_was_announced(
 
 def played(end: CallResult, monkeypatch: pytest.MonkeyPatch) -> Observation | Death:
     worker = SimpleNamespace(launch=lambda: None, call=lambda *_, **__: end)
-    monkeypatch.setattr(player_module, "WarmWorker", lambda *_, **__: worker)
+    monkeypatch.setattr(player_module, "Worker", lambda *_, **__: worker)
     case = Target(user_buffer(misbehaving("Segfaults", "resize"))).case(Trace.parse("cap 4: get 4"), 1)
     return WorkerPlayer().play(case, new_session=True)
 
@@ -112,14 +105,18 @@ def played(end: CallResult, monkeypatch: pytest.MonkeyPatch) -> Observation | De
     ("end", "kind", "said"),
     [
         (RaisedInWorker("UsageError", "deepstack_harness.errors", "no", exit_code=2), UsageError, "^no$"),
-        (Stopped(phase="step 2 'get 4'"), MachineError, "^ended by the process that started it in step 2"),
         (
-            Exited(1, phase="set-up", output="no room\n"),
+            WorkerEnd(EndKind.STOPPED, phase="step 2 'get 4'"),
+            MachineError,
+            "^ended by the process that started it in step 2",
+        ),
+        (
+            end_of(1, phase="set-up", output="no room\n"),
             HarnessError,
             "^the worker ended outside a step: exited with 1 in set-up; it printed: no room$",
         ),
-        (Exited(1), HarnessError, "exited with 1; it printed: nothing$"),
-        (Exited(1, phase="step 2 'get 4'"), HarnessError, "outside a step: exited with 1 in step 2"),
+        (end_of(1), HarnessError, "exited with 1; it printed: nothing$"),
+        (end_of(1, phase="step 2 'get 4'"), HarnessError, "outside a step: exited with 1 in step 2"),
     ],
 )
 def test_an_end_that_is_no_death_in_a_step_is_raised(

@@ -157,7 +157,7 @@ def test_a_worker_that_raises_proves_nothing_and_goes_on() -> None:
 def test_a_worker_that_ends_outside_a_step_proves_nothing_and_is_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(player, "BIND", replace(BIND, target=f"{MISBEHAVING}:bind_shared_work"))
+    monkeypatch.setattr(player, "BIND", replace(BIND, target=f"{MISBEHAVING}:bind_shared"))
     if name == "hang_always":
         monkeypatch.setattr(player, "_BINDING_S", 0.5)
     found = list(prove([trial_of(name)] * 3, workers=1))
@@ -169,7 +169,7 @@ def test_a_selftest_that_is_given_up_ends_its_workers(
     witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ctrl-C does: all trials but the first one hang."""
-    monkeypatch.setattr(player, "BIND", replace(BIND, target=f"{MISBEHAVING}:bind_shared_work"))
+    monkeypatch.setattr(player, "BIND", replace(BIND, target=f"{MISBEHAVING}:bind_shared"))
     proofs = prove([trial_of("echo"), *[trial_of(witness.path)] * 3], workers=2)
     next(proofs)
     witness.line()

@@ -36,8 +36,8 @@ from deepstack_harness.models.layers import (
 from deepstack_harness.models.qwen3_omni_moe_thinker import Router
 from deepstack_harness.models.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, Signalled
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
+from deepstack_harness.workers.worker import Worker
 
 SECTIONS = (6, 5, 5)
 
@@ -152,12 +152,12 @@ def test_sdpa_runs_no_fused_kernel(dtype: torch.dtype) -> None:
 def test_the_fused_kernel_still_ends_a_process_at_0_tokens() -> None:
     # If this fails, torch was mended: then `sdpa` need not ask for the plain kernel on that torch.
     target = "cases.selftest.models.checking:attend"
-    with WarmWorker(Limits(call_s=120)) as worker:
+    with Worker(Limits(call_s=120)) as worker:
         single, none = (worker.call(target, {"tokens": tokens}) for tokens in (1, 0))
     assert isinstance(single, Answered), single
     assert single.value == [1, 4, 1, 32]
-    assert isinstance(none, Signalled), none
-    assert none.name == "SIGFPE"
+    assert is_end(none, EndKind.SIGNALLED), none
+    assert none.reason == "ended by SIGFPE"
 
 
 def test_positions_are_those_of_transformers() -> None:

@@ -33,7 +33,15 @@ from deepstack_harness.play.case_worker import (
 )
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, RanOutOfMemory, Signalled
+from deepstack_harness.workers.outcomes import (
+    Answered,
+    CallResult,
+    EndKind,
+    RaisedInWorker,
+    WorkerEnd,
+    end_of,
+    is_end,
+)
 from deepstack_harness.workers.profiles import InForce
 
 LIMITS = Limits(start_s=300.0, call_s=None, step_s=3.0)
@@ -119,10 +127,10 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("trace", "end", "said"),
     [
-        ("set 8", Signalled(9, facts=(BEGUN, SET), phase="the end"), "ended by SIGKILL in the end"),
+        ("set 8", end_of(-9, facts=(BEGUN, SET), phase="the end"), "ended by SIGKILL in the end"),
         (
             "set 8; get 8",
-            Signalled(9, facts=(BEGUN, SET), phase="the decoder"),
+            end_of(-9, facts=(BEGUN, SET), phase="the decoder"),
             "the process ended by SIGKILL in step 2 'get 8'",
         ),
         (
@@ -132,7 +140,7 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
         ),
         (
             "set 8; get 8",
-            RanOutOfMemory("no memory", facts=(BEGUN, SET), phase="get"),
+            WorkerEnd(EndKind.OUT_OF_MEMORY, ("no memory",), facts=(BEGUN, SET), phase="get"),
             "the process no memory in step 2 'get 8'",
         ),
     ],
@@ -143,7 +151,7 @@ def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: Ca
     assert (seen.ended, seen.steps[0]) == (said, StepFacts("set 8", 16))
     assert [str(step) for step in case.trace] == [one.step for one in seen.steps]
     raised = Raised("out of memory", "no memory", "get", "", ends=True)
-    expected = [(None, raised)] if isinstance(end, RanOutOfMemory) else [(said, None)]
+    expected = [(None, raised)] if is_end(end, EndKind.OUT_OF_MEMORY) else [(said, None)]
     assert [(one.unavailable, one.raised) for one in seen.steps[1:]] == expected[: len(seen.steps) - 1]
 
 
@@ -253,6 +261,6 @@ def test_what_the_sandbox_refuses_is_said_with_the_option_that_turns_it_off(
 ) -> None:
     refused = RaisedInWorker("UsageError", "deepstack_harness.errors", "PermissionError: no", exit_code=2)
     worker = SimpleNamespace(call=lambda *_: refused, in_force=in_force)
-    monkeypatch.setattr(case_worker, "WarmWorker", lambda *_, **__: nullcontext(worker))
+    monkeypatch.setattr(case_worker, "Worker", lambda *_, **__: nullcontext(worker))
     with pytest.raises(UsageError, match=said):
         check_buffers(["mine:Buffer"])

@@ -21,7 +21,7 @@ from deepstack_harness.play import observe
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import SharedSession
 from deepstack_harness.play.player import CasePlayer
-from deepstack_harness.play.work import observe_split
+from deepstack_harness.play.source_work import observe_split
 
 TRACE = "cap 4: set 2; get 2; get 3"
 COMPILED = ArmSpec.parse("eager/drop_all")

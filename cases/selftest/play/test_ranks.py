@@ -26,11 +26,10 @@ from deepstack_harness.play.ranks import RankPool, RanksLost, _call_all, _observ
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Exited,
+    EndKind,
     RaisedInWorker,
-    Signalled,
-    Stopped,
     WorkerEnd,
+    end_of,
 )
 from deepstack_harness.workers.worker import Worker
 
@@ -157,12 +156,12 @@ def test_the_rank_at_fault_is_not_one_that_waited(kinds: tuple[str, str], at_fau
 
 
 def test_a_rank_that_was_stopped_for_another_is_not_at_fault() -> None:
-    ends: list[CallResult] = [Stopped(), Signalled(11, output="last words"), Answered(None)]
+    ends: list[CallResult] = [WorkerEnd(EndKind.STOPPED), end_of(-11, output="last words"), Answered(None)]
     with pytest.raises(RanksLost, match="^ended by SIGSEGV$") as lost:
         _observation_of(ends)
     assert (lost.value.ranks, lost.value.outputs) == ([1], ["last words"])
     with pytest.raises(RanksLost, match="ended by the process that started it") as lost:
-        _observation_of([Stopped(), Stopped()])
+        _observation_of([WorkerEnd(EndKind.STOPPED), WorkerEnd(EndKind.STOPPED)])
     assert lost.value.ranks == [0, 1]
 
 
@@ -181,7 +180,7 @@ class Rank:
         self.called = True
         if self.end is None:
             assert self._stopped.wait(5)
-        return self.end or Stopped()
+        return self.end or WorkerEnd(EndKind.STOPPED)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -191,12 +190,12 @@ class Rank:
 
 
 def test_the_ranks_that_wait_for_a_dead_one_are_stopped() -> None:
-    ends = _call_all([cast(Worker, rank) for rank in (Rank(), Rank(Exited(1)), Rank())], {}, 60)
-    assert ends == [Stopped(), Exited(1), Stopped()]
+    ends = _call_all([cast(Worker, rank) for rank in (Rank(), Rank(end_of(1)), Rank())], {}, 60)
+    assert ends == [WorkerEnd(EndKind.STOPPED), end_of(1), WorkerEnd(EndKind.STOPPED)]
 
 
 def test_ranks_that_do_not_start_are_named_with_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [Rank(Exited(3, output="no gloo\n")), Rank()]
+    made = [Rank(end_of(3, output="no gloo\n")), Rank()]
     left = iter(made)
     monkeypatch.setattr(ranks, "Worker", lambda *_, **__: next(left))
     seen = RankPool().play(case())

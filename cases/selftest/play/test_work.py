@@ -14,7 +14,7 @@ from cases.selftest.play.playing import case_of
 from deepstack_harness.contract.case import BufferKind, Compare, live_buffer
 from deepstack_harness.errors import HarnessError, UsageError
 from deepstack_harness.models.reference import ReferenceBuffer
-from deepstack_harness.play import work
+from deepstack_harness.play import source_work, work
 from deepstack_harness.play.case_worker import SourceClass
 from deepstack_harness.play.model import factory_of
 from deepstack_harness.workers.child import Channel
@@ -37,19 +37,19 @@ def test_a_class_is_driven_only_in_the_way_in_which_it_was_bound(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = SimpleNamespace(splits=None, methods=None, forward=SimpleNamespace(filename="model.py"))
-    monkeypatch.setattr(work, "_found", lambda *_: bound)
+    monkeypatch.setattr(source_work, "_found", lambda *_: bound)
     with pytest.raises(HarnessError, match="Vl was not bound as a splitter"):
-        work.split(channel, "TREE", "Vl", CASE)
+        source_work.split(channel, "TREE", "Vl", CASE)
     with pytest.raises(HarnessError, match="Vl was not bound by its methods"):
-        work._factory(SourceClass("TREE", "Vl", "methods"))
+        source_work._factory(SourceClass("TREE", "Vl", "methods"))
     # A class that is driven by its forward has no get whose `return` could be found.
     asked = SourceClass("TREE", "Vl", "forward")
-    assert work.where_returned(channel, asked, 2, (4, 8, 2), "float32", "cpu") == "model.py"
+    assert source_work.where_returned(channel, asked, 2, (4, 8, 2), "float32", "cpu") == "model.py"
 
 
 def test_a_buffer_that_is_of_no_source_or_was_not_bound_is_our_bug() -> None:
     with pytest.raises(HarnessError, match="'reference' is not a buffer of a source") as told:
-        work.bind_work(CASE, SourceClass("TREE", "Vl"))
+        source_work.bind_work(CASE, SourceClass("TREE", "Vl"))
     assert not isinstance(told.value, UsageError)
     with pytest.raises(HarnessError, match="'mine:Mine' was not bound before its case was played"):
         factory_of(live_buffer("mine:Mine"))
@@ -67,7 +67,7 @@ def test_a_gpu_works_that_finishes_what_was_started(monkeypatch: pytest.MonkeyPa
 
 
 def test_cases_on_one_session_find_a_class_of_a_source_and_a_class_that_is_alive(tmp_path: Path) -> None:
-    bound = work.bind_shared_work(None, str(Vllm().tree(tmp_path)), "qwen3_vl")
+    bound = source_work.bind_shared(str(Vllm().tree(tmp_path)), "qwen3_vl")
     assert (bound.buffer.kind, bound.buffer.package) == (BufferKind.SOURCE, "vllm")
     of_source = replace(CASE, buffer=bound.buffer, compare=Compare.NOTHING)
     seen = work.play_on_shared_session(of_source, new_session=True)

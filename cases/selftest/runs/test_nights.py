@@ -41,7 +41,6 @@ from deepstack_harness.runs.nights import (
     write_summary,
 )
 from deepstack_harness.sources.environments import STAMP, python_of
-from deepstack_harness.workers.outcomes import Stopped
 
 ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
@@ -691,10 +690,5 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(nights, "WarmWorker", no_process)
+    monkeypatch.setattr(nights, "Worker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"
-
-
-def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
-    with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
-        nights._exit_status(Stopped())

@@ -23,7 +23,7 @@ from deepstack_harness.runs.frames import RunFrames, read_run
 from deepstack_harness.runs.pools import RUN_LIMITS, Group, LocalPool, grouped
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, RanOutOfMemory
+from deepstack_harness.workers.outcomes import CallResult, EndKind, RaisedInWorker, WorkerEnd, end_of
 from deepstack_harness.workers.supervised import TAIL
 
 
@@ -44,8 +44,13 @@ def test_an_error_of_ours_in_a_thread_ends_the_run_with_that_error(monkeypatch: 
     ("end", "ending", "detail", "closed"),
     [
         (RaisedInWorker("KeyError", "builtins", "no", output="x"), "raised", "raised: KeyError: no", True),
-        (RanOutOfMemory("no room", output="x"), "out of memory", "out of memory: no room", False),
-        (Exited(3, output="x"), "crashed", "crashed: exited with 3", False),
+        (
+            WorkerEnd(EndKind.OUT_OF_MEMORY, ("no room",), output="x"),
+            "out of memory",
+            "out of memory: no room",
+            False,
+        ),
+        (end_of(3, output="x"), "crashed", "crashed: exited with 3", False),
     ],
 )
 def test_an_end_without_a_fact_is_no_verdict(

@@ -417,16 +417,14 @@ def start_fork_bomb(witness: str, width: int) -> None:
     hang()
 
 
-def bind_shared_work(
-    buffer: dict[str, Any], source: str | None, family: str, options: object = None
-) -> dict[str, Any]:
-    """Misbehave in place of `play.worker:bind`, as the buffer's name says; a path is a witness."""
+def bind_shared(buffer: dict[str, Any]) -> dict[str, Any]:
+    """Misbehave in place of `play.work:bind_shared`, as the buffer's name says; a path is a witness."""
     name = buffer["name"]
     if name in ALWAYS:
         globals()[name]()
     if name.startswith("/"):
         tell_and_hang(name)
-    return {"buffer": buffer, "torch": f"{source}{family}"}
+    return {"buffer": buffer, "torch": ""}
 
 
 class Halfway:

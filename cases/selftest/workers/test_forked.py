@@ -12,7 +12,7 @@ import pytest
 from cases.selftest.workers.processes import Witness, has_ended, parent_of
 from deepstack_harness.workers import fork_server, forked, supervised
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, CallResult, Signalled, TimedOut
+from deepstack_harness.workers.outcomes import Answered, CallResult, EndKind, is_end
 from deepstack_harness.workers.profiles import CONTRACT
 from deepstack_harness.workers.worker import Worker
 
@@ -135,7 +135,7 @@ def test_an_import_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(tmp_path)
     with Worker(Limits(start_s=SHORT_S), preload="endless") as child:
         end = child.start()
-    assert isinstance(end, TimedOut)
+    assert is_end(end, EndKind.TIMED_OUT)
     with Worker(preload=MODULE) as child:
         assert value(child.call(f"{MODULE}:double", {"number": 1})) == 2
 
@@ -178,7 +178,7 @@ def test_a_server_that_is_killed_takes_its_workers_with_it_and_is_replaced(witne
             f"{MODULE}:start_daemon_and_hang", {"witness": witness.path},
             on_fact=lambda _: os.kill(server, signal.SIGKILL),
         )  # fmt: skip
-        assert isinstance(end, Signalled)
+        assert is_end(end, EndKind.SIGNALLED)
     assert witness.is_closed()
     with Worker(preload=MODULE) as child:
         assert server_of(child) != server
@@ -188,8 +188,8 @@ def test_a_supervisor_that_is_killed_is_told_and_the_server_goes_on() -> None:
     with Worker(Limits(call_s=60), preload=MODULE) as child:
         server = server_of(child)
         end = child.call(f"{MODULE}:report_and", {"then": "kill supervisor"})
-        assert isinstance(end, Signalled)
-        assert end.name == "SIGKILL"
+        assert is_end(end, EndKind.SIGNALLED)
+        assert end.reason == "ended by SIGKILL"
     with Worker(preload=MODULE) as other:
         assert server_of(other) == server
 

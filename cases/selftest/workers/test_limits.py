@@ -21,7 +21,7 @@ from deepstack_harness.workers.profiles import (
     SandboxProfile,
     profile_for,
 )
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 MODULE = "cases.selftest.workers.misbehaving"
 SMALL = replace(
@@ -44,7 +44,7 @@ ERRORS = {
 def test_an_end_names_its_limit(name: str) -> None:
     limit, variable = ENDS[name]
     limits = replace(SMALL, step_s=2.0) if name == "hang" else SMALL
-    with WarmWorker(limits, preload=MODULE, sandbox=COMPILE) as worker:
+    with Worker(limits, preload=MODULE, sandbox=COMPILE) as worker:
         end = worker.call(f"{MODULE}:{name}")
     assert isinstance(end, WorkerEnd), end
     assert f"({limit}, DEEPSTACK_HARNESS_MAX_{variable} raises it)" in end.sentence
@@ -53,7 +53,7 @@ def test_an_end_names_its_limit(name: str) -> None:
 def test_an_error_in_a_method_names_its_limit() -> None:
     # The worker imports torch, and a build with CUDA maps more than SMALL has.
     limits = replace(SMALL, memory=2**32)
-    with WarmWorker(limits, preload=MODULE, sandbox=COMPILE) as worker:
+    with Worker(limits, preload=MODULE, sandbox=COMPILE) as worker:
         for name, (limit, variable) in ERRORS.items():
             result = worker.call(f"{MODULE}:attempted", {"name": name})
             assert isinstance(result, Answered), result

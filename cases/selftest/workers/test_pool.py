@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from cases.selftest.workers.processes import Witness, has_ended, interrupt_after
-from deepstack_harness.workers.outcomes import Answered, CallResult, Signalled, Stopped
+from deepstack_harness.workers.outcomes import Answered, CallResult, EndKind, is_end
 from deepstack_harness.workers.pool import map_items
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 MODULE = "cases.selftest.workers.misbehaving"
 
@@ -87,20 +87,21 @@ def test_an_error_ends_the_others_and_is_raised(fails: str) -> None:
     assert taken == ([0, 1] if fails == "work" else [0])
 
 
-def call(worker: WarmWorker, target: str) -> Iterator[CallResult]:
+def call(worker: Worker, target: str) -> Iterator[CallResult]:
     yield worker.call(f"{MODULE}:{target}")
 
 
 def test_a_worker_that_dies_is_replaced_for_the_items_that_follow() -> None:
-    with WarmWorker(preload=MODULE) as worker:
+    with Worker(preload=MODULE) as worker:
         first, killed, last = map_items(call, ["count", "crash", "count"], [worker], in_order=True)
-        assert (first, type(killed), last) == (Answered(1), Signalled, Answered(1))
+        assert is_end(killed, EndKind.SIGNALLED)
+        assert (first, last) == (Answered(1), Answered(1))
 
 
-def hanging(witness: Witness, workers: list[WarmWorker]) -> Generator[CallResult]:
+def hanging(witness: Witness, workers: list[Worker]) -> Generator[CallResult]:
     """The first item ends; the others join the witness and hang, in both workers."""
 
-    def work(worker: WarmWorker, item: int) -> Iterator[CallResult]:
+    def work(worker: Worker, item: int) -> Iterator[CallResult]:
         if item == 0:
             yield worker.call(f"{MODULE}:count")
         else:
@@ -110,21 +111,21 @@ def hanging(witness: Witness, workers: list[WarmWorker]) -> Generator[CallResult
 
 
 @pytest.fixture
-def workers() -> Iterator[list[WarmWorker]]:
+def workers() -> Iterator[list[Worker]]:
     with ExitStack() as opened:
-        yield [opened.enter_context(WarmWorker(preload=MODULE)) for _ in range(2)]
+        yield [opened.enter_context(Worker(preload=MODULE)) for _ in range(2)]
 
 
-def assert_ended(workers: list[WarmWorker], witness: Witness) -> None:
+def assert_ended(workers: list[Worker], witness: Witness) -> None:
     assert witness.is_closed()
-    assert all(isinstance(worker.call(f"{MODULE}:count"), Stopped) for worker in workers)
+    assert all(is_end(worker.call(f"{MODULE}:count"), EndKind.STOPPED) for worker in workers)
     pids = [worker.pid for worker in workers if worker.pid]
     assert pids
     assert all(map(has_ended, pids))
     assert max(worker.starts for worker in workers) == 1
 
 
-def test_closing_it_ends_the_processes_that_hang(witness: Witness, workers: list[WarmWorker]) -> None:
+def test_closing_it_ends_the_processes_that_hang(witness: Witness, workers: list[Worker]) -> None:
     results = hanging(witness, workers)
     assert next(results) == Answered(1)
     assert len({witness.line(), witness.line()}) == 2
@@ -132,7 +133,7 @@ def test_closing_it_ends_the_processes_that_hang(witness: Witness, workers: list
     assert_ended(workers, witness)
 
 
-def test_ctrl_c_ends_the_processes_that_hang(witness: Witness, workers: list[WarmWorker]) -> None:
+def test_ctrl_c_ends_the_processes_that_hang(witness: Witness, workers: list[Worker]) -> None:
     interrupter = threading.Thread(target=interrupt_after, args=(witness.line,))
     interrupter.start()
     with pytest.raises(KeyboardInterrupt):

@@ -20,7 +20,7 @@ from cases.selftest.workers.processes import Witness, reachable_folder
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import profiles, sandbox
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, CallResult, Crowded, RaisedInWorker
+from deepstack_harness.workers.outcomes import Answered, CallResult, EndKind, RaisedInWorker, is_end
 from deepstack_harness.workers.profiles import (
     COMPILE,
     CONTRACT,
@@ -190,9 +190,10 @@ def test_it_ends_with_a_parent_that_is_killed() -> None:
 def test_a_worker_with_too_many_processes_is_ended(witness: Witness) -> None:
     with Worker(Limits(processes=40, call_s=60)) as worker:
         end = worker.call(f"{MODULE}:multiply_processes", {"count": 8, "witness": witness.path})
-    assert isinstance(end, Crowded), end
-    assert end.count > end.limit == 40
-    assert end.reason == f"had {end.count} processes or more, the limit is 40"
+    assert is_end(end, EndKind.CROWDED), end
+    count, limit = end.details
+    assert count > limit == 40
+    assert end.reason == f"had {count} processes or more, the limit is 40"
     assert witness.is_closed()
 
 

@@ -16,15 +16,7 @@ from cases.selftest.workers.processes import Witness, has_ended, interrupt_after
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.workers import child
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import (
-    Answered,
-    Crowded,
-    Exited,
-    Flooded,
-    Signalled,
-    TimedOut,
-    WorkerEnd,
-)
+from deepstack_harness.workers.outcomes import Answered, EndKind, WorkerEnd, end_of, is_end
 from deepstack_harness.workers.supervised import Command, Supervised, run_command
 from deepstack_harness.workers.worker import MessagePipes, Worker
 
@@ -46,12 +38,17 @@ def test_a_daemon_lives_as_long_as_its_worker(witness: Witness) -> None:
 
 @pytest.mark.parametrize(
     ("then", "expected"),
-    [("hang", TimedOut), ("stop", TimedOut), ("crash", Signalled), ("os._exit 0", Exited)],
+    [
+        ("hang", EndKind.TIMED_OUT),
+        ("stop", EndKind.TIMED_OUT),
+        ("crash", EndKind.SIGNALLED),
+        ("os._exit 0", EndKind.EXITED),
+    ],
 )
-def test_a_daemon_ends_with_its_worker(witness: Witness, then: str, expected: type) -> None:
+def test_a_daemon_ends_with_its_worker(witness: Witness, then: str, expected: EndKind) -> None:
     with Worker(Limits(call_s=2), preload=MODULE) as warm:
         end = warm.call(f"{MODULE}:start_daemon", {"witness": witness.path, "then": then})
-    assert isinstance(end, expected)
+    assert is_end(end, expected)
     assert witness.line()
     assert witness.is_closed()
 
@@ -59,7 +56,7 @@ def test_a_daemon_ends_with_its_worker(witness: Witness, then: str, expected: ty
 @pytest.mark.parametrize("name", ["start_nested_reaper", "start_subprocess"])
 def test_so_does_every_other_descendant(witness: Witness, name: str) -> None:
     with Worker(Limits(call_s=2), preload=MODULE) as warm:
-        assert isinstance(warm.call(f"{MODULE}:{name}", {"witness": witness.path}), TimedOut)
+        assert is_end(warm.call(f"{MODULE}:{name}", {"witness": witness.path}), EndKind.TIMED_OUT)
     assert witness.line()
     assert witness.is_closed()
 
@@ -67,7 +64,7 @@ def test_so_does_every_other_descendant(witness: Witness, name: str) -> None:
 def test_processes_that_replace_each_other_are_caught(witness: Witness) -> None:
     arguments = {"witness": witness.path, "width": 30}
     with Worker(Limits(call_s=2), preload=MODULE) as warm:
-        assert isinstance(warm.call(f"{MODULE}:start_fork_bomb", arguments), TimedOut)
+        assert is_end(warm.call(f"{MODULE}:start_fork_bomb", arguments), EndKind.TIMED_OUT)
     assert witness.line() == "started"
     assert witness.is_closed()
 
@@ -86,7 +83,7 @@ def test_what_shares_the_group_ends_with_a_supervisor_that_is_killed(witness: Wi
             f"from {MODULE} import start_subprocess\n\n\n"
             "def run(witness, channel):\n    channel.fact(0)\n    start_subprocess(witness)\n"
         )
-        assert isinstance(warm.call(f"{script}:run", {"witness": witness.path}, on_fact=kill), Signalled)
+        assert is_end(warm.call(f"{script}:run", {"witness": witness.path}, on_fact=kill), EndKind.SIGNALLED)
     assert witness.is_closed()
 
 
@@ -219,10 +216,10 @@ def shell(script: str, limits: Limits = LIMITS, **options: object) -> WorkerEnd:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("echo out; echo error >&2", Exited(status=0, output="out\nerror\n")),
-        ("exit 7", Exited(status=7)),
-        ("kill -SEGV $$", Signalled(number=signal.SIGSEGV)),
-        ("cat", Exited(status=0)),
+        ("echo out; echo error >&2", end_of(0, output="out\nerror\n")),
+        ("exit 7", end_of(7)),
+        ("kill -SEGV $$", end_of(-signal.SIGSEGV)),
+        ("cat", end_of(0)),
     ],
 )
 def test_a_command_ends_with_its_status_and_output(script: str, expected: WorkerEnd) -> None:
@@ -230,7 +227,7 @@ def test_a_command_ends_with_its_status_and_output(script: str, expected: Worker
 
 
 def test_what_it_prints_as_errors_may_be_dropped() -> None:
-    assert shell("echo out; echo error >&2", stderr=False) == Exited(status=0, output="out\n")
+    assert shell("echo out; echo error >&2", stderr=False) == end_of(0, output="out\n")
 
 
 def test_it_has_a_folder_and_an_environment_of_its_own(
@@ -256,34 +253,34 @@ def test_what_a_reader_closed_ends_a_command_as_usual() -> None:
     """Python ignores SIGPIPE, and a program that inherits this goes on for ever."""
     # Not `head`, which closes its input before it writes: then either line may be the first.
     reader = "{ read -r line; echo $line; }"
-    assert shell(f"(yes; echo $? >&2) | {reader}") == Exited(status=0, output="y\n141\n")
+    assert shell(f"(yes; echo $? >&2) | {reader}") == end_of(0, output="y\n141\n")
 
 
 def test_a_command_that_takes_too_long_ends_with_what_it_started(witness: Witness) -> None:
     script = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
     end = shell(script, Limits(call_s=1))
-    assert isinstance(end, TimedOut)
+    assert is_end(end, EndKind.TIMED_OUT)
     assert end.sentence == "no answer within 1 s"
     assert witness.line() == "up"
     assert witness.is_closed()
 
 
 def test_a_daemon_does_not_outlive_a_command_that_ended_well(witness: Witness) -> None:
-    assert shell(f"exec 3> {witness.path}; setsid sleep 600 & echo up >&3") == Exited(status=0)
+    assert shell(f"exec 3> {witness.path}; setsid sleep 600 & echo up >&3") == end_of(0)
     assert witness.is_closed()
 
 
 def test_a_flood_ends_a_command() -> None:
     end = shell("yes", Limits(output=2**20))
-    assert isinstance(end, Flooded)
-    assert end.size < 2**26  # what was written until the limit was seen
+    assert is_end(end, EndKind.FLOODED)
+    assert end.details[0] < 2**26  # what was written until the limit was seen
 
 
 def test_memory_and_files_are_limited(tmp_path: Path) -> None:
     eat = Command((sys.executable, "-c", "bytearray(2**30)"))
     assert "MemoryError" in run_command(eat, Limits(memory=2**28)).output
     write = f"head -c 2000000 /dev/zero > {tmp_path / 'long'}"
-    assert shell(f"exec {write}", Limits(file_size=2**20)) == Signalled(number=signal.SIGXFSZ)
+    assert shell(f"exec {write}", Limits(file_size=2**20)) == end_of(-signal.SIGXFSZ)
 
 
 @pytest.mark.parametrize("word", ["no-such-command", "/etc/passwd"])
@@ -328,8 +325,9 @@ def test_a_command_that_starts_too_many_processes_is_ended() -> None:
     end = shell(
         "for each in 1 2 3 4 5 6; do sleep 60 & done; echo started; wait", Limits(processes=3, call_s=60)
     )
-    assert isinstance(end, Crowded), end
-    assert end.count > end.limit == 3
+    assert is_end(end, EndKind.CROWDED), end
+    count, limit = end.details
+    assert count > limit == 3
 
 
 def test_a_request_waits_while_its_pipe_is_full() -> None:

@@ -22,15 +22,10 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Exited,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    SentGarbage,
-    Signalled,
-    Stopped,
-    TimedOut,
-    WorkerEnd,
+    end_of,
+    is_end,
 )
 from deepstack_harness.workers.supervised import TAIL
 from deepstack_harness.workers.worker import Worker
@@ -233,32 +228,31 @@ def test_a_module_that_is_not_there_is_said(warm: Worker) -> None:
 @pytest.mark.parametrize(
     ("then", "expected", "reason"),
     [
-        ("hang", TimedOut, f"no answer within {SHORT_S:g} s"),
-        ("stop", TimedOut, f"no answer within {SHORT_S:g} s"),
-        ("crash", Signalled, "ended by SIGSEGV"),
-        ("really crash", Signalled, "ended by SIGSEGV"),
-        ("kill own group", Signalled, "ended by SIGKILL"),
-        ("kill supervisor", Signalled, "ended by SIGKILL"),
-        ("terminate supervisor", Signalled, "ended by SIGKILL"),
-        ("interrupt", Signalled, "ended by SIGINT"),
-        ("real-time signal", Signalled, "ended by signal 40"),
-        ("exit 0", Exited, "exited with 0"),
-        ("exit 7", Exited, "exited with 7"),
-        ("os._exit 0", Exited, "exited with 0"),
-        ("os._exit 3", Exited, "exited with 3"),
-        ("exit with a thread", TimedOut, f"no answer within {SHORT_S:g} s"),
+        ("hang", EndKind.TIMED_OUT, f"no answer within {SHORT_S:g} s"),
+        ("stop", EndKind.TIMED_OUT, f"no answer within {SHORT_S:g} s"),
+        ("crash", EndKind.SIGNALLED, "ended by SIGSEGV"),
+        ("really crash", EndKind.SIGNALLED, "ended by SIGSEGV"),
+        ("kill own group", EndKind.SIGNALLED, "ended by SIGKILL"),
+        ("kill supervisor", EndKind.SIGNALLED, "ended by SIGKILL"),
+        ("terminate supervisor", EndKind.SIGNALLED, "ended by SIGKILL"),
+        ("interrupt", EndKind.SIGNALLED, "ended by SIGINT"),
+        ("real-time signal", EndKind.SIGNALLED, "ended by signal 40"),
+        ("exit 0", EndKind.EXITED, "exited with 0"),
+        ("exit 7", EndKind.EXITED, "exited with 7"),
+        ("os._exit 0", EndKind.EXITED, "exited with 0"),
+        ("os._exit 3", EndKind.EXITED, "exited with 3"),
+        ("exit with a thread", EndKind.TIMED_OUT, f"no answer within {SHORT_S:g} s"),
     ],
 )
-def test_every_end_is_named_with_all_that_is_known(then: str, expected: type[WorkerEnd], reason: str) -> None:
-    seconds = SHORT_S if expected is TimedOut else 60
+def test_every_end_is_named_with_all_that_is_known(then: str, expected: EndKind, reason: str) -> None:
+    seconds = SHORT_S if expected is EndKind.TIMED_OUT else 60
     with Worker(Limits(call_s=seconds), preload=MODULE) as child:
         end = child.call(f"{MODULE}:report_and", {"then": then})
-        assert isinstance(end, expected)
+        assert is_end(end, expected)
         assert end.sentence == f"{reason} in method get, step 3"
         assert end.facts == ({"step": 1}, {"step": 2})
         assert end.output.startswith("last words, and an error")
         assert child.ended is end
-        assert child.call(f"{MODULE}:double", {"number": 1}) is end
         assert child.pid is not None
         assert has_ended(child.pid)
 
@@ -267,7 +261,7 @@ def test_a_supervisor_that_the_worker_stopped_is_killed(monkeypatch: pytest.Monk
     monkeypatch.setattr(supervised, "GRACE_S", 0.2)
     with Worker(Limits(call_s=SHORT_S), preload=MODULE) as child:
         end = child.call(f"{MODULE}:report_and", {"then": "stop supervisor"})
-        assert isinstance(end, TimedOut)
+        assert is_end(end, EndKind.TIMED_OUT)
         assert child.pid is not None
         assert has_ended(child.pid)
 
@@ -277,13 +271,13 @@ def test_a_supervisor_that_is_stopped_is_killed_though_output_goes_on(
 ) -> None:
     monkeypatch.setattr(supervised, "GRACE_S", 0.2)
     end = once("report_and", then="stop supervisor and print")
-    assert isinstance(end, Flooded)
+    assert is_end(end, EndKind.FLOODED)
 
 
 def test_every_fact_of_a_worker_that_died_is_kept() -> None:
     with Worker() as child:
         end = child.call(f"{MODULE}:send_facts_and_crash", {"count": 3000})
-        assert isinstance(end, Signalled)
+        assert is_end(end, EndKind.SIGNALLED)
         assert end.facts == tuple([number, "x" * 1000] for number in range(3000))
         assert end.output == "y" * TAIL
 
@@ -306,7 +300,7 @@ def test_memory_that_runs_out_ends_the_worker(name: str) -> None:
     with Worker(Limits(memory=200 * 2**20)) as child:
         assert answer(child, "eat", megabytes=50) == 50
         end = child.call(f"{MODULE}:{name}", arguments)
-        assert isinstance(end, RanOutOfMemory)
+        assert is_end(end, EndKind.OUT_OF_MEMORY)
         assert end.sentence == "MemoryError"
         assert child.ended is end
 
@@ -337,19 +331,20 @@ def test_a_flood_of_output_ends_the_worker() -> None:
     with Worker(Limits(output=2**20)) as child:
         assert answer(child, "print_bytes", size=2**20) == 2**20
         end = child.call(f"{MODULE}:print_bytes", {"size": 2**27})
-    assert isinstance(end, Flooded)
-    assert 2**20 < end.size < 2**22
-    assert end.sentence == f"printed {end.size} bytes or more"
+    assert is_end(end, EndKind.FLOODED)
+    (size,) = end.details
+    assert 2**20 < size < 2**22
+    assert end.sentence == f"printed {size} bytes or more"
 
 
 def test_a_little_more_than_the_limit_is_a_flood_however_quick_the_answer() -> None:
-    assert isinstance(once("print_bytes", Limits(output=2**15), size=2**15 + 1), Flooded)
+    assert is_end(once("print_bytes", Limits(output=2**15), size=2**15 + 1), EndKind.FLOODED)
     assert isinstance(once("print_bytes", Limits(output=2**15), size=2**15), Answered)
 
 
 def test_a_flood_of_facts_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_MOST_RECEIVED", 2**20)
-    assert isinstance(once("send_facts_until_ended"), Flooded)
+    assert is_end(once("send_facts_until_ended"), EndKind.FLOODED)
 
 
 def take_a_while(fact: object) -> None:
@@ -360,7 +355,7 @@ def test_facts_without_end_are_ended_by_the_time() -> None:
     with Worker(Limits(call_s=SHORT_S), preload=MODULE) as child:
         # Listened to so slowly that the pipe is always full.
         end = child.call(f"{MODULE}:send_facts_until_ended", on_fact=take_a_while)
-        assert isinstance(end, TimedOut)
+        assert is_end(end, EndKind.TIMED_OUT)
         assert end.facts
 
 
@@ -380,19 +375,19 @@ def test_facts_without_end_are_ended_by_the_time() -> None:
 )
 def test_what_is_no_message_ends_the_worker(text: str, actual: str) -> None:
     end = once("write_to_every_stream", text=text)
-    assert isinstance(end, SentGarbage)
+    assert is_end(end, EndKind.SENT_GARBAGE)
     assert actual in end.sentence
 
 
 def test_a_closed_answer_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "GRACE_S", 0.1)
     end = once("close_every_stream", then="hang")
-    assert isinstance(end, SentGarbage)
+    assert is_end(end, EndKind.SENT_GARBAGE)
     assert end.sentence == "sent no message, but closed its answer pipe"
 
 
 def test_an_exit_after_closing_the_answer_pipe_is_still_an_exit() -> None:
-    assert once("close_every_stream", then="exit 7") == Exited(status=7)
+    assert once("close_every_stream", then="exit 7") == end_of(7)
 
 
 @pytest.mark.parametrize("name", ["fork_and_answer", "fork_and_raise"])
@@ -411,7 +406,7 @@ def test_facts_of_an_earlier_call_are_not_those_of_the_next() -> None:
 def test_output_is_limited_for_each_step() -> None:
     limits = Limits(step_s=60, output=2**18)
     assert isinstance(once("print_in_steps", limits, steps=40, size=2**16), Answered)
-    assert isinstance(once("print_in_steps", limits, steps=2, size=2**19), Flooded)
+    assert is_end(once("print_in_steps", limits, steps=2, size=2**19), EndKind.FLOODED)
 
 
 def test_time_is_limited_for_each_step_or_for_the_call() -> None:
@@ -419,7 +414,7 @@ def test_time_is_limited_for_each_step_or_for_the_call() -> None:
     for seconds, limit_s in ((None, SHORT_S), (2 * SHORT_S, 2 * SHORT_S)):
         with Worker(limits, preload=MODULE) as child:
             end = child.call(f"{MODULE}:announce", {"phases": 3}, timeout_s=seconds)
-            assert isinstance(end, TimedOut)
+            assert is_end(end, EndKind.TIMED_OUT)
             assert end.sentence == f"no answer within {limit_s:g} s in phase 2"
 
 
@@ -430,7 +425,7 @@ def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(worker.MessagePipes, "receive", lambda _: None)  # however fast it is
     with Worker(Limits(start_s=0.0), preload=MODULE) as child:
         end = child.call(f"{MODULE}:double", {"number": 1})
-        assert isinstance(end, TimedOut)
+        assert is_end(end, EndKind.TIMED_OUT)
         assert end.sentence == "no answer within 0 s in the start"
 
 
@@ -478,7 +473,7 @@ def test_what_cannot_be_started_is_one_sentence(options: dict[str, Any], quoted:
     with pytest.raises(
         MachineError, match=f"cannot start a process with '{quoted}': No such file or directory"
     ):
-        Worker(**options)
+        Worker(**options).launch()
 
 
 # The caller
@@ -493,7 +488,7 @@ def test_an_interrupt_ends_the_worker_and_goes_on() -> None:
         with pytest.raises(KeyboardInterrupt):
             child.call(f"{MODULE}:report_and", {"then": "hang"}, on_fact=lambda _: hangs.set())
         interrupter.join()
-        assert isinstance(child.ended, Stopped)
+        assert is_end(child.ended, EndKind.STOPPED)
         assert child.pid is not None
         assert has_ended(child.pid)
 
@@ -506,7 +501,7 @@ def test_an_error_in_what_takes_the_facts_ends_the_worker_and_goes_on() -> None:
     with Worker() as child:
         with pytest.raises(ZeroDivisionError):
             child.call(f"{MODULE}:report_and", {"then": "hang"}, on_fact=divide_by_zero)
-        assert isinstance(child.ended, Stopped)
+        assert is_end(child.ended, EndKind.STOPPED)
 
 
 def stop_after(worker: Worker, event: threading.Event) -> None:
@@ -521,7 +516,7 @@ def test_another_thread_may_stop_it() -> None:
         stopper.start()
         end = child.call(f"{MODULE}:report_and", {"then": "hang"}, on_fact=lambda _: started.set())
         stopper.join()
-    assert isinstance(end, Stopped)
+    assert is_end(end, EndKind.STOPPED)
     child.stop()
 
 
@@ -530,13 +525,13 @@ def test_a_request_that_is_never_read_is_no_endless_wait() -> None:
         assert child.start() is None
         assert child.pid is not None
         os.kill(child.pid, signal.SIGSTOP)
-        assert isinstance(child.call(f"{MODULE}:echo", {"value": "x" * 2**22}), TimedOut)
+        assert is_end(child.call(f"{MODULE}:echo", {"value": "x" * 2**22}), EndKind.TIMED_OUT)
 
 
 def test_half_an_answer_is_no_endless_wait() -> None:
     half = '{"call": 1, "kind": "answered", "value": '
     end = once("write_to_every_stream", Limits(call_s=SHORT_S), text=half)
-    assert isinstance(end, TimedOut)
+    assert is_end(end, EndKind.TIMED_OUT)
 
 
 def test_workers_of_several_threads_do_not_mix() -> None:
@@ -560,7 +555,7 @@ def test_no_stream_is_left_open() -> None:
         once("double", number=1)
         once("report_and", then="crash")
     with pytest.raises(MachineError):
-        Worker(interpreter="/no/such/python")
+        Worker(interpreter="/no/such/python").launch()
     assert open_streams() == before
 
 
@@ -590,7 +585,8 @@ def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
     if out:
         monkeypatch.setenv("TORCH_LOGS_OUT", out)
     for _ in range(2):
-        Worker().close()
+        with Worker() as child:
+            child.launch()
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "TORCH_LOGS is set, and a worker's output is not shown"
     ] * notices

@@ -25,7 +25,7 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 
 class Driven(StrEnum):
@@ -161,7 +161,7 @@ def drive_inputs(
     source = open_source(text)
     argument = engine_of(source).argument
     captured = argument is not None and isinstance(argument.replay, tuple)
-    with WarmWorker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
+    with Worker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for row in rows:
             wanted = to_drive(row, captured=captured)
             try:  # this process reads every file that the worker needs

@@ -35,6 +35,7 @@ from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.case_worker import (
     DEFINE,
     DESCRIBE,
+    SOURCE_WORK,
     WHERE_RETURNED,
     CaseWorker,
     ClassWays,
@@ -211,7 +212,7 @@ class SourceWorker(CaseWorker):
         Raises `UsageError` for what is no source, or no tree of that release, `MachineError` where it cannot
         be fetched.
         """
-        super().__init__(limits, sandbox=CONTRACT)
+        super().__init__(limits, sandbox=CONTRACT, preload=SOURCE_WORK)
         self.text = text
         opened = open_source(text) if source is None else source
         self.source = opened if stated is None or source is not None else of_release(opened, stated)
@@ -264,7 +265,7 @@ class FamilyWorker(CaseWorker):
         `text` names the source.  Raises `UsageError` for what is no source or has no such class,
         `MachineError` where the source cannot be fetched or the worker ended.
         """
-        super().__init__(limits, sandbox=COMPILE)
+        super().__init__(limits, sandbox=COMPILE, preload=SOURCE_WORK)
         self.source = open_source(text)
         cut_methods_of(self.source, family)
         self._named = SourceClass(text, "", family=family)

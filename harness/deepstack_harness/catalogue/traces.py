@@ -1,19 +1,11 @@
-"""Traces beside those of incidents: payloads and histories as engines make them, and thorough ones.
+"""Traces beside those of incidents: payloads, sizes and histories as engines make them.
 
-Both are played without a decoder, in both regimes.  The first vary what engines vary: vLLM permutes its
-payload, engines reuse the memory at once, a Qwen3-VL has 3 levels and others 1 or 4, the dtype of vision
-towers differs from that of buffers, a step has several spans.  The second, of `check --thorough`, have every
-size of a buffer, real sizes and long histories; they are made by rule or drawn from seeded random numbers,
-so that every run plays the same ones.
+They are played without a decoder, in both regimes, and vary what engines vary: vLLM permutes its payload,
+engines reuse the memory at once, a Qwen3-VL has 3 levels and others 1 or 4, the dtype of vision towers
+differs from that of buffers, a step has several spans.  `check --thorough` draws more (`fuzz.strategies`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
-from random import Random
-
-from deepstack_harness.catalogue.pairs import other_pairs
-from deepstack_harness.contract.trace import COUNTS, DTYPES, LAYOUTS, VALUES
+from deepstack_harness.contract.trace import COUNTS
 
 LAYOUT_TRACES = (
     "cap 16: set 9 layout=permuted; get 16; set 9 layout=strided; get 16; set 9 layout=slice; get 16",
@@ -107,184 +99,23 @@ INPUT_TRACES = (*LAYOUT_TRACES, *VALUE_TRACES, *SIZE_TRACES, *HISTORY_TRACES, *G
 """Part of what `check` and the fixture `deepstack_contract` play."""
 
 
-_CAPACITIES = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128)
-"""1, 2, primes, powers of two and their neighbours."""
-_HIDDEN = ("", "", "hidden 1", "hidden 2", "hidden 127")
-_LEVELS = ("", "levels 1", "levels 2", "levels 4")
-_REAL = 8192
+_REAL = "cap 8192"
 """vLLM's `max_num_batched_tokens` of an H100 or H200, which is the capacity of its buffers."""
-_HIDDEN_2B = 2048
-"""Hidden size of Qwen3-VL 2B; one answer of three levels is 100 MB in bfloat16."""
-_CAPTURE_SIZES = (16, 8, 4, 2, 1)
-_LIVE_HISTORIES, _CAPTURED_HISTORIES, _STEPS = 24, 12, 200
-_MOST_GROWTH = 4
-"""A history grows a buffer to four times its capacity; every row is read after every step."""
-
-
-@cache
-def thorough_traces() -> tuple[str, ...]:
-    """Return the traces, the short ones first: a finding shows the first of the shortest."""
-    return (
-        *_every_size(), *_failing_growth(), *_many_calls(), *other_pairs(), *_real_sizes(), *_histories()
-    )  # fmt: skip
-
-
-def _every_size() -> Iterator[str]:
-    """Iterate over traces with every count around powers of two and the capacity, in a mixed order."""
-    for number, capacity in enumerate(_CAPACITIES):
-        draw = Random(capacity)
-        steps = []
-        for tokens in draw.sample(counts := _counts(capacity), len(counts)):
-            padded = min(capacity, -(-tokens // 8) * 8)
-            steps += [f"set {tokens}", f"get {capacity}", f"get {tokens}", f"clear {max(tokens, padded)}"]
-            steps += [f"get {capacity}"] if draw.random() < 0.5 else []
-        sizes = (_HIDDEN[number % len(_HIDDEN)], _LEVELS[number % len(_LEVELS)])
-        dtype = f"dtype {DTYPES[number % len(DTYPES)]}"
-        mode = "mode inference" if number % 3 == 0 else ""
-        header = " ".join(filter(None, (f"cap {capacity}", sizes[1], sizes[0], dtype, mode)))
-        yield f"{header}: {'; '.join(steps)}"
-
-
-def _counts(capacity: int) -> list[int]:
-    """Return the counts in [0, capacity] at which buffers broke: powers of two, both ends, the neighbours."""
-    powers = [1 << bits for bits in range(capacity.bit_length())]
-    near = {at + by for at in (0, *powers, capacity // 2, capacity) for by in (-1, 0, 1)}
-    return sorted(count for count in near if 0 <= count <= capacity)
-
-
-def _failing_growth() -> Iterator[str]:
-    """Iterate over traces in which each allocation of a growth fails in turn, and the call is made again."""
-    for fails in range(1, 9):
-        for call in ("set 24", "get 24", "resize 24"):
-            yield f"cap 16: set 9; get 16; {call} fail={fails}; get 9; get 16; {call}; get 16; set 5; get 16"
-    for call in ("set 12", "get 12", "clear 12", "clear 40"):
-        for fails in (1, 2, 3):
-            yield f"cap 16: set 9; get 16; {call} fail={fails}; get 16; {call}; get 16"
-
-
-def _many_calls() -> Iterator[str]:
-    """Iterate over traces with hundreds of calls of one kind, and over growth that goes up and down."""
-    yield "cap 16: set 9; get 16 times=300; get 9; clear 16; get 16 times=300; set 3; get 16"
-    yield "cap 16: set 9 times=300; get 16; clear 16 times=300; get 16; set 5; get 16"
-    yield (
-        "cap 16: "
-        + "; ".join(f"set {n % 17}; get 16; clear 16" for n in range(5, 5 + 7 * 60, 7))
-        + "; get 16"
+_POWERS = [1 << bits for bits in range(9, 14)]
+THOROUGH_TRACES = (
+    "cap 16: set 9; get 9; clear 12 fail=1; get 9; clear 12; set 5; clear 40 fail=1; get 9; clear 9; get 9",
+    # The hidden size of Qwen3-VL 2B; one output of three levels is 100 MB in bfloat16.
+    (
+        f"{_REAL} hidden 2048 dtype bfloat16: profile 8192; set 5000 layout=permuted; get 8192; clear 5008; "
+        "get 4999; set 64; get 8192"
+    ),
+    f"{_REAL}: capture 8192; capture 512; set 300; replay 512; set 8000; replay 8192; get 8001",
+    f"{_REAL}: "
+    + "".join(
+        f"set {count}; get {min(8192, count + 7)}; clear {count}; "
+        for count in (256, 257, *(power + by for power in _POWERS for by in (-1, 0, 1) if power + by <= 8192))
     )
-    grown = (f"resize {rows}; get 5; set {rows // 3}; get {rows // 2}" for rows in (48, 6, 33, 17, 64, 5) * 8)
-    yield f"cap 16: set 5; get 16; {'; '.join(grown)}"
-    up = (f"set {rows}; get {rows}; clear {rows}; get {rows}" for rows in range(1, 64, 3))
-    yield f"cap 1: {'; '.join(up)}"
-    both = (f"set {n}; get 16; set {17 - n} on=b; get 16 on=b; clear 16; get 16 on=b" for n in range(1, 17))
-    yield f"cap 16 buffers 2: {'; '.join(both)}"
-
-
-def _real_sizes() -> Iterator[str]:
-    """Iterate over traces of the capacity and the hidden size that engines use."""
-    yield (
-        f"cap {_REAL} hidden {_HIDDEN_2B} dtype bfloat16: profile {_REAL}; set 5000 layout=permuted; "
-        f"get {_REAL}; clear 5008; get 4999; set 64; get {_REAL}"
-    )
-    captured = f"cap {_REAL}: capture {_REAL}; capture 512"
-    yield f"{captured}; set 300; replay 512; set 8000; replay {_REAL}; get 8001"
-    near = [count for count in _counts(_REAL) if count > 255]
-    steps = (f"set {count}; get {min(_REAL, count + 7)}; clear {count}" for count in near)
-    yield f"cap {_REAL}: {'; '.join(steps)}; get {_REAL}"
-    yield f"cap {_REAL}: set 4097; get 8193; get 4097; set 8256; get 4096; resize 9000; get 8193"
-
-
-def _histories() -> Iterator[str]:
-    """Iterate over random histories of hundreds of steps, in both regimes."""
-    for seed in range(_LIVE_HISTORIES):
-        yield _History(Random(1000 + seed)).live()
-    for seed in range(_CAPTURED_HISTORIES):
-        yield _History(Random(2000 + seed)).captured()
-
-
-@dataclass
-class _History:
-    """Writer of one random history beside a model of the buffer: its rows, and the tokens set."""
-
-    draw: Random
-    made: int = 16
-    rows: int = 16
-    tokens: int = 0
-    steps: list[str] = field(default_factory=list)
-
-    def live(self) -> str:
-        """Return a history of calls, in one of all shapes of buffers."""
-        self.made = self.rows = self.draw.choice((1, 7, 16, 16, 17, 32))
-        kinds = (
-            self._set,
-            self._read,
-            self._read,
-            self._clear,
-            self._micro_batches,
-            self._engine,
-            self._refused,
-        )
-        while len(self.steps) < _STEPS:
-            self.draw.choice((*kinds, self._grow) if self.draw.random() < 0.3 else kinds)()
-        header = (self.draw.choice(_LEVELS), self.draw.choice(("", "", f"dtype {self.draw.choice(DTYPES)}")))
-        return self._trace_text(" ".join(filter(None, header)))
-
-    def captured(self) -> str:
-        """Return a history of replays with live steps between them; all sizes are captured first."""
-        self.steps += [f"capture {size}" for size in _CAPTURE_SIZES]
-        kinds = (self._replay, self._replay, self._replay, self._read, self._engine, self._clear)
-        while len(self.steps) < _STEPS:
-            self.draw.choice((*kinds, self._grow) if self.draw.random() < 0.05 else kinds)()
-        return self._trace_text(self.draw.choice(("", "mode inference")))
-
-    def _trace_text(self, header: str) -> str:
-        return f"{f'cap {self.made} {header}'.strip()}: {'; '.join(self.steps)}"
-
-    def _count(self, most: int) -> int:
-        return self.draw.choice((self.draw.randint(0, most), self.draw.choice(_counts(most))))
-
-    def _set(self, most: int | None = None) -> None:
-        self.tokens = self._count(self.rows if most is None else most)
-        options = {"layout": LAYOUTS, "values": VALUES, "dtype": DTYPES}
-        chosen = [f" {key}={self.draw.choice(of)}" for key, of in options.items() if self.draw.random() < 0.2]
-        self.steps.append(f"set {self.tokens}{''.join(chosen)}")
-
-    def _read(self) -> None:
-        self.steps.append(f"get {self.draw.choice((self.rows, self.tokens, self._count(self.rows)))}")
-
-    def _clear(self) -> None:
-        self.steps += [f"clear {self.draw.choice((self.rows, self.tokens, self._count(self.rows)))}"]
-        self.steps += [f"get {self.rows}"]
-        self.tokens = 0
-
-    def _micro_batches(self) -> None:
-        half = -(-self.tokens // 2)
-        self.steps += [f"get {half}", f"clear {half}"] * 2 if half else []
-        self.steps.append(f"get {self.rows}")
-        self.tokens = 0
-
-    def _engine(self) -> None:
-        """Do a step as engines do: set, run on a padded count; one in three has text alone."""
-        if self.draw.random() < 0.7:
-            self._set(min(self.rows, self.made))
-        padded = min(self.rows, -(-max(1, self.tokens) // 8) * 8)
-        self.steps.append(f"forward {max(self.tokens, padded)}")
-        self.tokens = 0
-
-    def _refused(self) -> None:
-        bad = ("set 3 hidden=1", "set 3 levels=5", "set 40 hidden=7", "get -1", "clear -9", "resize -2")
-        self.steps += [self.draw.choice(bad), f"get {self.rows}"]
-
-    def _grow(self) -> None:
-        rows = self.draw.randint(1, 2 * self.rows)
-        if rows > _MOST_GROWTH * self.made or rows < self.tokens:
-            rows = max(self.tokens, self.made)
-        self.steps.append(self.draw.choice((f"resize {rows}", f"get {rows}", f"resize {rows}")))
-        self.rows = max(self.made, self.tokens) if rows < self.rows else self.rows
-        self._read()
-
-    def _replay(self) -> None:
-        size = self.draw.choice([size for size in _CAPTURE_SIZES if size >= min(self.tokens, self.made)])
-        if self.draw.random() < 0.7:
-            self._set(size)
-        self.steps.append(f"replay {size}")
-        self.tokens = 0
+    + "get 8192",
+    f"{_REAL}: set 4097; get 8193; get 4097; set 8256; get 4096; resize 9000; get 8193",
+)
+"""Part of what `check --thorough` plays: capacities of engines, and an allocation that fails in a clear."""

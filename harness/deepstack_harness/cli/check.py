@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
-from deepstack_harness.catalogue.traces import thorough_traces
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_removed_adapter_options
 from deepstack_harness.cli.output import Column, Output, write_text
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
@@ -20,6 +19,7 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="play more than the usual sample of traces: every pair of unusual inputs, all sizes of a buffer "
-        "(real ones too: capacity 8192), failing allocations and histories of hundreds of steps; this takes "
-        "half a minute",
+        help="play more than the usual sample of traces: every pair of unusual inputs, real sizes (capacity "
+        "8192), failing allocations, and drawn histories of hundreds of steps; this takes half a minute",
     )
 
 
@@ -105,7 +104,12 @@ def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Ru
 
 def _texts(args: Namespace) -> tuple[str, ...]:
     """Return the traces that are played."""
-    return (*check_traces(), *thorough_traces()) if args.thorough else check_traces()
+    if not args.thorough:
+        return check_traces()
+    store_hypothesis_in_cache()
+    from deepstack_harness.fuzz.strategies import thorough_traces
+
+    return check_traces() + thorough_traces()
 
 
 def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:

@@ -38,10 +38,10 @@ from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import all_engines
 from deepstack_harness.errors import ExitCode, UsageError, torch_problem
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, TimedOut
+from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
 from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _COLUMNS = (Column(16), Column(3), Column(0))
 _HERE = {True: "yes", False: "no", None: "?"}
@@ -95,11 +95,11 @@ def sandbox_found() -> tuple[bool | None, str]:
     """Return True where a sandbox is whole, None where that is not known, and what it has or lacks."""
     if is_switched_off():
         return False, f"turned off: {WITHOUT_SANDBOX}"
-    with tempfile.TemporaryDirectory() as outside, WarmWorker(sandbox=CONTRACT) as worker:
+    with tempfile.TemporaryDirectory() as outside, Worker(sandbox=CONTRACT) as worker:
         left = worker.call(_ATTEMPTS, {"outside": outside})
         enforced = worker.in_force
     if not isinstance(left, Answered):
-        return None if isinstance(left, TimedOut) else False, left.sentence
+        return None if is_end(left, EndKind.TIMED_OUT) else False, left.sentence
     parts = ", ".join(enforced.in_force) or "none"
     if enforced.missing or left.value:
         lacking = "; ".join([*enforced.missing, *(f"it could {attempt}" for attempt in left.value)])
@@ -308,14 +308,14 @@ def inductor(seconds: float) -> MachineCheck:
     """Check that Inductor's CPU backend works: compile and run a function in a worker, within a limit."""
     if _torch_problem():
         return MachineCheck("inductor on cpu", here=False, found="torch is needed to compile", needed=True)
-    with WarmWorker(Limits(call_s=seconds)) as worker:
+    with Worker(Limits(call_s=seconds)) as worker:
         result = worker.call(_COMPILE)
     if isinstance(result, Answered):
         return MachineCheck(
             "inductor on cpu", here=True, found=f"compiles, {os.cpu_count()} cores", needed=True
         )
     found = result.sentence.partition("\n")[0]
-    if isinstance(result, TimedOut):
+    if is_end(result, EndKind.TIMED_OUT):
         again = f"'doctor --seconds {_longer(seconds):g}' waits longer"
         found = f"not known, the machine may be busy: {found}; {again}"
         return MachineCheck("inductor on cpu", here=None, found=found, needed=True)

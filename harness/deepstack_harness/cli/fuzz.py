@@ -5,7 +5,6 @@ A line of progress while it hunts, then a row for each finding; `--json` gets fi
 
 from __future__ import annotations
 
-import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Verdict
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.files import hypothesis_storage
+from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.fuzz.faults import Finding, Progress
 from deepstack_harness.text import plural
 
@@ -70,7 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing was found; 1 when something was, or the worker did not measure what it played."""
-    os.environ.update(hypothesis_storage())
+    store_hypothesis_in_cache()
     from deepstack_harness.fuzz.campaign import open_campaign, run_campaign, with_reach, write_findings
 
     campaign = _campaign(args)

@@ -447,7 +447,7 @@ def _play(
 
 
 REQUESTS = 200
-"""How many rows of the workload are served: enough for 400 steps and 100 token counts."""
+"""How many rows of a workload are served: enough for 400 steps and 100 token counts."""
 
 
 def evaluate_workload(incident: Incident, where: Where, args: Namespace, output: Output) -> bool:
@@ -497,17 +497,17 @@ def _evaluate(
 
 def _workload_trace(workload: str | None, output: Output) -> Trace:
     from deepstack_harness.catalogue.geometry3k import load_workload
-    from deepstack_harness.catalogue.workload import distinct_counts, serve, to_trace, unpadded
+    from deepstack_harness.catalogue.workload import serve, to_trace
 
     requests = load_workload(workload)[:REQUESTS]
     steps = serve(requests)
-    visual = sum(step.visual for step in steps)
+    visual, counts = sum(step.visual for step in steps), len({step.tokens for step in steps})
     output.line(
         f"{len(requests)} requests, {len(steps)} steps ({visual} with visual tokens), "
-        f"{distinct_counts(steps)} token counts; chunked prefill, 512 tokens and 4 slots a step, not padded"
+        f"{counts} token counts; chunked prefill, 512 tokens and 4 slots a step, not padded"
     )
     # Unpadded, as without captured graphs: the counts vary most, and pr40145 does not die of padding.
-    return to_trace(steps, pad=unpadded)
+    return to_trace(steps)
 
 
 def _agrees_with_catalogue(incident: Incident, planned: PlannedCase, evaluation: Evaluation) -> bool:

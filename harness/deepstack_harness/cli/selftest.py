@@ -22,7 +22,7 @@ from deepstack_harness.cli.arguments import add_removed
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.errors import ExitCode, unknown_name
-from deepstack_harness.files import hypothesis_storage
+from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.fuzz.trials import Proof
 from deepstack_harness.text import plural
 
@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when each mutant is caught by its rule or promise alone, and nothing right is, else 1."""
     _check_names(args)
-    os.environ.update(hypothesis_storage())
+    store_hypothesis_in_cache()
     from deepstack_harness.fuzz.regions import prove_regions
     from deepstack_harness.fuzz.selftest import prove
     from deepstack_harness.fuzz.trials import trials_for

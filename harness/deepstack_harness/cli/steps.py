@@ -117,14 +117,14 @@ def _run(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
     from deepstack_harness.workers.outcomes import value_of
     from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS
     from deepstack_harness.workers.remote import Remote
-    from deepstack_harness.workers.warm import WarmWorker
+    from deepstack_harness.workers.worker import Worker
 
     work = "deepstack_harness.play.steps_work"
     remote = Remote(f"{work}:run_steps", list[SteppedHistory])
     arguments = {
         "target": args.target, "arms": arms, "warm_up": args.warm_up, "examples": args.examples, "seed": 0,
     }  # fmt: skip
-    with WarmWorker(FOREIGN_LIMITS, preload=work, sandbox=COMPILE) as worker:
+    with Worker(FOREIGN_LIMITS, preload=work, sandbox=COMPILE) as worker:
         return value_of(worker.call(remote, arguments), f"running {args.target}")
 
 

@@ -29,7 +29,6 @@ from deepstack_harness.runs.environments import (
 )
 from deepstack_harness.text import one_line, plural
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited
 from deepstack_harness.workers.supervised import Command, run_command
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def run_under(home: TorchHome, words: Sequence[str], stream: IO[bytes] | None = 
     """
     command = [str(home.python), "-m", "deepstack_harness", *words, *([] if stream else ["--quiet"])]
     end = run_command(Command(command, environment=home.environment, output=stream), _NO_LIMITS)
-    if isinstance(end, Exited) and end.status in (ExitCode.HOLDS, ExitCode.BROKEN):
+    if end.status in (ExitCode.HOLDS, ExitCode.BROKEN):
         return ""
     return f"{end.reason}{': ' if end.output else ''}{one_line(end.output)[-500:]}"
 

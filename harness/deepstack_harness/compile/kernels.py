@@ -20,7 +20,7 @@ from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 CPU = "cpu"
 CUDA = "cuda"
@@ -156,7 +156,7 @@ def measure(subjects: Sequence[Subject]) -> list[Measurement]:
         check_support()
     limits = Limits(call_s=_SUBJECT_TIMEOUT_S * len(subjects))
     environment = ENVIRONMENT if executes else None
-    with WarmWorker(limits, preload=_MEASURE.module, environment=environment) as worker:
+    with Worker(limits, preload=_MEASURE.module, environment=environment) as worker:
         result = worker.call(_MEASURE, {"subjects": subjects})
     return value_of(result, f"measuring kernels for target '{target}'")
 

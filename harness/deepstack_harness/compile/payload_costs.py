@@ -14,7 +14,7 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 PAYLOAD, LIST, TENSOR = "payload", "list", "tensor"
 """The measure against a step without a payload, and the two forms: a tensor for each level, or one of all."""
@@ -85,7 +85,7 @@ def measure_payload_costs(work: Sequence[PayloadWork]) -> Iterator[TimedPayload]
 
     Raises `MachineError` where no worker can be started.
     """
-    with WarmWorker(Limits(call_s=_TIMEOUT_S), preload=_TIME.module) as worker:
+    with Worker(Limits(call_s=_TIMEOUT_S), preload=_TIME.module) as worker:
         for each in work:
             result = worker.call(_TIME, {"work": each})
             if isinstance(result, Answered):

@@ -31,7 +31,7 @@ from deepstack_harness.errors import NotMeasured, text_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -138,9 +138,9 @@ _KEYS = count()
 
 
 @cache
-def reload_worker() -> WarmWorker:
+def reload_worker() -> Worker:
     """Return the warm worker that loads the artifacts of this process; it ends with this process."""
-    return WarmWorker(_LIMITS, preload=__name__)
+    return Worker(_LIMITS, preload=__name__)
 
 
 class ReloadedDecoder:

@@ -41,9 +41,9 @@ from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.files import read_regular, write_atomically
 from deepstack_harness.fuzz.faults import Finding, Progress, Target, Watch
 from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt
-from deepstack_harness.fuzz.lifecycles import lifecycles
 from deepstack_harness.fuzz.player import MEMORY_BYTES, FindingKind, InProcessPlayer, Player, WorkerPlayer
-from deepstack_harness.fuzz.strategies import growing_counts, pairs
+from deepstack_harness.fuzz.strategies import lifecycles, pairs
+from deepstack_harness.fuzz.writer import growing_counts
 from deepstack_harness.models.variants import check_family
 from deepstack_harness.play.written_programs import why_not_shown
 from deepstack_harness.text import plural
@@ -318,7 +318,7 @@ def run_campaign(campaign: Campaign, hunted: Hunted, on_progress: OnProgress) ->
         if campaign.boundary:
             search_boundary(hunt)
         else:
-            hunt.search(lifecycles(target), campaign.examples)
+            hunt.search(lifecycles(target.arm, alone=target.alone), campaign.examples)
         hunted.control = control_fault(lambda plan: list(judge_cases(plan, player.check))) or ""
     hunted.complete = hunted.progress.examples >= campaign.examples
     save_progress(campaign, hunted, finished=hunted.complete or hunted.progress.deaths >= MOST_DEATHS)

@@ -9,19 +9,25 @@ from typing import Any, Protocol
 from deepstack_harness.contract.case import BufferRef, Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
-from deepstack_harness.play.case_worker import BIND, PLAY_ALONE, PLAY_SHARED, WORK, is_foreign
+from deepstack_harness.play.case_worker import (
+    BIND,
+    BIND_SOURCE,
+    PLAY_ALONE,
+    PLAY_SHARED,
+    WORK,
+    BoundBuffer,
+    is_foreign,
+)
 from deepstack_harness.workers.outcomes import (
     Answered,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Stopped,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.worker import Worker
 
 _BINDING_S = 300.0
 """Seconds for finding a buffer: a source may have to be fetched."""
@@ -40,8 +46,12 @@ class FindingKind(StrEnum):
     OUTPUT = "output"
 
 
-_KINDS: Mapping[type[WorkerEnd], FindingKind] = MappingProxyType(
-    {TimedOut: FindingKind.HANG, Flooded: FindingKind.OUTPUT, RanOutOfMemory: FindingKind.MEMORY}
+_KINDS: Mapping[EndKind, FindingKind] = MappingProxyType(
+    {
+        EndKind.TIMED_OUT: FindingKind.HANG,
+        EndKind.FLOODED: FindingKind.OUTPUT,
+        EndKind.OUT_OF_MEMORY: FindingKind.MEMORY,
+    }
 )
 """Kinds by the end of the worker; every other end is a crash."""
 
@@ -95,17 +105,19 @@ class WorkerPlayer:
         Code under test needs a `sandbox`, and code that is interpreted an `environment`.
         """
         limits = replace(FOREIGN_LIMITS, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES)
-        self._worker = WarmWorker(limits, preload=WORK, environment=environment, sandbox=sandbox)
+        self._worker = Worker(limits, preload=WORK, environment=environment, sandbox=sandbox)
         self._worker.launch()
-        self._request: Mapping[str, Any] | None = None
+        self._request: tuple[Remote[BoundBuffer], Mapping[str, Any]] | None = None
         self._bound_in = 0
         """Number of the worker process that has found the buffer."""
 
     def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in the worker, and again in each worker that replaces it."""
         self._request = None
-        request = {"buffer": buffer, "source": source, "family": family}
-        bound = self._bind(request)
+        request: tuple[Remote[BoundBuffer], Mapping[str, Any]] = (BIND, {"buffer": buffer})
+        if source is not None:
+            request = (BIND_SOURCE, {"source": source, "family": family})
+        bound = self._bind(*request)
         self._request = request
         return bound
 
@@ -125,10 +137,10 @@ class WorkerPlayer:
                 return Observation(case.dtype, case.device, 0, 0, "", (), error=broke, tampering=broke)
             case RaisedInWorker():
                 raise result.as_error
-            case Stopped():
+            case WorkerEnd(kind=EndKind.STOPPED):
                 raise MachineError(result.sentence)
             case WorkerEnd(facts=(*_, int(number))):  # the step under way, see `play_shared`
-                return Death(_KINDS.get(type(result), FindingKind.CRASH), number, result.sentence)
+                return Death(_KINDS.get(result.kind, FindingKind.CRASH), number, result.sentence)
         printed = result.output.strip() or "nothing"
         raise HarnessError(f"the worker ended outside a step: {result.sentence}; it printed: {printed}")
 
@@ -148,10 +160,10 @@ class WorkerPlayer:
     def _bind_again(self) -> None:
         """Find the buffer in a worker that replaced the one that had found it."""
         if self._request is not None and not (self._worker.alive and self._worker.starts == self._bound_in):
-            self._bind(self._request)
+            self._bind(*self._request)
 
-    def _bind(self, request: Mapping[str, Any]) -> BufferRef:
-        result = self._worker.call(BIND, request, timeout_s=_BINDING_S)
+    def _bind(self, remote: Remote[BoundBuffer], arguments: Mapping[str, Any]) -> BufferRef:
+        result = self._worker.call(remote, arguments, timeout_s=_BINDING_S)
         bound = value_of(result, "binding the buffer")
         self.torch, self._bound_in = bound.torch, self._worker.starts
         return bound.buffer
@@ -169,10 +181,15 @@ class InProcessPlayer:
         """Find a buffer in this process."""
         import torch
 
-        from deepstack_harness.play.work import bind_shared_work
+        from deepstack_harness.play import source_work, work
 
         torch.set_num_threads(1)  # as in a worker
-        bound = bind_shared_work(buffer, source, family)
+        if source is not None:
+            bound = source_work.bind_shared(source, family)
+        elif buffer is not None:
+            bound = work.bind_shared(buffer)
+        else:
+            raise HarnessError("neither a buffer nor a source was named")
         self.torch = bound.torch
         return bound.buffer
 

@@ -14,7 +14,7 @@ from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.steps_work import PLAY_REGION, WORK
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.pool import map_items
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _UNCOMPILED = "eager"
 _EVERYWHERE = frozenset({Promise.I3, Promise.I5})
@@ -75,11 +75,11 @@ def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
 def prove_regions(names: Iterable[str], workers: int = 1) -> Generator[RegionProof]:
     """Play regions in workers, and yield the proof of each, in their order."""
     with ExitStack() as opened:
-        pool = [opened.enter_context(WarmWorker(preload=WORK)) for _ in range(workers)]
+        pool = [opened.enter_context(Worker(preload=WORK)) for _ in range(workers)]
         yield from map_items(_prove, names, pool, in_order=True)
 
 
-def _prove(worker: WarmWorker, name: str) -> Iterator[RegionProof]:
+def _prove(worker: Worker, name: str) -> Iterator[RegionProof]:
     """Play a region; a worker that ended proves nothing."""
     result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
     try:

@@ -1,8 +1,9 @@
 """A warm worker that plays cases, as the process that judges them calls it; no torch is imported here.
 
-`play.work` has the functions that run in the worker.  Here are their names and the types of their answers,
-and what is made of an answer, or of the end of the worker: the observation of a case.  A buffer class of the
-user, `MODULE:CLASS`, is imported in a worker too, and checked that it fits the interface.
+`play.work` has the functions that run in the worker, and `play.source_work` those for classes of sources.
+Here are their names and the types of their answers, and what is made of an answer, or of the end of the
+worker: the observation of a case.  A buffer class of the user, `MODULE:CLASS`, is imported in a worker too,
+and checked that it fits the interface.
 """
 
 import importlib
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, cast
 
 import msgspec
@@ -25,18 +27,14 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Exited,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    Signalled,
-    TimedOut,
     WorkerEnd,
     value_of,
 )
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, OWN_CLASS, SandboxProfile
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 Way = Literal["methods", "forward", "compiled"]
 """A class is driven by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two over
@@ -58,6 +56,7 @@ class SourceClass:
 
 
 WORK = "deepstack_harness.play.work"
+SOURCE_WORK = "deepstack_harness.play.source_work"
 _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 
 
@@ -122,19 +121,21 @@ class Loaded:
 
 
 PLAY = Remote(f"{WORK}:play", Played)
-DEFINE = Remote(f"{WORK}:define", ClassWays)
-DESCRIBE = Remote(f"{WORK}:describe", Described)
-WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
+PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
+DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
+WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", Loaded)
 WRITE_ADAPTER = Remote(f"{WORK}:write_adapter", str)
-SPLIT = Remote(f"{WORK}:split", Observation)
-PLAY_SPLIT = Remote(f"{WORK}:play_split", Observation)
-BIND = Remote(f"{WORK}:bind_shared_work", BoundBuffer)
+SPLIT = Remote(f"{SOURCE_WORK}:split", Observation)
+PLAY_SPLIT = Remote(f"{SOURCE_WORK}:play_split", Observation)
+BIND = Remote(f"{WORK}:bind_shared", BoundBuffer)
+BIND_SOURCE = Remote(f"{SOURCE_WORK}:bind_shared", BoundBuffer)
 PLAY_SHARED = Remote(f"{WORK}:play_shared", Observation)
 PLAY_ALONE = Remote(f"{WORK}:play_alone", Observation)
 
 
-class CaseWorker(WarmWorker):
+class CaseWorker(Worker):
     """A warm worker that plays cases."""
 
     def __init__(
@@ -143,12 +144,13 @@ class CaseWorker(WarmWorker):
         *,
         environment: Mapping[str, str] | None = None,
         sandbox: SandboxProfile | None = None,
+        preload: str = WORK,
     ) -> None:
-        """Start no process before the first call.
+        """Start no process before the first call; a worker that plays a source preloads `SOURCE_WORK`.
 
         Code under test needs a `sandbox`; None is for workers that run code of ours only.
         """
-        super().__init__(limits, preload=WORK, environment=environment, sandbox=sandbox)
+        super().__init__(limits, preload=preload, environment=environment, sandbox=sandbox)
 
     def prepare(
         self, *, environment: Mapping[str, str], sandbox: SandboxProfile | None, compiles: bool
@@ -158,11 +160,14 @@ class CaseWorker(WarmWorker):
         A process whose cases are known to compile is ready when it has imported Dynamo too.
         """
         preload = _COMPILED_WORK if compiles else WORK
-        self._options |= {"preload": preload, "environment": environment, "sandbox": sandbox}
+        self.preload, self.environment, self.sandbox = preload, environment, sandbox
 
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
         """Play a case, of which `source` has the class; `observation_of` reads the result."""
-        result = self.call(PLAY, {"case": case, "source": source})
+        if source is None:
+            result = self.call(PLAY, {"case": case})
+        else:
+            result = self.call(PLAY_SOURCE, {"case": case, "source": source})
         if isinstance(result, Answered) and not result.value.device_works:
             self.close()
         if isinstance(result, RaisedInWorker) and result.exit_code is None:
@@ -226,20 +231,20 @@ def _reason(end: WorkerEnd | RaisedInWorker) -> str:
     return f"the code that measures raised {end.sentence}"
 
 
+_WORDS: Mapping[EndKind, str] = MappingProxyType(
+    {
+        EndKind.SIGNALLED: "{}",  # the name of the signal
+        EndKind.TIMED_OUT: "timeout",
+        EndKind.OUT_OF_MEMORY: "out of memory",
+        EndKind.FLOODED: "output flood",
+        EndKind.EXITED: "exit",
+    }
+)
+
+
 def kind_of(end: WorkerEnd) -> str:
     """Return the way in which a worker ended, as `Raised.type` names it."""
-    match end:
-        case Signalled():
-            return end.name
-        case TimedOut():
-            return "timeout"
-        case RanOutOfMemory():
-            return "out of memory"
-        case Flooded():
-            return "output flood"
-        case Exited():
-            return "exit"
-    return "broken messages"
+    return _WORDS.get(end.kind, "broken messages").format(*end.details)
 
 
 _LOAD_ALL = Remote(f"{__name__}:load_all", type(None))
@@ -279,7 +284,7 @@ def load_named(text: str) -> Callable[..., object]:
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
-    with WarmWorker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
+    with Worker(limits, preload=__name__, sandbox=OWN_CLASS) as worker:
         result = worker.call(_LOAD_ALL, {"names": list(names)})
     if isinstance(result, WorkerEnd):
         raise UsageError(f"loading {', '.join(names)}: {result.sentence}")

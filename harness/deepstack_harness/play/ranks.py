@@ -34,9 +34,8 @@ from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
+    EndKind,
     RaisedInWorker,
-    Stopped,
-    TimedOut,
     WorkerEnd,
 )
 from deepstack_harness.workers.pool import map_items
@@ -203,7 +202,7 @@ def _call_all(workers: Sequence[Worker], arguments: dict[str, Any], timeout_s: f
     for rank, result in map_items(call, range(len(workers)), workers):
         results[rank] = result
         # Ranks that hang time out together; stopping the others would hide that they hang too.
-        if isinstance(result, WorkerEnd) and not isinstance(result, TimedOut):
+        if isinstance(result, WorkerEnd) and result.kind is not EndKind.TIMED_OUT:
             for worker in workers:
                 worker.stop()
     return [results[rank] for rank in range(len(workers))]
@@ -213,7 +212,7 @@ def _observation_of(results: Sequence[CallResult]) -> Observation:
     """Merge what the ranks saw.  Raises `RanksLost`, or the error about the case that all of them raised."""
     raised, ended = _of_kind(results, RaisedInWorker), _of_kind(results, WorkerEnd)
     if ended:
-        at_fault = {rank: end for rank, end in ended.items() if not isinstance(end, Stopped)} or ended
+        at_fault = {rank: end for rank, end in ended.items() if end.kind is not EndKind.STOPPED} or ended
         how = next(iter(at_fault.values())).sentence
         raise RanksLost(list(at_fault), how, [end.output for end in at_fault.values()])
     if len(raised) == len(results) and raised[0].exit_code in {ExitCode.USAGE, ExitCode.MACHINE}:

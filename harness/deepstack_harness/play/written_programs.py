@@ -12,7 +12,7 @@ from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS
 from deepstack_harness.workers.remote import Remote
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ _RUN_SCRIPT = Remote(f"{__name__}:run_script", ScriptRun)
 
 def why_not_shown(text: str) -> str:
     """Run a written program in a worker of its own; return "" where it ends with 1, else how it ended."""
-    with WarmWorker(FOREIGN_LIMITS, preload=__name__, sandbox=COMPILE) as worker:
+    with Worker(FOREIGN_LIMITS, preload=__name__, sandbox=COMPILE) as worker:
         try:
             ran = value_of(worker.call(_RUN_SCRIPT, {"text": text}), "running the written program")
         except HarnessError as error:

@@ -12,10 +12,10 @@ from pathlib import Path
 from deepstack_harness.catalogue.versions import installed_version
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, Exited, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.supervised import Command, run_command
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _SETTINGS = (
     "AOT", "ATEN_", "CUDA", "CXX", "DEEPSTACK_HARNESS", "DNNL_", "INDUCTOR_", "KMP_", "LD_PRELOAD", "MKL_",
@@ -88,7 +88,7 @@ def _output_of(*words: str) -> str:
         end = run_command(Command(words, stderr=False), _COMMAND_LIMITS)
     except (OSError, MachineError):
         return ""
-    return end.output if end == Exited(status=0, output=end.output) else ""
+    return end.output if end.status == 0 else ""
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -120,7 +120,7 @@ def count_gpus() -> int:
 
 def _count_in_worker() -> list[str]:
     # In a worker: a process that has asked for its GPUs cannot be told afterwards which ones to see.
-    with WarmWorker(Limits(call_s=_COUNTING_S)) as worker:
+    with Worker(Limits(call_s=_COUNTING_S)) as worker:
         counted = worker.call(_COUNT)
     match counted:
         case Answered(value=count):

@@ -19,10 +19,10 @@ from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.files import read_regular, write_atomically
 from deepstack_harness.runs.machine import visible_gpus
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut, WorkerEnd
+from deepstack_harness.workers.outcomes import Answered, EndKind
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.supervised import Command, run_command
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
 _GPU_SECONDS = 180.0
@@ -218,10 +218,11 @@ class NightlyRun:
         command = Command(words, folder=stage.where, log=log, own_temporary=True)
         end = run_command(command, Limits(call_s=limit, file_size=_LONGEST_FILE))
         printed = end.output[-_LONGEST_DETAIL:].strip() or "it printed nothing"
-        if isinstance(end, TimedOut):
+        if end.kind is EndKind.TIMED_OUT:
             part = ", its part of the night" if limit < stage.seconds else ""
             return StageOutcome.TIMED_OUT, None, f"no end within {limit:.0f} s{part}: {printed}"
-        code = _exit_status(end)
+        assert end.status is not None  # a stage has no other limit that ends it
+        code = end.status
         outcome = _outcome(stage, code)
         if outcome is StageOutcome.HELD and stage.rehearses:
             return StageOutcome.REHEARSED, code, stage.rehearses
@@ -303,7 +304,7 @@ def read_summary(folder: Path) -> list[EndedStage]:
 def gpu_fault() -> str | None:
     """Return why CUDA cannot be used, None where it can; a fresh worker has met no earlier CUDA error."""
     try:
-        with WarmWorker(Limits(call_s=_GPU_SECONDS)) as worker:
+        with Worker(Limits(call_s=_GPU_SECONDS)) as worker:
             result = worker.call(_USE_GPU)
     except MachineError as error:
         return f"cannot be asked: {error}"
@@ -317,15 +318,6 @@ def use_gpu() -> float:
     ones = torch.ones(64, 64, device="cuda")
     torch.cuda.synchronize()
     return float((ones @ ones).sum())
-
-
-def _exit_status(end: WorkerEnd) -> int:
-    match end:
-        case Exited(status=status):
-            return status
-        case Signalled(number=number):
-            return -number
-    raise TypeError(f"a stage without limits ended as {type(end).__name__}")
 
 
 def _outcome(stage: Stage, code: int) -> StageOutcome:

@@ -20,7 +20,7 @@ from deepstack_harness.runs.case_result import CaseResult, lost_result, result_o
 from deepstack_harness.runs.machine import gpu_environment
 from deepstack_harness.runs.records import CaseEnding, Shard
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import RaisedInWorker, RanOutOfMemory, TimedOut, WorkerEnd
+from deepstack_harness.workers.outcomes import EndKind, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.pool import map_items
 from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile, profile_of
 
@@ -139,12 +139,8 @@ def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
 
 
 def _ending_of(end: WorkerEnd) -> CaseEnding:
-    match end:
-        case TimedOut():
-            return CaseEnding.TIMED_OUT
-        case RanOutOfMemory():
-            return CaseEnding.OUT_OF_MEMORY
-    return CaseEnding.CRASHED
+    endings = {EndKind.TIMED_OUT: CaseEnding.TIMED_OUT, EndKind.OUT_OF_MEMORY: CaseEnding.OUT_OF_MEMORY}
+    return endings.get(end.kind, CaseEnding.CRASHED)
 
 
 def _with_output(result: CaseResult, output: str) -> CaseResult:

@@ -23,10 +23,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.folder import check_name, kind_of
+from deepstack_harness.sources.folder import check_name, refuse_irregular
 from deepstack_harness.sources.source import (
     FILE_MIB,
     MEMBERS,
+    TOO_MANY,
     UNPACKED_MIB,
     KnownPackage,
     NoSuchMember,
@@ -34,9 +35,9 @@ from deepstack_harness.sources.source import (
     decode,
     files_having,
     joined_by_or,
+    limited,
 )
 from deepstack_harness.sources.tree import written_version
-from deepstack_harness.workers.limits import MIB
 
 _ZIPPED = (".whl", ".zip")
 SUFFIXES = (*_ZIPPED, ".tar.gz", ".tgz")
@@ -85,21 +86,15 @@ class _Zip:
     def __init__(self, path: Path) -> None:
         self._path = path
         with _damage_named(path):
-            _refuse_many(path, _count_in_zip(path))
+            MEMBERS.check(_count_in_zip(path), path, TOO_MANY)
             with zipfile.ZipFile(path) as archive:
                 self.names = _checked(path, archive.namelist())
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        left = (
-            UNPACKED_MIB.value() * MIB
-        )  # members may share their bytes, so that the file's size says little
+        # Members may share their bytes, so that the file's size means little.
         with _damage_named(self._path), zipfile.ZipFile(self._path) as archive:
-            for name in names:
-                data = read_zipped(archive, name, self._path)
-                left -= len(data)
-                if left < 0:
-                    raise _too_large_unpacked(self._path)
-                yield name, data
+            contents = ((name, read_zipped(archive, name, self._path)) for name in names)
+            yield from limited(contents, self._path, _UNPACKED)
 
 
 class _Tar:
@@ -111,7 +106,7 @@ class _Tar:
         # tarfile goes from header to header: a count and a size are seen before they are exceeded.
         with _damage_named(path), self._opened() as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for count, member in enumerate(archive, 1):
-                _refuse_many(path, count)
+                MEMBERS.check(count, path, TOO_MANY)
                 self._members[member.name] = member
         self.names = _checked(path, self._members)
 
@@ -122,9 +117,11 @@ class _Tar:
             yield from ((member.name, self._read(member, file)) for member in members)
 
     def _read(self, member: tarfile.TarInfo, file: "_Bounded") -> bytes:
-        if not member.isreg() or member.issparse():
-            raise UsageError(f"'{self._path}/{member.name}' is {_tar_kind(member)}, where a file should be")
-        _refuse_large(member.size, f"{self._path}/{member.name}")
+        shown = f"{self._path}/{member.name}"
+        refuse_irregular(
+            stat.S_IFREG if member.isreg() and not member.issparse() else 0, shown, _tar_kind(member)
+        )
+        FILE_MIB.check(member.size, shown)
         file.seek(member.offset_data)
         data = file.read(member.size)
         if len(data) < member.size:
@@ -143,26 +140,21 @@ class _Bounded(io.BufferedIOBase):
     def __init__(self, file: gzip.GzipFile, path: Path) -> None:
         self._file = file
         self._path = path
-        self._limit = UNPACKED_MIB.value() * MIB
 
     def read(self, size: int | None = -1, /) -> bytes:
         assert size is not None
         assert size >= 0  # tarfile and we say how much
-        _refuse_large(size, str(self._path))  # a header may claim to have any size
-        self._refuse(self._file.tell() + size)
+        FILE_MIB.check(size, self._path)  # a header may claim to have any size
+        UNPACKED_MIB.check(self._file.tell() + size, self._path, _UNPACKED)
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         assert whence == 0
-        self._refuse(offset)
+        UNPACKED_MIB.check(offset, self._path, _UNPACKED)
         return self._file.seek(offset)
 
     def tell(self) -> int:
         return self._file.tell()
-
-    def _refuse(self, position: int) -> None:
-        if position > self._limit:
-            raise _too_large_unpacked(self._path)
 
 
 def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
@@ -173,9 +165,8 @@ def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
     """
     info = archive.getinfo(name)
     kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the archive was not made on a Unix
-    if info.is_dir() or kind not in {0, stat.S_IFREG}:
-        raise UsageError(f"'{shown}/{name}' is {kind_of(kind or stat.S_IFDIR)}, where a file should be")
-    _refuse_large(info.file_size, f"{shown}/{name}")
+    refuse_irregular(stat.S_IFDIR if info.is_dir() else kind or stat.S_IFREG, f"{shown}/{name}")
+    FILE_MIB.check(info.file_size, f"{shown}/{name}")
     with archive.open(info) as file:
         return file.read()
 
@@ -214,18 +205,7 @@ def _checked(path: Path, names: Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _refuse_many(path: Path, count: int) -> None:
-    if count > MEMBERS.value():
-        raise UsageError(f"'{path}' holds too many files: {MEMBERS.advice}")
-
-
-def _refuse_large(size: int, shown: str) -> None:
-    if size > FILE_MIB.value() * MIB:
-        raise UsageError(f"'{shown}' is too large: {FILE_MIB.advice}")
-
-
-def _too_large_unpacked(path: Path) -> UsageError:
-    return UsageError(f"'{path}' is too large when unpacked: {UNPACKED_MIB.advice}")
+_UNPACKED = "is too large when unpacked"
 
 
 def _tar_kind(member: tarfile.TarInfo) -> str:

@@ -19,7 +19,7 @@ from deepstack_harness.errors import MachineError
 from deepstack_harness.files import write_atomically
 from deepstack_harness.sources import pip_settings
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited, WorkerEnd
+from deepstack_harness.workers.outcomes import WorkerEnd
 from deepstack_harness.workers.supervised import Command, run_command
 
 Say = Callable[[str], None]
@@ -208,7 +208,7 @@ class Making:
     def do(self, doing: str, words: Sequence[str]) -> None:
         """Run a command that must succeed; raises `MachineError` with the end of its output."""
         end = self.run(words)
-        if end != Exited(status=0, output=end.output):
+        if end.status != 0:
             raise MachineError(
                 f"{doing} failed: {end.reason}{_last_error(end.output)}; "
                 f"all of it: {_beside(self.folder, 'log')}"

@@ -17,13 +17,12 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.sources.source import FILE_MIB, MEMBERS, UNPACKED_MIB
-from deepstack_harness.workers.limits import MIB
+from deepstack_harness.sources.source import FILE_MIB, MEMBERS, TOO_MANY, limited
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
@@ -72,34 +71,33 @@ class TreeFiles:
         A link to nothing is no file.  Raises `UsageError` for what is no regular file, and for files that
         are too many or too large together.
         """
-        contents: dict[str, bytes] = {}
-        left = UNPACKED_MIB.value() * MIB
-        for name in sorted(self._python_names(folder)):
-            try:
-                data = self.read(name)
-            except FileNotFoundError:
-                continue
-            left -= len(data)
-            if left < 0:
-                raise UsageError(f"'{self.root / folder}' is too large: {UNPACKED_MIB.advice}")
-            contents[name] = data
-        return contents
+
+        def contents() -> Iterator[tuple[str, bytes]]:
+            for name in sorted(self._python_names(folder)):
+                with suppress(FileNotFoundError):
+                    yield name, self.read(name)
+
+        return dict(limited(contents(), self.root / folder, "is too large"))
 
     def _python_names(self, folder: str) -> Iterator[str]:
         """Yield the names of Python files below the root; each folder is entered once, links included."""
-        place, count = self.root / folder, 0
-        entered: set[Path] = set()
-        waiting = [folder]
+        count, entered, waiting = 0, set[Path](), [folder]
         while waiting:
             inside = waiting.pop()
+            entries: list[tuple[str, bool]] = []  # names, each with whether it is a folder or a link to one
             try:
                 with _named(self.root / inside):
                     real = self._resolved(inside)
-                    entries = [] if real in entered else self._entries(real, place, MEMBERS.value() - count)
+                    if real in entered:
+                        continue
+                    with os.scandir(real) as scanned:
+                        for entry in scanned:
+                            count += 1
+                            MEMBERS.check(count, self.root / folder, TOO_MANY)
+                            entries.append((entry.name, entry.is_dir()))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             entered.add(real)
-            count += len(entries)
             for name, is_folder in entries:
                 path = f"{inside}/{name}" if inside else name
                 if name.endswith(".py"):
@@ -107,16 +105,6 @@ class TreeFiles:
                     yield path
                 elif is_folder:
                     waiting.append(path)
-
-    def _entries(self, real: Path, place: Path, most: int) -> list[tuple[str, bool]]:
-        """Return the names in a folder, each with whether it is a folder or a link to one."""
-        names: list[tuple[str, bool]] = []
-        with os.scandir(real) as entries:
-            for entry in entries:
-                if len(names) >= most:
-                    raise UsageError(f"'{place}' holds too many files: {MEMBERS.advice}")
-                names.append((entry.name, entry.is_dir()))
-        return names
 
     def _resolved(self, member: str) -> Path:
         """Follow all links of a path; refuse one that ends outside of the root."""
@@ -134,14 +122,13 @@ def read_regular(path: Path, shown: Path | None = None) -> bytes:
     file above the limit; raises `OSError` where the system refuses.
     """
     shown = shown or path
-    _refuse_irregular(path.stat().st_mode, shown)
+    refuse_irregular(path.stat().st_mode, shown)
     # Another file may have come in its place meanwhile: a pipe would block without O_NONBLOCK.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        _refuse_irregular(os.fstat(handle).st_mode, shown)
-        data = file.read(FILE_MIB.value() * MIB + 1)
-    if len(data) > FILE_MIB.value() * MIB:
-        raise UsageError(f"'{shown}' is too large: {FILE_MIB.advice}")
+        refuse_irregular(os.fstat(handle).st_mode, shown)
+        data = file.read(FILE_MIB.bound + 1)
+    FILE_MIB.check(len(data), shown)
     return data
 
 
@@ -157,9 +144,10 @@ def check_name(name: str, place: object) -> str:
     return name
 
 
-def _refuse_irregular(mode: int, shown: Path) -> None:
+def refuse_irregular(mode: int, shown: object, kind: str = "") -> None:
+    """Raise `UsageError` for what is no regular file by its mode; `kind` names what it is instead."""
     if not stat.S_ISREG(mode):
-        raise UsageError(f"'{shown}' is {kind_of(mode)}, where a file should be")
+        raise UsageError(f"'{shown}' is {kind or kind_of(mode)}, where a file should be")
 
 
 @contextmanager
@@ -183,27 +171,15 @@ class GitFiles:
 
     def __init__(self, root: Path) -> None:
         """Open the folder `root` that has `.git`, a folder or the file of a worktree."""
-        self._folder = _git_folder(root)
-        self._shared = self._folder and self._shared_folder(self._folder)
-
-    @property
-    def is_repository(self) -> bool:
-        """True where there is a `.git`, be it a folder or the file of a worktree."""
-        return self._folder is not None
-
-    @property
-    def folder(self) -> Path | None:
+        self.folder = _git_folder(root)
         """The folder of this work tree's own files, `HEAD` among them; None where there is no `.git`."""
-        return self._folder
-
-    @property
-    def shared(self) -> Path | None:
+        other = self.folder and _text(self.folder / "commondir")
+        self.shared = self.folder / other if self.folder and other else self.folder
         """The folder that has objects and refs, which worktrees share; None where there is no `.git`."""
-        return self._shared
 
     def head(self) -> str | None:
         """Return the commit that is checked out, as hexadecimal digits; None where there is none."""
-        return self._follow(_text(self._folder / "HEAD")) if self._folder else None
+        return self._follow(_text(self.folder / "HEAD")) if self.folder else None
 
     def tagged(self, name: str) -> str | None:
         """Return the commit that a tag stands for, where the refs tell.
@@ -211,11 +187,6 @@ class GitFiles:
         An annotated tag is known by its commit in packed-refs only.
         """
         return self._resolve(f"refs/tags/{name}")
-
-    def _shared_folder(self, folder: Path) -> Path:
-        """Return where refs lie: the folder itself, or for a worktree that of its repository."""
-        other = _text(folder / "commondir")
-        return folder / other if other else folder
 
     def _follow(self, text: str | None) -> str | None:
         for _ in range(_DEPTH):
@@ -226,20 +197,16 @@ class GitFiles:
 
     def _resolve(self, ref: str) -> str | None:
         """Return what a ref holds: a commit, or for a symbolic ref the next one."""
-        if self._folder is None or self._shared is None or not _is_ref(ref):
+        if self.folder is None or self.shared is None or not _is_ref(ref):
             return None
-        loose = _text(self._folder / ref) or _text(self._shared / ref)
-        return loose or self._packed(ref)
-
-    def _packed(self, ref: str) -> str | None:
-        """Look a ref up in packed-refs; the line behind an annotated tag has its commit."""
-        assert self._shared is not None
-        lines = iter((_text(self._shared / "packed-refs") or "").splitlines())
+        if loose := _text(self.folder / ref) or _text(self.shared / ref):
+            return loose
+        lines = iter((_text(self.shared / "packed-refs") or "").splitlines())
         for line in lines:
             commit, _, name = line.partition(" ")
             if name == ref:
-                behind = next(lines, "")
-                return behind.removeprefix("^") if behind.startswith("^") else commit
+                following = next(lines, "")  # for an annotated tag it has the commit
+                return following.removeprefix("^") if following.startswith("^") else commit
         return None
 
 

@@ -5,7 +5,7 @@ variable, and every message names it.
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from deepstack_harness.contract.case import BufferRef, source_buffer
 from deepstack_harness.errors import UsageError
-from deepstack_harness.workers.limits import from_environment
+from deepstack_harness.workers.limits import MIB, from_environment
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,16 @@ class Limit:
         """The sentence that tells how to raise the bound."""
         return f"the limit is {self.value():,} {self.unit}, {self.variable} raises it"
 
+    @property
+    def bound(self) -> int:
+        """The bound in bytes, or in what else it counts."""
+        return self.value() * (MIB if self.unit == "MiB" else 1)
+
+    def check(self, amount: int, subject: object, what: str = "is too large") -> None:
+        """Raise `UsageError` about `subject` where there is more than the bound."""
+        if amount > self.bound:
+            raise UsageError(f"'{subject}' {what}: {self.advice}")
+
 
 FILE_MIB = Limit("DEEPSTACK_HARNESS_MAX_FILE_MIB", 16, "MiB")
 """One file.  The largest model file of vLLM 0.33.0 has 0.2 MiB."""
@@ -173,6 +183,18 @@ MEMBERS = Limit("DEEPSTACK_HARNESS_MAX_MEMBERS", 200_000, "files")
 
 UNPACKED_MIB = Limit("DEEPSTACK_HARNESS_MAX_UNPACKED_MIB", 4096, "MiB")
 """Everything that is unpacked to read one archive, or read to search one folder."""
+
+TOO_MANY = "holds too many files"
+
+
+def limited(contents: Iterable[tuple[str, bytes]], subject: object, what: str) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; raise `UsageError` where they are too large together."""
+    total = 0
+    for name, data in contents:
+        total += len(data)
+        UNPACKED_MIB.check(total, subject, what)
+        yield name, data
+
 
 DEPTH = Limit("DEEPSTACK_HARNESS_MAX_DEPTH", 1000, "levels")
 """Nested expressions and chains of bases.  Released classes have up to 12 bases."""

@@ -130,7 +130,7 @@ class Tree:
         except (FileNotFoundError, NotADirectoryError):
             return None
         version = written_version(text)
-        if version is None or not git.is_repository:
+        if version is None or git.folder is None:
             return version
         return version if _is_built_from(version, text, git) else None
 

@@ -3,8 +3,9 @@
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, Generic, TypeGuard
 
 from deepstack_harness import errors
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
@@ -63,137 +64,56 @@ class RaisedInWorker(FinishedCall):
         return kind(self.message)
 
 
-@dataclass(frozen=True, kw_only=True)
+class EndKind(StrEnum):
+    """Way in which a worker ended; the value is its sentence, with places for the details of an end."""
+
+    TIMED_OUT = "no answer within {:g} s"
+    """No answer within these seconds, or no phase or fact for that long."""
+    OUT_OF_MEMORY = "{}"
+    """An allocation failed, with this message; that may have left anything half done."""
+    SIGNALLED = "ended by {}"
+    EXITED = "exited with {}"
+    FLOODED = "printed {} bytes or more"
+    """It printed or sent this much, more than its limit."""
+    CROWDED = "had {} processes or more, the limit is {}"
+    SENT_GARBAGE = "sent no message, but {}"
+    """Its answer pipe was closed, or brought something other than a message."""
+    STOPPED = "ended by the process that started it"
+
+
+@dataclass(frozen=True)
 class WorkerEnd(FinishedCall):
     """The end of a worker, which cannot be called again; `phase` is the last one that it announced.
 
-    `advice` says which limit ended it and how to raise that, where it was a limit that can be raised.
+    `details` are the figures of its kind.  `status` is the exit status of a process that ended by itself or
+    by a signal, negative for the signal.  `advice` names the limit that ended it and how to raise that,
+    where it was a limit that can be raised.
     """
 
+    kind: EndKind
+    details: tuple[Any, ...] = ()
     phase: str = ""
     advice: str = ""
+    status: int | None = None
 
     @property
     def reason(self) -> str:
         """The way it ended, such as "ended by SIGSEGV"."""
-        raise NotImplementedError
+        reason = self.kind.format(*self.details)
+        return f"{reason} ({self.advice})" if self.advice else reason
 
     @property
     def sentence(self) -> str:
         """The reason and the phase, such as "ended by SIGSEGV in method get, step 3"."""
         return f"{self.reason} in {self.phase}" if self.phase else self.reason
 
-    def _advised(self, reason: str) -> str:
-        return f"{reason} ({self.advice})" if self.advice else reason
-
-
-@dataclass(frozen=True)
-class TimedOut(WorkerEnd):
-    """Timeout: no answer within `seconds`, or no phase or fact for that long."""
-
-    seconds: float
-
-    @property
-    def reason(self) -> str:
-        """The seconds without an answer."""
-        return self._advised(f"no answer within {self.seconds:g} s")
-
-
-@dataclass(frozen=True)
-class RanOutOfMemory(WorkerEnd):
-    """End of a worker in which an allocation failed.
-
-    The failure may have left anything half done, so the worker was ended.
-    """
-
-    message: str
-
-    @property
-    def reason(self) -> str:
-        """The message of the exception, with the limit and what raises it."""
-        return self._advised(self.message)
-
-
-@dataclass(frozen=True)
-class Signalled(WorkerEnd):
-    """End of a worker by the signal of this number."""
-
-    number: int
-
-    @property
-    def name(self) -> str:
-        """The name of the signal, such as "SIGSEGV"."""
-        try:
-            return signal.Signals(self.number).name
-        except ValueError:  # a real-time signal has none
-            return f"signal {self.number}"
-
-    @property
-    def reason(self) -> str:
-        """The signal."""
-        return self._advised(f"ended by {self.name}")
-
-
-@dataclass(frozen=True)
-class Exited(WorkerEnd):
-    """Exit of a worker by itself, with this status."""
-
-    status: int
-
-    @property
-    def reason(self) -> str:
-        """The status."""
-        return f"exited with {self.status}"
-
-
-@dataclass(frozen=True)
-class Flooded(WorkerEnd):
-    """End of a worker that printed or sent `size` bytes, more than its limit."""
-
-    size: int
-
-    @property
-    def reason(self) -> str:
-        """The bytes that were counted."""
-        return self._advised(f"printed {self.size} bytes or more")
-
-
-@dataclass(frozen=True)
-class Crowded(WorkerEnd):
-    """End of a worker that had started `count` processes; `limit` may run at a time."""
-
-    count: int
-    limit: int
-
-    @property
-    def reason(self) -> str:
-        """The number of processes that was counted."""
-        return self._advised(f"had {self.count} processes or more, the limit is {self.limit}")
-
-
-@dataclass(frozen=True)
-class SentGarbage(WorkerEnd):
-    """End of a worker whose answer pipe was closed, or that sent something other than a message."""
-
-    sent: str
-
-    @property
-    def reason(self) -> str:
-        """The beginning of what came instead of a message."""
-        return f"sent no message, but {self.sent}"
-
-
-@dataclass(frozen=True)
-class Stopped(WorkerEnd):
-    """End of a worker that this process stopped."""
-
-    @property
-    def reason(self) -> str:
-        """The process that ended it."""
-        return "ended by the process that started it"
-
 
 CallResult = Answered[Result] | RaisedInWorker | WorkerEnd
+
+
+def is_end(result: CallResult | None, kind: EndKind) -> TypeGuard[WorkerEnd]:
+    """Return whether a result is an end of this kind."""
+    return isinstance(result, WorkerEnd) and result.kind is kind
 
 
 def value_of(result: CallResult[Result], doing: str) -> Result:
@@ -219,5 +139,11 @@ def _last_line(output: str) -> str:
 
 
 def end_of(status: int, **fields: Any) -> WorkerEnd:
-    """Return the end that an exit status stands for, negative for a signal; `fields` are those of any end."""
-    return Exited(status=status, **fields) if status >= 0 else Signalled(number=-status, **fields)
+    """Return the end that an exit status means, negative for a signal; `fields` are those of any end."""
+    if status >= 0:
+        return WorkerEnd(EndKind.EXITED, (status,), status=status, **fields)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # a real-time signal has none
+        name = f"signal {-status}"
+    return WorkerEnd(EndKind.SIGNALLED, (name,), status=status, **fields)

@@ -30,7 +30,7 @@ from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import child
 from deepstack_harness.workers.forked import ForkedSupervisor, start_forked
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Crowded, Flooded, TimedOut, WorkerEnd, end_of
+from deepstack_harness.workers.outcomes import EndKind, WorkerEnd, end_of
 from deepstack_harness.workers.sandbox import remove_folder
 
 TAIL = 6000
@@ -269,7 +269,7 @@ class Command:
 
 
 def run_command(command: Command, limits: Limits) -> WorkerEnd:
-    """Run a command until it ends, or until the timeout `limits.call_s`; `Exited` has its status.
+    """Run a command until it ends, or until the timeout `limits.call_s`; return its end, with its `status`.
 
     What it started ends with it.  Raises `OSError` where it cannot be executed or its log cannot be written.
     """
@@ -300,12 +300,12 @@ def _run(process: Supervised, limits: Limits, log: Path | None = None) -> Worker
         raise process.refused
     tail = (process.tail if log is None else _tail(log)).decode(errors="replace")
     if process.crowd is not None:
-        return Crowded(count=process.crowd, limit=limits.processes or 0, output=tail)
+        return WorkerEnd(EndKind.CROWDED, (process.crowd, limits.processes or 0), output=tail)
     if flooded:
-        return Flooded(size=process.printed, output=tail)
+        return WorkerEnd(EndKind.FLOODED, (process.printed,), output=tail)
     if not in_time:
         assert limits.call_s is not None  # nothing else ends the wait
-        return TimedOut(seconds=limits.call_s, output=tail)
+        return WorkerEnd(EndKind.TIMED_OUT, (limits.call_s,), output=tail)
     return end_of(process.end_status, output=tail)
 
 

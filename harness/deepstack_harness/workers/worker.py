@@ -1,8 +1,7 @@
 """A child process that is called like a function, with timeouts, limits and a sandbox.
 
-`Worker` is one process; `workers.warm.WarmWorker` replaces one that died.  A call is a request through one
-pipe, and phases, facts and the result come back through another: JSON objects, one per line, as
-`workers.child` documents them.  `Timeouts` are those of one call.
+A call is a request through one pipe, and phases, facts and the result come back through another: JSON
+objects, one per line, as `workers.child` documents them.  `Timeouts` are those of one call.
 """
 
 import json
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,13 +27,8 @@ from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
-    Crowded,
-    Flooded,
+    EndKind,
     RaisedInWorker,
-    RanOutOfMemory,
-    SentGarbage,
-    Stopped,
-    TimedOut,
     WorkerEnd,
     end_of,
 )
@@ -236,15 +231,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class Worker(Closing):
-    """One child process (`workers.child`) that serves one call after the other and keeps its modules loaded.
+    """A child process (`workers.child`) that serves call after call and keeps its modules loaded.
 
-    A call names its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then
-    arguments and results are JSON values (NaN and infinities included).  A target with a parameter named
-    `channel` is given a `workers.child.Channel`, by which it sends facts and announces its phase.
+    It is started when it is first needed; where a call ended it, the next one starts another.  A call names
+    its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then arguments and
+    results are JSON values (NaN and infinities included).  A target with a parameter named `channel` is given
+    a `workers.child.Channel`, by which it sends facts and announces its phase.
 
-    One thread calls; any thread may call `stop`.  Whatever ends this process, SIGKILL included, the worker
-    and all that it started, daemons included, end too.
+    One thread calls; any thread may call `stop`, after which no other process is started.  Whatever ends this
+    process, SIGKILL included, the worker and all that it started, daemons included, end too.
     """
+
+    _process: Supervised
+    """The last process that was started."""
+    _pipes: MessagePipes
 
     def __init__(
         self,
@@ -256,66 +256,82 @@ class Worker(Closing):
         folder: Path | None = None,
         sandbox: SandboxProfile | None = None,
     ) -> None:
-        """Start it without waiting; it imports the module `preload` before it is ready.
+        """Start no process yet; each imports the module `preload` before it is ready.
 
         `environment` is added to ours and to `ONE_THREAD`, where None removes a variable.  Under another
         `interpreter` (Python 3.11 or later) it finds the modules of that environment, otherwise those that
         this process finds.  `folder` is its working directory.  Code under test needs a `sandbox`, unless
-        the user has turned that off; `in_force` says what became of it.  Raises `MachineError` where the
-        worker cannot be started.
+        the user has turned that off; `in_force` has what became of it.
         """
-        _notice_logs(environment or {})
         self.limits = (limits or Limits()).in_force()
+        self.preload, self.environment, self.sandbox = preload, environment, sandbox
+        self._interpreter, self._folder = interpreter, folder
+        self.starts = 0
+        """Number of processes that were started; what an earlier one kept in memory is lost."""
+        self.ends = 0
+        """Number of processes that ended by themselves, or had to be ended."""
         self.ended: WorkerEnd | None = None
-        """The end of the worker; None while it can be called."""
+        """The end of the last process; None while it can be called."""
         self.in_force = InForce()
         """The parts of its sandbox; none before it is ready, and where there is no sandbox."""
-        self._ready = False
-        self._call = 0
-        self._phase = "the start"
-        self._facts: list[Any] = []
-        added: Mapping[str, str | None] = {
-            **ONE_THREAD,
-            **(environment or {}),
-            **self.limits.as_environment(),
-        }
-        self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
-        self._pipes = pipes = MessagePipes()
-        try:
-            self._process = Supervised(self._options(preload, added, interpreter, folder), self.limits)
-        except MachineError:
-            pipes.close_theirs()
-            pipes.close()
-            self._remove_folder()
-            raise
-        pipes.attach(self._process)
+        self._stopped = False
+        self._lock = Lock()
 
-    def _options(
-        self,
-        preload: str | None,
-        added: Mapping[str, str | None],
-        interpreter: str | None,
-        folder: Path | None,
-    ) -> StartOptions:
-        confined, pipes = self._confinement, self._pipes
-        settings = {
-            "sandbox": confined and confined.rules, "folder": confined and confined.folder,
-            "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
-            "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
-        }  # fmt: skip
-        return StartOptions(
-            settings, interpreter or sys.executable, confined.environment if confined else added,
-            folder, inherited=[pipes.for_requests, pipes.for_answers],
-        )  # fmt: skip
+    @property
+    def alive(self) -> bool:
+        """True while a process runs, or starts."""
+        return self.starts > 0 and self.ended is None
 
     @property
     def pid(self) -> int | None:
-        """Process id of the process that is called, not of its supervisor; None before `start` has waited."""
-        return self._process.pid
+        """Process id of the last process, not of its supervisor; None before `start` has waited."""
+        return self._process.pid if self.starts else None
+
+    def launch(self) -> None:
+        """Start a process where none is alive, without waiting until it is ready; none after `stop`.
+
+        Raises `MachineError` where it cannot be started.
+        """
+        with self._lock:
+            if self._stopped or self.alive:
+                return
+            _notice_logs(self.environment or {})
+            added: Mapping[str, str | None] = {
+                **ONE_THREAD,
+                **(self.environment or {}),
+                **self.limits.as_environment(),
+            }
+            confined = None if self.sandbox is None or is_switched_off() else confine(self.sandbox, added)
+            pipes = MessagePipes()
+            settings = {
+                "sandbox": confined and confined.rules, "folder": confined and confined.folder,
+                "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": self.preload,
+                "path": None if self._interpreter else [entry or str(Path.cwd()) for entry in sys.path],
+            }  # fmt: skip
+            options = StartOptions(
+                settings, self._interpreter or sys.executable, confined.environment if confined else added,
+                self._folder, inherited=[pipes.for_requests, pipes.for_answers],
+            )  # fmt: skip
+            try:
+                self._process = Supervised(options, self.limits)
+            except MachineError:
+                pipes.close_theirs()
+                pipes.close()
+                if confined is not None:
+                    confined.close()
+                raise
+            pipes.attach(self._process)
+            self._pipes, self._confinement = pipes, confined
+            self.ended, self.in_force, self._ready = None, InForce(), False
+            self._call, self._phase, self._facts = 0, "the start", list[Any]()
+            self.starts += 1
 
     def start(self) -> WorkerEnd | None:
-        """Wait until it can be called; return its end where it cannot."""
-        if self.ended is None and not self._ready:
+        """Wait until a process can be called; return its end where it cannot, raise what `launch` raises."""
+        self.launch()
+        if not self.alive:
+            return WorkerEnd(EndKind.STOPPED, phase="the start")
+        if not self._ready:
             timeouts = Timeouts(self.limits.start_s)
             with self._closed_on_error():
                 end = self._listen(timeouts)
@@ -333,12 +349,12 @@ class Worker(Closing):
         timeout_s: float | None = None,
         on_fact: OnFact | None = None,
     ) -> CallResult[Result]:
-        """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
+        """Call `target` in a process and wait for its result, or for the end of the process.
 
         Arguments and the value of a `Remote` are converted, others are JSON.  `timeout_s` replaces
         `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each fact as it comes.
         Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the worker is ended and
-        the exception goes on.
+        the exception goes on.  Raises what `launch` raises.
         """
         end = self.start()
         if end is not None:
@@ -355,20 +371,19 @@ class Worker(Closing):
             return self._with_converted_value(result, target.result) if isinstance(target, Remote) else result
 
     def stop(self) -> None:
-        """End it without waiting; a call that is under way returns `Stopped`.  Any thread may call this."""
-        self._process.stop()
+        """End it without waiting, and start no other one; a call that is under way returns at once.
+
+        Any thread may call this.
+        """
+        with self._lock:
+            self._stopped = True
+            if self.starts:
+                self._process.stop()
 
     def close(self) -> None:
-        """End it and everything it started, and wait until they are gone."""
-        self._process.close()
-        self._pipes.close()
-        self._remove_folder()
-        if self.ended is None:
-            self._end(Stopped)
-
-    def _remove_folder(self) -> None:
-        if self._confinement is not None:
-            self._confinement.close()
+        """End it and all that it started, and wait until they are gone; the next call starts another one."""
+        if self.alive:
+            self._finish(WorkerEnd(EndKind.STOPPED))
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -385,7 +400,7 @@ class Worker(Closing):
         try:
             return replace(result, value=converted(result.value, kind))
         except msgspec.ValidationError as error:
-            return self._end(SentGarbage, sent=f"another value: {error}")
+            return self._garbage(f"another value: {error}")
 
     def _listen(self, timeouts: Timeouts, on_fact: OnFact | None = None) -> CallResult:
         """Listen until the call is answered, or the worker ends."""
@@ -393,7 +408,7 @@ class Worker(Closing):
             try:
                 message = self._pipes.receive()
             except NotAMessage as garbage:
-                return self._end(SentGarbage, sent=str(garbage))
+                return self._garbage(str(garbage))
             result = self._wait(timeouts) if message is None else self._take(message, timeouts, on_fact)
             if result is not None:
                 return result
@@ -406,7 +421,7 @@ class Worker(Closing):
             # What was printed before a message was ready as early as the message: `listen` has read both.
             return self._flooded()
         if self._pipes.closes_at is not None:
-            return self._end(SentGarbage, sent="closed its answer pipe")
+            return self._garbage("closed its answer pipe")
         return self._timed_out(timeouts)
 
     def _take(self, message: Message, timeouts: Timeouts, on_fact: OnFact | None) -> CallResult | None:
@@ -423,7 +438,7 @@ class Worker(Closing):
             case kind if kind in self._expected_kinds and message.call == self._call:
                 return self._result(message)
             case kind:
-                return self._end(SentGarbage, sent=f"a message '{kind}' of call {message.call}")
+                return self._garbage(f"a message '{kind}' of call {message.call}")
         if timeouts.is_over:
             return self._timed_out(timeouts)
         if timeouts.renew():
@@ -446,10 +461,11 @@ class Worker(Closing):
         try:
             raised = converted(message.value, RaisedInWorker)
         except msgspec.ValidationError:
-            return self._end(SentGarbage, sent="an exception without its fields")
+            return self._garbage("an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
         if says_out_of_memory(raised.type, raised.message):
-            return self._end(RanOutOfMemory, message=raised.sentence, advice=self.limits.advice("memory"))
+            memory = self.limits.advice("memory")
+            return self._end(WorkerEnd(EndKind.OUT_OF_MEMORY, (raised.sentence,), advice=memory))
         return raised
 
     def _set_ready(self) -> None:
@@ -461,32 +477,39 @@ class Worker(Closing):
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received
         if (limit is not None and printed > limit) or received > _MOST_RECEIVED:
             advice = _FIXED if received > _MOST_RECEIVED else self.limits.advice("output")
-            return self._end(Flooded, size=max(printed, received), advice=advice)
+            return self._end(WorkerEnd(EndKind.FLOODED, (max(printed, received),), advice=advice))
         return None
 
     def _timed_out(self, timeouts: Timeouts) -> WorkerEnd:
+        assert timeouts.limit_s is not None  # nothing else ends the wait
         name = "start_s" if not self._ready else "step_s" if timeouts.is_of_a_step else "call_s"
         # The seconds of one call may be given with it, and then no setting raises them.
         advice = self.limits.advice(name) if timeouts.limit_s == getattr(self.limits, name) else ""
-        return self._end(TimedOut, seconds=timeouts.limit_s, advice=advice)
+        return self._end(WorkerEnd(EndKind.TIMED_OUT, (timeouts.limit_s,), advice=advice))
 
     def _ended_by_itself(self) -> WorkerEnd:
         if self._process.stopped:
-            return self._end(Stopped)
+            return self._end(WorkerEnd(EndKind.STOPPED))
         if self._process.crowd is not None:
-            return self._end(
-                Crowded, count=self._process.crowd, limit=self.limits.processes,
-                advice=self.limits.advice("processes"),
-            )  # fmt: skip
+            counts = (self._process.crowd, self.limits.processes or 0)
+            return self._end(WorkerEnd(EndKind.CROWDED, counts, advice=self.limits.advice("processes")))
         status = self._process.end_status
         advice = self.limits.advice("file_size") if status == -signal.SIGXFSZ else ""
-        return self._end(end_of, status=status, advice=advice)
+        return self._end(end_of(status, advice=advice))
 
-    def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
+    def _garbage(self, sent: str) -> WorkerEnd:
+        return self._end(WorkerEnd(EndKind.SENT_GARBAGE, (sent,)))
+
+    def _end(self, end: WorkerEnd) -> WorkerEnd:
+        self.ends += 1
+        return self._finish(end)
+
+    def _finish(self, end: WorkerEnd) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
-        self._remove_folder()
-        context = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
-        self.ended = make(**fields, **context)
+        self._pipes.close()
+        if self._confinement is not None:
+            self._confinement.close()
+        self.ended = replace(end, phase=self._phase, facts=tuple(self._facts), output=self._output)
         return self.ended
 
     @property

@@ -12,14 +12,14 @@ from deepstack_harness.compile.torch_compat.fake_gpu import HostGpu
 from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers.outcomes import Answered
-from deepstack_harness.workers.warm import WarmWorker
+from deepstack_harness.workers.worker import Worker
 
 NEEDS_TRITON = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @pytest.fixture(scope="module")
 def in_worker() -> dict[str, Any]:
-    with WarmWorker() as worker:
+    with Worker() as worker:
         result = worker.call("cases.selftest.compile.torch_compat.fake_gpu_child:find")
     assert isinstance(result, Answered), result
     value: dict[str, Any] = result.value

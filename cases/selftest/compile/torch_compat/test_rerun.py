@@ -174,6 +174,30 @@ def test_state_of_python_is_left_as_it_was() -> None:
     assert layer.count == 0
 
 
+def counts_calls(layer: Branch, x: Tensor, _: Tensor) -> Tensor:
+    layer.count += 1
+    return x + 1
+
+
+def writes_its_argument(_: Branch, x: Tensor, extra: Tensor) -> Tensor:
+    extra.mul_(5)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("branch", "name"),
+    [(counts_calls, "self.count"), (writes_its_argument, "extra")],
+    ids=["state", "argument"],
+)
+def test_what_a_call_leaves_behind_is_an_effect_where_the_answers_are_equal(
+    branch: Callable[[Branch, Tensor, Any], Tensor], name: str
+) -> None:
+    extra = torch.ones(3, 4)
+    guard = watched_call(Branch(branch), extra)
+    assert (guard.name, str(guard.effect)) == ("extra", f"the call leaves another {name}")
+    assert torch.equal(extra, torch.ones(3, 4))
+
+
 def test_a_global_container_that_the_region_names_is_left_as_it_was() -> None:
     def count(x: Tensor, extra: int | None = None) -> Tensor:
         if extra is None:

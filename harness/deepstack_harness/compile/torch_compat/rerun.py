@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
+from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
 
@@ -56,7 +57,8 @@ class CannotRerun(Exception):
 class OutputDifference:
     """The largest difference between the outputs of both runs.
 
-    `distance` is absolute, infinite for outputs that cannot be compared by numbers, for the reason `why`;
+    `distance` is absolute, infinite for outputs that cannot be compared by numbers and where a run leaves
+    other state behind, for the reason `why`;
     `scale` is the largest absolute value of the uncompiled output, and `limit` is the distance that rounding
     explains.
     """
@@ -123,7 +125,14 @@ class TracedRegion:
                     traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, put_back)
             except _TracedCodeError:
                 return OutputDifference(math.inf, why="the traced graph raises")
-        return _difference(written, traced)
+        (answers, left), (traced_answers, traced_left) = written, traced
+        apart = _difference(answers, traced_answers) if answers else OutputDifference(0.0)
+        for source in () if apart.matters else sorted(left.keys() | traced_left.keys()):
+            if _is_other(left.get(source, _NOTHING), traced_left.get(source, _NOTHING)):
+                return OutputDifference(math.inf, why=f"the call leaves another {readable(source)}")
+        if not answers:
+            raise CannotRerun("its output has no tensor")
+        return apart
 
     def _refuse_unsafe(self, values: Locals) -> None:
         if any(name.startswith(_RESUMES) for name in self.bytecode.co_names):
@@ -148,7 +157,7 @@ class TracedRegion:
 
     def _run(
         self, code: CodeType, scope: Mapping[str, Any], values: Locals, put_back: Mapping[str, object]
-    ) -> list[Tensor]:
+    ) -> tuple[list[Tensor], dict[str, object]]:
         torch.manual_seed(0)
         copies, storages = _copied({**_containers(code, scope), **values})
         own = {**scope, **{name: copies[name] for name in _containers(code, scope)}}
@@ -160,13 +169,16 @@ class TracedRegion:
         try:
             with _OnCopiesAlone(storages):
                 output = function(*positional, **named)
+                left = dict(_left(copies))
         except CannotRerun:
             raise
         except Exception as error:  # user code may raise anything
             if code is self.bytecode:
                 raise _TracedCodeError from error
             raise CannotRerun(f"the uncompiled code raises {type(error).__name__}") from error
-        return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in _comparable(output)]
+        return [
+            leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in _comparable(output)
+        ], left
 
 
 def _writes(node: fx.Node) -> bool:
@@ -449,6 +461,35 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _left(copies: Locals) -> Iterator[tuple[str, object]]:
+    """Yield by source the tensors, numbers and texts that a run left in its inputs and their state."""
+    seen: set[int] = set()
+    stack: list[tuple[str, object]] = [(f"L[{name!r}]", value) for name, value in copies.items()]
+    while stack:
+        source, item = stack.pop()
+        if isinstance(item, Tensor | str | bytes | int | float | None):
+            yield source, item
+        elif id(item) in seen or isinstance(item, _LEAVES):
+            continue
+        elif isinstance(item, Mapping):
+            stack += ((f"{source}[{key!r}]", value) for key, value in item.items())
+        elif isinstance(item, list | tuple):
+            stack += ((f"{source}[{number}]", value) for number, value in enumerate(item))
+        elif isinstance(item, nn.Module) or not _is_not_copied(item):
+            stack += ((f"{source}.{name}", value) for name, value in getattr(item, "__dict__", {}).items())
+        seen.add(id(item))
+
+
+_NOTHING = object()
+
+
+def _is_other(one: object, other: object) -> bool:
+    """Return whether two runs left different values; a tensor that is no copy is one in both of them."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is not other and (type(one) is not type(other) or repr(one) != repr(other))
+    return one is not other and _difference([one.detach()], [other.detach()]).matters
+
+
 def _comparable(output: object) -> Iterator[Any]:
     """Yield tensors and numbers of an output, also inside objects such as a model's output class."""
     for leaf in tree_leaves(output):
@@ -459,8 +500,6 @@ def _comparable(output: object) -> Iterator[Any]:
 
 
 def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDifference:
-    if not written:
-        raise CannotRerun("its output has no tensor")
     for aspect in ("shape", "dtype"):
         if [getattr(each, aspect) for each in written] != [getattr(each, aspect) for each in traced]:
             return OutputDifference(math.inf, why=f"answers have another {aspect}")

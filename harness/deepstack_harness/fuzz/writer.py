@@ -1,44 +1,148 @@
-"""Strategy of the traces that a hunt plays: lifecycles as engines have them, and calls in any order.
+"""Writer of traces: lifecycles as engines have them, and calls in any order, from phrases of small numbers.
 
-hypothesis draws phrases of small numbers, and a `TraceWriter` turns them into steps.  No number is drawn from
-a range of more than `_PICKS` values: hypothesis mixes integers of 100 and more, which it finds in the source
-of loaded modules, into larger ranges, so that another installation would play other traces.
+Counts are chosen where buffers broke, which `lineage.md` and the issues it names list: 0, 1, 2, capture sizes
+and the capacity with their neighbours, and the pairs (tokens set, tokens read) of the reported crashes.  The
+tables are short enough that a hunt of a few hundred traces plays every entry.  No torch, no hypothesis.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cache
+from itertools import cycle, product
+from types import MappingProxyType
+from typing import Any
 
-from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
-
+from deepstack_harness.catalogue.workload import CAPTURE_SIZES, pad_to_capture, pad_to_multiple
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE
 from deepstack_harness.contract.trace import (
     CALLS_BUFFER,
+    DTYPES,
+    INTEGERS,
+    LAYOUTS,
     MAY_BE_NEGATIVE,
     SECOND,
     SHAPES,
+    VALUES,
     Op,
     Step,
     Trace,
 )
-from deepstack_harness.fuzz.faults import Target
-from deepstack_harness.fuzz.strategies import (
-    CAPACITIES,
-    KINDS_ALONE,
-    KINDS_BESIDE_DECODER,
-    KINDS_COMPILED,
-    PAYLOADS,
-    PAYLOADS_BESIDE_DECODER,
-    SHAPE_FAULTS,
-    USUAL,
-    BufferSettings,
-    breaking_counts,
-    growing_counts,
-    paddings,
-    refused_counts,
-    wrong_shapes,
+
+Options = Mapping[str, Any]
+"""Settings of a `Trace` or options of a `set`, by the names of their fields; the usual ones are left out."""
+
+USUAL: Options = {}
+_INFERENCE = {"mode": "inference"}
+KINDS_ALONE: tuple[Options, ...] = (
+    *[USUAL] * 12,
+    *({"levels": levels} for levels in (1, 2, 4, 8)),
+    *({"hidden": hidden} for hidden in (1, 1, HIDDEN_ALONE - 1, HIDDEN_ALONE + 1)),
+    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "bfloat16", "float64")),
+    *[_INFERENCE] * 2,
+    *[{"buffers": 2}] * 3,
+    {"levels": 1, "hidden": 1, **_INFERENCE},
+    {"levels": 4, "hidden": 2 * HIDDEN_ALONE, "dtype": "bfloat16"},
+    {"levels": 2, "dtype": "float16", **_INFERENCE},
+    {"hidden": 1, "buffers": 2, **_INFERENCE},
+)  # fmt: skip
+"""Settings of buffers that no decoder reads, the usual one first."""
+KINDS_WITH_DECODER: tuple[Options, ...] = (*[USUAL] * 3, _INFERENCE)
+"""Those next to a decoder that is not compiled: its sizes are those of the family."""
+KINDS_COMPILED = (USUAL,)
+"""A compiled decoder guards on the mode, so that another one would build graphs of its own."""
+
+
+def wrong_shapes(levels: int, hidden: int) -> tuple[tuple[int | None, int | None], ...]:
+    """Return the (levels, hidden) of payloads that a buffer must refuse: 0 to 2L levels, about H and 2H.
+
+    Of the last two both are wrong, and of one of them the product is right.
+    """
+    wrong_levels = sorted({0, 1, levels - 1, levels + 1, 2 * levels} - {levels})
+    wrong_hidden = sorted({1, hidden - 1, hidden + 1, 2 * hidden, 129} - {0, hidden})
+    both = {(levels + 1, hidden + 1), (2 * levels, hidden // 2) if hidden % 2 == 0 else (hidden, levels)}
+    return (
+        *((count, None) for count in wrong_levels),
+        *((None, size) for size in wrong_hidden),
+        *sorted(both - {(levels, hidden)}),
+    )
+
+
+def _payloads() -> Iterator[Options]:
+    """Yield each option alone, twice, and then pairs and triples."""
+    single: list[Options] = [
+        *({"layout": layout} for layout in LAYOUTS),
+        *({"dtype": dtype} for dtype in DTYPES),
+        *({"values": values} for values in VALUES),
+        *({"dtype": dtype} for dtype in INTEGERS),
+        {"grad": True},
+    ]
+    yield from single
+    yield from single
+    dtypes = cycle((None, "float32", None, "bfloat16", None, "float16", None, "float64", None))
+    for number, (layout, values) in enumerate(product(LAYOUTS, VALUES)):
+        dtype, grad = next(dtypes), number % 5 == 4
+        yield {"layout": layout, "values": values, "dtype": dtype, "grad": grad}
+    yield from ({"layout": layout, "dtype": dtype} for layout, dtype in product(LAYOUTS, DTYPES))
+
+
+PAYLOADS: tuple[Options, ...] = tuple(map(MappingProxyType, _payloads()))
+"""Payloads as engines make them (`contract.trace.Step`), simple ones first."""
+PAYLOADS_WITH_DECODER: tuple[Options, ...] = tuple(
+    payload
+    for payload in PAYLOADS
+    if payload.get("values") in (None, "constant") and payload.get("dtype") not in INTEGERS
 )
+"""Those that leave a decoder's output finite, and far from that of a payload of zeros."""
+
+
+REPORTED_PAIRS = ((9, 16), (11, 16), (14, 16), (76, 80), (309, 320), (329, 336), (479, 480))
+"""(N, P) of the crashes of vLLM 41485, 40932 and 41697: padding to the next capture size."""
+
+CAPACITIES = (16, 16, 16, 16, 16, 16, 1, 2, 4, 7, 13, 15, 17, 20, 24, 33, 80)
+"""Rows of buffers to draw from: 1, 2, primes, powers of two and their neighbours, those of reported crashes.
+
+Small ones most of all, because every row is read after every step.
+"""
+
+SHAPE_FAULTS = (
+    (2, None), (4, None), (0, None), (1, None), (6, None),
+    (None, 1), (None, 7), (None, 127), (None, 129), (None, 256),
+)  # fmt: skip
+"""(levels, hidden) of payloads that a buffer of 3 levels and hidden size 8 or 128 must refuse."""
+
+
+@cache
+def breaking_counts(capacity: int) -> tuple[int, ...]:
+    """Return the counts in [0, capacity] where things break, in order."""
+    near = {centre + offset for centre in (*CAPTURE_SIZES, capacity) for offset in (-1, 0, 1)}
+    reported = {count for pair in REPORTED_PAIRS for count in pair}
+    return tuple(sorted(count for count in {0, 1, 2} | near | reported if 0 <= count <= capacity))
+
+
+@cache
+def growing_counts(capacity: int, ranks: int = 2) -> tuple[int, ...]:
+    """Return counts above the capacity.
+
+    They are its neighbour, the next capture size, the next multiple of ranks, and half more.
+    """
+    above = (capacity + 1, pad_to_capture(capacity + 1), pad_to_multiple(capacity + 1, ranks))
+    return tuple(sorted({*above, capacity + 4, capacity * 3 // 2 + 1}))
+
+
+def refused_counts(capacity: int) -> tuple[int, ...]:
+    """Return negative counts, -1 first: those that Python would take for counts from the end, and lower."""
+    return (-1, *sorted({-2, -7, -capacity, -capacity - 1, -8 * capacity} - {-1}, reverse=True))
+
+
+def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
+    """Return every P in [tokens, ..] that an engine may ask for, in order.
+
+    P is unpadded, a capture size, a multiple of ranks or the largest.  The largest stands for a data-parallel
+    group: each rank takes the maximum over all ranks.
+    """
+    shared = pad_to_multiple(tokens, ranks)
+    return tuple(sorted({tokens, pad_to_capture(tokens), shared, max(tokens, capacity)}))
+
 
 _RANKS = (1, 2, 4, 8)
 _GROWTH = 4
@@ -81,28 +185,27 @@ class _Model:
 
 @dataclass
 class TraceWriter:
-    """Steps on buffers of `made` rows; `on` is the buffer that the next calls are on."""
+    """Steps on buffers of `made` rows; `on` is the buffer that the next calls are on.
 
-    target: Target
+    `alone` is true where no decoder reads the buffer, whose usual hidden size is `hidden` then.
+    """
+
     made: int
-    kind: BufferSettings = USUAL
+    alone: bool = True
+    hidden: int = HIDDEN_ALONE
+    kind: Options = field(default_factory=dict)
     on: str | None = None
     steps: list[Step] = field(default_factory=list)
     captured: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Begin with empty buffers."""
-        names = (None, SECOND)[: self.kind.buffers]
-        self._models = {name: _Model(self.made) for name in names}
+        self._models = {name: _Model(self.made) for name in (None, SECOND)[: self.kind.get("buffers", 1)]}
 
     @property
     def trace(self) -> Trace:
         """Return the trace; where no step was written, a read."""
-        kind = self.kind
-        return Trace(
-            self.made, tuple(self.steps) or (Step(Op.GET, self.made),), levels=kind.levels,
-            hidden=kind.hidden, dtype=kind.dtype, mode=kind.mode, buffers=kind.buffers,
-        )  # fmt: skip
+        return Trace(self.made, tuple(self.steps) or (Step(Op.GET, self.made),), **self.kind)
 
     @property
     def rows(self) -> int:
@@ -117,19 +220,42 @@ class TraceWriter:
     @property
     def levels(self) -> int:
         """Levels of a buffer alone."""
-        return self.kind.levels or LEVELS_ALONE
+        levels: int = self.kind.get("levels", LEVELS_ALONE)
+        return levels
 
     @property
     def wrong_shapes(self) -> tuple[tuple[int | None, int | None], ...]:
         """The (levels, hidden) of payloads that the buffer must refuse."""
-        return (
-            wrong_shapes(self.levels, self.kind.hidden or HIDDEN_ALONE) if self.target.alone else SHAPE_FAULTS
-        )
+        return wrong_shapes(self.levels, self.kind.get("hidden", self.hidden)) if self.alone else SHAPE_FAULTS
 
-    def write(self, steps: Iterable[Step]) -> None:
-        """Append steps; calls are on the buffer `on`."""
-        for step in steps:
-            self.append(step)
+    def begin(self, *, compiled: bool, captured: bool, usual: bool) -> None:
+        """Begin as engines do: profile before anything is compiled, then capture, the largest size first.
+
+        Not `usual` is one captured graph, or a first step that is no read.
+        """
+        if compiled or (usual and not self.alone):
+            self.append(Step(Op.PROFILE, self.made))
+        if captured:
+            sizes = {self.made, self.made // 2, self.made // 4, 1} - {0} if usual else {self.made}
+            for size in sorted(sizes, reverse=True):
+                self.append(Step(Op.CAPTURE, size))
+        elif usual:
+            self.append(Step(Op.GET, self.made))
+
+    def write(self, kind: str, reads: int, second: bool, picks: Iterable[tuple[int, int]]) -> None:
+        """Write steps of a kind, whose counts pairs of numbers choose; the model follows each step.
+
+        `reads` (0 to 7) chooses how rows are read after them.  With `second` the steps are on the second
+        buffer, where there is one.
+        """
+        self.on = SECOND if second and len(self._models) > 1 else None
+        for pair in picks:
+            for step in _STEPS[kind](self, *pair):
+                self.append(step)
+                if reads > 1:
+                    self.read(self.made if reads == 7 else self.rows)
+        if reads == 1 and self.steps:
+            self.read(self.rows)
 
     def append(self, step: Step) -> None:
         """Append one step; a call is on the buffer `on`, a run of the decoder on the first."""
@@ -173,105 +299,27 @@ class TraceWriter:
     def padded(self, pick: int) -> int:
         """Return P for N as an engine pads it; any count for text, or where no decoder runs."""
         tokens = self._models[None].tokens
-        if not tokens or (self.target.alone and pick % 5 == 0):
+        if not tokens or (self.alone and pick % 5 == 0):
             return self.fitting(pick)
         wanted = paddings(tokens, self._models[None].rows, _RANKS[pick // 5 % len(_RANKS)])
         return wanted[pick % len(wanted)]
 
 
-_PICKS = 96
+PICKS = 96
 """Numbers to pick from.  hypothesis repeats itself: where there are two numbers, both choose from a table."""
-_COMPILED_CAPACITIES = (2, 16, 16, 16)
-"""Rows beside a compiled decoder: one that sees a single row first is compiled for one row."""
-_LONGEST = 16
+Phrase = tuple[str, int, bool, Sequence[tuple[int, int]]]
+"""Arguments of `TraceWriter.write`."""
 _REFUSING = sorted(MAY_BE_NEGATIVE)
-_ALONE = frozenset({"clear above", "gets", "out of memory"})
-"""Kinds of calls that a decoder adds nothing to: played where the buffer is alone, and steps cost little."""
 _GETS = (2, 4, 9, 64)
-"""Lengths of runs of gets; few are long, because every answer is compared."""
+"""Lengths of runs of gets; few are long, because every output is compared."""
 _MANY = 2500
-"""Calls of a long run, of which the answers are compared with the first alone."""
+"""Calls of a long run; their outputs are only compared with the first one."""
 _SECONDS = (90, 86_400)
-
-
-class _Phrase(NamedTuple):
-    """A kind of steps, how rows are read behind them, and pairs of numbers that choose the counts of each.
-
-    With `second` the steps are on the second buffer, where there is one.
-    """
-
-    kind: str
-    read: int
-    second: bool
-    picks: list[tuple[int, int]]
-
-
-def lifecycles(target: Target) -> SearchStrategy[Trace]:
-    """Return the strategy of traces for a target.  The simplest one is a read of one row."""
-    kinds = [kind for kind in [*_LENGTHS][:-2] if target.alone or kind not in _ALONE]
-    kinds += ["unusual"] if target.alone else ["steps"] * 2
-    kinds += ["capture", *["replays"] * 5] if target.arm.captured else []
-    phrases = st.one_of([_phrase(kind) for kind in kinds])
-    few, many = (st.lists(phrases, min_size=least, max_size=_LONGEST) for least in (1, 6))
-    capacities = sorted(_COMPILED_CAPACITIES if target.arm.compiled else CAPACITIES)
-    drawn = st.tuples(
-        st.sampled_from(capacities),
-        st.sampled_from(_buffer_kinds(target)),
-        st.booleans(),
-        st.one_of(few, many, many),
-    )
-    return drawn.map(lambda parts: _written(target, *parts))
-
-
-def _buffer_kinds(target: Target) -> tuple[BufferSettings, ...]:
-    if target.alone:
-        return KINDS_ALONE
-    return KINDS_COMPILED if target.arm.compiled else KINDS_BESIDE_DECODER
-
-
-def _phrase(kind: str) -> SearchStrategy[_Phrase]:
-    pick = st.integers(0, _PICKS - 1)
-    picks = st.lists(st.tuples(pick, pick), min_size=1, max_size=_LENGTHS[kind])
-    drawn = st.tuples(st.just(kind), st.integers(0, 15), picks)
-    return drawn.map(lambda parts: _Phrase(parts[0], parts[1] % 8, parts[1] > 7, parts[2]))
-
-
-def _written(
-    target: Target, capacity: int, kind: BufferSettings, begun: bool, phrases: Iterable[_Phrase]
-) -> Trace:
-    writer = TraceWriter(target, capacity, kind)
-    writer.write(_beginning(target, capacity, begun))
-    for phrase in phrases:
-        writer.on = SECOND if phrase.second and kind.buffers > 1 else None
-        _write(writer, phrase)
-    return writer.trace
-
-
-def _beginning(target: Target, capacity: int, begun: bool) -> Iterator[Step]:
-    """Begin as engines do: profile before anything is compiled, then capture, the largest size first."""
-    if target.arm.compiled or (begun and not target.alone):
-        yield Step(Op.PROFILE, capacity)
-    if target.arm.captured:
-        sizes = {capacity, capacity // 2, capacity // 4, 1} - {0} if begun else {capacity}
-        yield from (Step(Op.CAPTURE, size) for size in sorted(sizes, reverse=True))
-    elif begun:
-        yield Step(Op.GET, capacity)
-
-
-def _write(writer: TraceWriter, phrase: _Phrase) -> None:
-    write = _STEPS[phrase.kind]
-    for pair in phrase.picks:
-        for step in write(writer, *pair):
-            writer.append(step)
-            if phrase.read > 1:
-                writer.read(writer.made if phrase.read == 7 else writer.rows)
-    if phrase.read == 1 and writer.steps:
-        writer.read(writer.rows)
 
 
 def _unusual(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
     """Set a payload as engines make them: how it lies in memory, its dtype, its values."""
-    payloads = PAYLOADS if writer.target.alone else PAYLOADS_BESIDE_DECODER
+    payloads = PAYLOADS if writer.alone else PAYLOADS_WITH_DECODER
     tokens = writer.above(first) if first % 8 == 7 else max(1, writer.fitting(first))
     payload = payloads[(first + second) % len(payloads)]
     if payload.get("values") == "reordered":
@@ -395,7 +443,7 @@ _STEPS: dict[str, Callable[[TraceWriter, int, int], Iterable[Step]]] = {
 }
 """Steps of each kind for two numbers; each is written before the next is asked for."""
 
-_LENGTHS = dict.fromkeys(_STEPS, 1) | {
+LENGTHS = dict.fromkeys(_STEPS, 1) | {
     "unusual": 3, "misshapen": 3, "micro-batches": 3, "sets": 12, "steps": 6, "replays": 3,
 }  # fmt: skip
 """Most pairs of numbers of each kind, simple kinds first: hypothesis shrinks towards the first.
