@@ -123,6 +123,7 @@ def watch_replays(specimen: Specimen, device: str = "cpu") -> WatchedRegions:
     graphs = recording if device == "cpu" else nullcontext()
     watched = WatchedRegions()
     with shared.kept(), graphs, watch_captured(watched), torch.no_grad():
+        region: Any
         region, steps = program()
         wrapper, calls = Wrapper(cast("Callable[..., Tensor]", region)), 0
         for number, step in enumerate(steps):

@@ -54,19 +54,6 @@ class Net(nn.Module):
         return out
 
 
-class Around(nn.Module):
-    """A model whose layer has the state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = Net()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (3, 4)."""
-        out: Tensor = self.layer(x)
-        return out
-
-
 def ones(n: int = 3) -> Tensor:
     return torch.ones(n, 4)
 
@@ -161,9 +148,9 @@ def parameter_is_replaced() -> Made:
     return between(assigned("weight", nn.Parameter(torch.full((4,), 3.0), requires_grad=False)))
 
 
-@specimen("I1", "layer.side", FULL, fact="presence")
+@specimen("I1", ".side", FULL, fact="presence")
 def attribute_of_a_layer() -> Made:
-    return between(assigned("layer.side", ones()), region=Around())
+    return between(assigned("0.side", ones()), region=nn.Sequential(Net()))
 
 
 @specimen("I1", "factor", FULL, fact="value")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
-from cases.specimens.replays import Around, Net, Proxies
+from cases.specimens.replays import Net, Proxies
 from cases.specimens.replays import ones as x
 from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
@@ -76,10 +76,10 @@ def test_a_second_model_of_the_class_has_captures_of_its_own(device: str) -> Non
 
 @ON_BOTH
 def test_a_captured_layer_in_a_captured_model_is_judged_by_itself(device: str) -> None:
-    watched, run, model, given = WatchedRegions(), Run(), Around(), x()
+    watched, run, model, given = WatchedRegions(), Run(), nn.Sequential(Net()), x()
     with watch_captured(watched):
-        inner = run.start(model.layer.forward)
-        vars(model.layer)["forward"] = lambda x: inner(3, x)
+        inner = run.start(model[0].forward)
+        vars(model[0])["forward"] = lambda x: inner(3, x)
         outer = run.start(model)
         for _ in range(3):
             outer(None, given)  # only the pieces are captured

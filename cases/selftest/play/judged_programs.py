@@ -279,17 +279,6 @@ def position_as_a_number() -> tuple[Any, ...]:
     return Cached(), [(rows(1), 0), (rows(1), 1), (rows(1), 2)]
 
 
-def cross(x: Tensor, memory: Tensor) -> Tensor:
-    """Return (n, H)."""
-    return x @ memory.T @ memory
-
-
-def one_tensor_then_two() -> tuple[Any, ...]:
-    """Both arguments were one tensor in the warm-up."""
-    x = rows(4)
-    return cross, [(x, x), (x, rows(4, 1))]
-
-
 def cross_levels(x: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
     """Return (n, H)."""
     return x + levels[0] * levels[1]
@@ -503,7 +492,6 @@ PROGRAMS = (
     Judged(small_fault_beside_a_narrow_table, "broken", ("`step`",), "I1"),
     Judged(small_fault_of_a_wide_part, "broken", ("`step`", "answer[1]"), "I1"),
     Judged(position_as_a_number, "broken", ("`at` was int 0",), "I1", _REPLAYED, never="requires_grad"),
-    Judged(one_tensor_then_two, "broken", ("`x` and `memory` were one tensor",), "I1"),
     Judged(levels_of_one_tensor, "broken", ("`levels[0]` and `levels[1]` were one tensor",), "I1"),
     Judged(tied_then_untied, "broken", ("`self.first` and `self.second` were one tensor",), "I1"),
     Judged(own_buffer_then_another, "broken", ("`self.table` and `table` were one tensor",), "I1"),
