@@ -259,8 +259,8 @@ def test_the_largest_counts_are_read() -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "family=" + "(" * 5000, "\x00", "\ud800",
-        "family=" + "*a" * 2000 + "b", "family=" + "[" * 3000,
+        "\x00", "\ud800",
+        "family=" + "*a" * 2000 + "b",
         "family == 'x' and " * 3000 + "family == 'y'", "family == '" + "*" * 5000 + "'",
     ],
 )  # fmt: skip

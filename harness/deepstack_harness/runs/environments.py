@@ -27,8 +27,8 @@ from deepstack_harness import files
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import data
 from deepstack_harness.sources.environments import (
-    Environment,
-    Making,
+    EnvironmentFolder,
+    NewEnvironment,
     Say,
     clean_environment,
     interpreter_at,
@@ -230,14 +230,14 @@ def folder_for(release: Version) -> Path:
 def made_home(release: Version) -> TorchHome | None:
     """Return the whole environment of a release; None where there is none, or one of other requirements."""
     folder = folder_for(release)
-    stamp = Environment(folder).stamp()
+    stamp = EnvironmentFolder(folder).stamp()
     whole = stamp.get("requirements") == requirements()
     return TorchHome(python_of(folder), stamp["torch"], folder) if whole else None
 
 
 def made_homes() -> list[TorchHome]:
     """Return the whole environments for any Python, the one that was used last first."""
-    found = [Environment(folder) for folder in sorted(_folder().glob("torch-*-python*"))]
+    found = [EnvironmentFolder(folder) for folder in sorted(_folder().glob("torch-*-python*"))]
     whole = [(each, stamp["torch"]) for each in found if "torch" in (stamp := each.stamp())]
     whole.sort(key=lambda pair: -pair[0].used())
     return [TorchHome(python_of(each.folder), torch, each.folder) for each, torch in whole]
@@ -247,7 +247,7 @@ def keep_newest(number: int) -> list[Path]:
     """Remove all made environments but the `number` that were used last; return the folders that are gone."""
     gone = [home.folder for home in made_homes()[number:] if home.folder is not None]
     for folder in gone:
-        Environment(folder).remove()
+        EnvironmentFolder(folder).remove()
     return gone
 
 
@@ -256,13 +256,13 @@ def make_home(release: Version, say: Say) -> TorchHome:
 
     Raises `MachineError` where the disk has no room, or an installer fails, with the end of its output.
     """
-    environment = Environment(folder_for(release))
+    environment = EnvironmentFolder(folder_for(release))
     home = environment.provide(partial(made_home, release), partial(_fill, release), say)
     environment.note_use()
     return home
 
 
-def _fill(release: Version, making: Making) -> dict[str, object]:
+def _fill(release: Version, making: NewEnvironment) -> dict[str, object]:
     """Make an environment; return its stamp."""
     line = (
         f"making an environment for torch {release} with {making.installer.name}, "

