@@ -28,13 +28,17 @@ ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all", "eager/full")
 STEPS = {
     "deepstack_harness.models.histories": "list[object]",
     "cases.selftest.play.step_programs": "list[object]",
+    "cases.specimens": "tuple[typing.Any, ...]",
     "cases.selftest.play.judged_programs": "tuple[typing.Any, ...]",
 }
-"""Modules of programs for `steps` and what a program returns; 0d83418 does not have the last one."""
+"""Modules of programs for `steps` and what a program returns; 0d83418 has the first two only."""
+MOVED = {"cases.specimens.programs": "cases.selftest.play.step_programs"}
+"""Modules of programs whose rows have the name that they had in the snapshot."""
 WATCHED = "cases.selftest.compile.watched_programs"
 LATE = "cases.selftest.compile.late_programs"
 """0d83418 does not have it."""
 CAPTURED = "cases.selftest.compile.captured_programs"
+"""Only older commits have it."""
 _MARK = re.compile(r"^( *)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
 
 Row = dict[str, Any]
@@ -50,7 +54,7 @@ def nullary(name: str, returns: str) -> Iterator[tuple[str, Callable[[], Any]]]:
                 continue
             signature = inspect.signature(function)
             if not signature.parameters and returns in str(signature.return_annotation):
-                yield f"{module.__name__}:{function_name}", function
+                yield f"{MOVED.get(module.__name__, module.__name__)}:{function_name}", function
 
 
 def steps() -> Iterator[Row]:
@@ -85,7 +89,8 @@ def watch() -> Iterator[Row]:
     from deepstack_harness import watch_guards
 
     module = importlib.import_module(WATCHED)
-    programs = [(each, module.compile_without_guards) for each in (*module.WRONG, *module.RIGHT)]
+    there = [program for name in ("WRONG", "RIGHT", "SPECIAL") for program in getattr(module, name, ())]
+    programs = [(each, module.compile_without_guards) for each in there]
     if importlib.util.find_spec(LATE):
         late = importlib.import_module(LATE)
         programs += [(each, module.compile_without_guards) for each in (*late.LATE_WRONG, *late.LATE_RIGHT)]
@@ -100,6 +105,20 @@ def watch() -> Iterator[Row]:
                 pairs = zip(played.compiled, played.eager, strict=True)
                 differs = str(any(one.shape != two.shape or not torch.equal(one, two) for one, two in pairs))
         yield seen(f"{program.__module__}:{program.__name__}", watched, differs)
+    yield from watched_specimens("eager/drop_all")
+
+
+def watched_specimens(arm: str) -> Iterator[Row]:
+    """Yield what a watch sees in each specimen that states an arm; older commits have none."""
+    if importlib.util.find_spec("cases.specimens"):
+        for name in ("layers", "programs", "replays"):
+            importlib.import_module(f"cases.specimens.{name}")
+        playing = importlib.import_module("cases.specimens.playing")
+        for each in importlib.import_module("cases.specimens.kit").PROGRAMS.values():
+            if arm in each.arms:
+                replays = arm == "eager/full"
+                watched = playing.watch_replays(each) if replays else playing.watch(each, "eager")
+                yield seen(f"cases.specimens:{each.name}", watched, "")
 
 
 def captured() -> Iterator[Row]:
@@ -109,6 +128,9 @@ def captured() -> Iterator[Row]:
     from deepstack_harness.compile.watch_captured import watch_captured
     from deepstack_harness.compile.watch_facts import WatchedRegions
 
+    if not importlib.util.find_spec(CAPTURED):
+        yield from watched_specimens("eager/full")
+        return
     programs = importlib.import_module(CAPTURED)
     graphs = importlib.import_module("cases.selftest.compile.recorded_graphs")
     runner = importlib.import_module("cases.selftest.compile.test_watch_captured")

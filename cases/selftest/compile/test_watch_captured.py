@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases.selftest.compile.captured_programs import RIGHT, WRONG, Net, Start, Step, members_appear, x
 from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
+from cases.specimens.replays import Around, Net, Proxies
+from cases.specimens.replays import ones as x
 from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 
@@ -26,6 +27,10 @@ def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     else:
         use_recorded_graphs(monkeypatch)
         yield
+
+
+Step = Callable[..., Tensor]
+"""`step(size, *args, **kwargs)`: None runs without a graph; else a graph for that size, and its replays."""
 
 
 class Run:
@@ -47,39 +52,47 @@ class Run:
         return step
 
 
-def name_of(program: Callable[[Start], None]) -> str:
-    return program.__name__
+@ON_BOTH
+def test_steps_without_a_graph_are_those_of_the_code(device: str) -> None:
+    watched, run, given = WatchedRegions(), Run(), x()
+    with watch_captured(watched):
+        step = run.start(Net())
+        step(3, given)
+        step(None, x(), payload=x())
+        step(3, given)
+    assert (run.equal, watched.decisive) == ([True] * 3, []), watched.report()
 
 
 @ON_BOTH
-@pytest.mark.parametrize("program", WRONG, ids=name_of)
-def test_what_differs_from_the_capture_is_named(program: Callable[[Start], None], device: str) -> None:
+def test_a_second_model_of_the_class_has_captures_of_its_own(device: str) -> None:
     watched, run = WatchedRegions(), Run()
     with watch_captured(watched):
-        program(run.start)
-    assert not all(run.equal)
-    found = {(guard.source, guard.rule.split()[1]) for guard in watched.decisive}
-    assert WRONG[program] in found, watched.report()
-    # A container is named with its member, and nothing else.
-    named = WRONG[program][0].partition("[")[0].partition(".tensors")[0]
-    assert all(name.startswith(named) for name, _ in found), watched.report()
+        pairs = [(run.start(Net()), x()) for _ in range(2)]
+        for step, given in pairs * 2:
+            step(3, given)
+    assert (run.equal, watched.decisive) == ([True] * 4, []), watched.report()
+    assert sum(region.calls - region.unseen for region in watched.regions) > 0
 
 
 @ON_BOTH
-@pytest.mark.parametrize("program", RIGHT, ids=name_of)
-def test_nothing_is_named_in_a_right_program(program: Callable[[Start], None], device: str) -> None:
-    watched, run = WatchedRegions(), Run()
+def test_a_captured_layer_in_a_captured_model_is_judged_by_itself(device: str) -> None:
+    watched, run, model, given = WatchedRegions(), Run(), Around(), x()
     with watch_captured(watched):
-        program(run.start)
+        inner = run.start(model.layer.forward)
+        vars(model.layer)["forward"] = lambda x: inner(3, x)
+        outer = run.start(model)
+        for _ in range(3):
+            outer(None, given)  # only the pieces are captured
     assert all(run.equal)
     assert watched.decisive == [], watched.report()
-    assert sum(region.calls - region.unseen for region in watched.regions) > 0
 
 
 def test_members_of_what_appears_are_not_listed() -> None:
     watched = WatchedRegions()
     with watch_captured(watched):
-        members_appear(Run().start)
+        step, given = Run().start(Net()), x()
+        step(3, given)
+        step(3, given, parts=Proxies({"residual": x()}))
     assert [guard.name for guard in watched.decisive] == ["parts"]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from cases.selftest.play import step_programs as programs
-from cases.selftest.play.step_programs import rows
+from cases.specimens import programs
+from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
 from deepstack_harness.play.drawn_steps import (
     example_call,

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cases.by_day import by_day
-from cases.selftest.play import step_programs as programs
-from cases.selftest.play.step_programs import CAPTURED, RIGHT, WRONG, Captured, Program, Wrong, rows
+from cases.specimens import programs
+from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import Difference
@@ -16,34 +15,6 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.play.call_differences import differences_of
 
 DROPPED = ("eager/stock", "eager/drop_all")
-
-
-@pytest.mark.parametrize("wrong", by_day(WRONG, count=8), ids=lambda wrong: wrong.program.__name__)
-def test_a_dropped_guard_is_found_by_its_promise(wrong: Wrong) -> None:
-    judged = compile_steps(*wrong.program(), arms=DROPPED)
-    assert {finding.arm for finding in judged.broken} == {"eager/drop_all"}, judged
-    details = [finding.detail for finding in judged.broken if finding.promise == wrong.promise]
-    assert details, judged
-    assert wrong.input in details[0], judged
-    assert not judged.good
-    assert not judged.unjudged
-
-
-@pytest.mark.parametrize("right", by_day(RIGHT, count=5), ids=lambda right: right.__name__)
-def test_a_right_region_is_kept(right: Program) -> None:
-    judged = compile_steps(*right())
-    assert judged.good, judged
-    assert any(finding.chances for finding in judged.findings)
-
-
-@pytest.mark.parametrize("case", CAPTURED, ids=lambda case: case.program.__name__)
-def test_a_replay_works_on_what_was_captured(case: Captured) -> None:
-    judged = compile_steps(*case.program(), arms=["eager/full"])
-    assert [str(finding.promise) for finding in judged.broken] == ([case.promise] if case.promise else []), (
-        judged
-    )
-    assert all(case.input in finding.detail for finding in judged.broken)
-    assert any(call.replayed for call in judged.region.arms[0].calls)
 
 
 @pytest.mark.parametrize("masked", [True, False])

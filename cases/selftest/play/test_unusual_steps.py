@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from cases.selftest.play.step_programs import rows
+from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
 from deepstack_harness.contract.oracles.promises import judge_steps
 from deepstack_harness.play.region_calls import StepOptions

@@ -29,7 +29,7 @@ MUTANT = {
     "caught_by": ["check", "fuzz"], "trace": "cap 1: get 0", "examples": 2,
 }  # fmt: skip
 SENTENCES = ["symptom   answers ignore the image", "cause     get answers None"]
-PROGRAM = "cases.selftest.play.step_programs:attribute"
+PROGRAM = "cases.specimens.programs:attribute"
 FINDING = {
     "key": f"{PROGRAM} | eager/drop_all | I1", "verdict": "FAIL", "effect": "output", "chances": 1,
     "value": 2.64289, "limit": 1.68e-05, "steps": [2], "inputs": ["self.factor"],

@@ -1,5 +1,6 @@
 """Sample programs and scripts that `tools.freeze` measures: none is left out, and what scripts end with."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.play import step_programs
-from cases.selftest.play.judged_programs import PROGRAMS
+from cases.selftest.play.judged_programs import PROGRAMS as JUDGED
+from cases.specimens import layers, programs, replays
+from cases.specimens.kit import PROGRAMS
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.fuzz import selftest
@@ -17,6 +19,8 @@ from deepstack_harness.fuzz.trials import Trial, trials_for
 from tools import frozen_programs
 from tools.frozen_programs import STEPS, nullary
 
+MODULES = (layers, programs, replays)
+"""What enters `PROGRAMS`."""
 SCRIPTS = {
     "caught": "import sys\nsys.exit('the fault')  # THE FAULT; the fix: sys.exit(0)\n",
     "crashes": "raise ValueError('no shape')  # THE FAULT; the fix: pass\n",
@@ -25,15 +29,14 @@ SCRIPTS = {
 
 
 def test_no_sample_program_is_left_out() -> None:
+    there = [each for each in STEPS if importlib.util.find_spec(each)]
     histories, played, judged = (
-        {name.partition(":")[2] for name, _ in nullary(each, returns)} for each, returns in STEPS.items()
+        {name.partition(":")[2] for name, _ in nullary(each, STEPS[each])} for each in there
     )
     assert histories == set(HISTORIES)
-    named = {wrong.program.__name__ for wrong in step_programs.WRONG}
-    named |= {right.__name__ for right in step_programs.RIGHT}
-    assert played >= named | {case.program.__name__ for case in step_programs.CAPTURED}
-    parameters = {each.program for each in PROGRAMS if isinstance(each.program, partial)}
-    assert judged == {each.program.__name__ for each in PROGRAMS if each.program not in parameters}
+    assert played == set(PROGRAMS)
+    parameters = {each.program for each in JUDGED if isinstance(each.program, partial)}
+    assert judged == {each.program.__name__ for each in JUDGED if each.program not in parameters}
 
 
 def test_no_hunt_of_selftest_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

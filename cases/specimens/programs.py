@@ -1,25 +1,20 @@
 """Small programs with a side input, written from the text of the promises I1, I2 and I4.
 
-Each function returns a callable and its steps.  `WRONG` names, for each wrong one, the promise that is broken
-where guards are dropped and the input that the finding has to name; `RIGHT` are kept, however they are
-written.  With torch's own guards all of them are right.
+With torch's own guards all of them are right, those excepted that are captured and replayed.
 """
-
-from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from cases.specimens.kit import Made, specimen
 from deepstack_harness import Call
 
-Program = Callable[[], tuple[Callable[..., object], list[object]]]
 H = 8
 
 
@@ -50,12 +45,14 @@ class Scorer(nn.Module):
         return x if mask is None else x + mask
 
 
-def optional_tensor() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "mask")
+def optional_tensor() -> Made:
     """A mask that is absent in the warm-up, given by keyword later."""
     return Scorer(), [Call(rows(4)), Call(rows(4, 1), mask=rows(4, 2))]
 
 
-def present_then_none() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "mask")
+def present_then_none() -> Made:
     """A mask of the warm-up that is None later."""
     return Scorer(), [Call(rows(4), rows(4, 1)), Call(rows(4, 2), None)]
 
@@ -67,12 +64,14 @@ def sum_levels(x: Tensor, levels: Sequence[Tensor] = ()) -> Tensor:
     return x
 
 
-def empty_container() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "levels")
+def empty_container() -> Made:
     """Levels that are () in the warm-up."""
     return sum_levels, [Call(rows(3)), Call(rows(3), levels=(rows(3, 1), rows(3, 2)))]
 
 
-def longer_list() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "levels")
+def longer_list() -> Made:
     """A list with one level more than in the warm-up."""
     return sum_levels, [Call(rows(3), [rows(3, 1)]), Call(rows(3), [rows(3, 1), rows(3, 2)])]
 
@@ -82,7 +81,8 @@ def from_dict(x: Tensor, extra: dict[str, Tensor]) -> Tensor:
     return x + extra["image"] if "image" in extra else x * 2
 
 
-def new_key() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "extra")
+def new_key() -> Made:
     """A key of a dict that the warm-up did not have."""
     return from_dict, [Call(rows(2), {}), Call(rows(2), {"image": rows(2, 1)})]
 
@@ -92,7 +92,8 @@ def scaled(x: Tensor, times: int) -> Tensor:
     return x * times
 
 
-def python_int() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "times")
+def python_int() -> Made:
     """A number that changes."""
     return scaled, [Call(rows(2), 3), Call(rows(2), times=5)]
 
@@ -109,7 +110,8 @@ def reduce_rows(x: Tensor, kind: Kind) -> Tensor:
     return x.sum(0) if kind is Kind.SUM else x.mean(0)
 
 
-def enum_value() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "kind")
+def enum_value() -> Made:
     """An enum that changes."""
     return reduce_rows, [Call(rows(4), Kind.SUM), Call(rows(4), Kind.MEAN)]
 
@@ -118,7 +120,8 @@ def _set_factor(module: Scorer) -> None:
     module.factor = 2.5
 
 
-def attribute() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "factor")
+def attribute() -> Made:
     """A float attribute that is written between steps."""
     return Scorer(), [Call(rows(4)), _set_factor, Call(rows(4))]
 
@@ -127,7 +130,8 @@ def _set_bias(module: Scorer) -> None:
     module.bias_rows = torch.ones(H)
 
 
-def lazy_attribute() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "bias_rows")
+def lazy_attribute() -> Made:
     """A tensor attribute that exists from the second step on."""
     return Scorer(), [Call(rows(4)), _set_bias, Call(rows(4))]
 
@@ -136,12 +140,14 @@ def _set_option(module: Scorer) -> None:
     module.options["shift"] = 3
 
 
-def nested_option() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "options")
+def nested_option() -> Made:
     """A number in a dict of the module."""
     return Scorer(), [Call(rows(4)), _set_option, Call(rows(4))]
 
 
-def closure_cell() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "state")
+def closure_cell() -> Made:
     """A variable of the enclosing function that a step assigns."""
     state = 1.0
 
@@ -168,7 +174,8 @@ def _change_global(_region: object) -> None:
     SETTINGS["scale"] = 7.0
 
 
-def global_value() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "SETTINGS")
+def global_value() -> Made:
     """A value in a global dict."""
     return use_global, [Call(rows(2)), _change_global, Call(rows(2))]
 
@@ -178,7 +185,8 @@ def by_dtype(ids: Tensor) -> Tensor:
     return ids * 2 if ids.dtype == torch.int32 else ids * 3
 
 
-def dtype_branch() -> tuple[Callable[..., object], list[object]]:
+@specimen("I2", "ids")
+def dtype_branch() -> Made:
     """A dtype that differs from the warm-up (vLLM #17211)."""
     return by_dtype, [Call(torch.arange(4, dtype=torch.int32)), Call(torch.arange(4))]
 
@@ -188,7 +196,8 @@ def by_stride(x: Tensor) -> Tensor:
     return x * 2 if x.is_contiguous() else x * 3
 
 
-def stride_branch() -> tuple[Callable[..., object], list[object]]:
+@specimen("I2", "x")
+def stride_branch() -> Made:
     """A tensor with other strides."""
     return by_stride, [Call(rows(H)), Call(rows(H).t())]
 
@@ -198,7 +207,8 @@ def by_size(x: Tensor) -> Tensor:
     return x * 2 if x.shape[0] > 5 else x * 3
 
 
-def size_branch() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "x")
+def size_branch() -> Made:
     """A branch on the number of rows."""
     return by_size, [Call(rows(4)), Call(rows(9))]
 
@@ -216,7 +226,8 @@ class Counter(nn.Module):
         return x + 1
 
 
-def counted_effect() -> tuple[Callable[..., object], list[object]]:
+@specimen("I4", "calls")
+def counted_effect() -> Made:
     """A count that the graph writes as the constant of the first call."""
     return Counter(), [Call(rows(2)), Call(rows(2)), Call(rows(2))]
 
@@ -236,12 +247,14 @@ def _set_table(wrapped: Wrapped) -> None:
     wrapped.table = torch.full((H,), 2.0)
 
 
-def callable_object() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "table")
+def callable_object() -> Made:
     """An attribute of a callable object."""
     return Wrapped(), [(rows(3),), _set_table, (rows(3),)]
 
 
-def partial_argument() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "factor")
+def partial_argument() -> Made:
     """A bound method behind `functools.partial`, whose module changes."""
     module = Scorer()
     return partial(module.forward, mask=None), [(rows(3),), _set_factor_of_partial, (rows(3),)]
@@ -251,15 +264,8 @@ def _set_factor_of_partial(run: partial[Tensor]) -> None:
     run.func.__self__.factor = 3.0  # type: ignore[attr-defined]
 
 
-class Wrong(NamedTuple):
-    """A wrong program: the promise that it breaks, and a word of the input that has to be named."""
-
-    program: Program
-    promise: str
-    input: str
-
-
-def keyword_of_an_object() -> tuple[Callable[..., object], list[object]]:
+@specimen("I1", "mask")
+def keyword_of_an_object() -> Made:
     """A callable object that is no module, with a keyword that is absent in the warm-up."""
 
     class Adder:
@@ -269,7 +275,8 @@ def keyword_of_an_object() -> tuple[Callable[..., object], list[object]]:
     return Adder(), [Call(rows(4)), Call(x=rows(4, 1), mask=rows(4, 2))]
 
 
-def dtype_of_an_object() -> tuple[Callable[..., object], list[object]]:
+@specimen("I2", "ids")
+def dtype_of_an_object() -> Made:
     """A callable object that takes another branch for int64."""
 
     class Taker:
@@ -279,31 +286,8 @@ def dtype_of_an_object() -> tuple[Callable[..., object], list[object]]:
     return Taker(), [Call(torch.arange(4, dtype=torch.int32)), Call(torch.arange(4))]
 
 
-WRONG = (
-    Wrong(optional_tensor, "I1", "mask"),
-    Wrong(present_then_none, "I1", "mask"),
-    Wrong(empty_container, "I1", "levels"),
-    Wrong(longer_list, "I1", "levels"),
-    Wrong(new_key, "I1", "extra"),
-    Wrong(python_int, "I1", "times"),
-    Wrong(enum_value, "I1", "kind"),
-    Wrong(attribute, "I1", "factor"),
-    Wrong(lazy_attribute, "I1", "bias_rows"),
-    Wrong(nested_option, "I1", "options"),
-    Wrong(closure_cell, "I1", "state"),
-    Wrong(global_value, "I1", "SETTINGS"),
-    Wrong(dtype_branch, "I2", "ids"),
-    Wrong(stride_branch, "I2", "x"),
-    Wrong(size_branch, "I1", "x"),
-    Wrong(counted_effect, "I4", "calls"),
-    Wrong(callable_object, "I1", "table"),
-    Wrong(partial_argument, "I1", "factor"),
-    Wrong(keyword_of_an_object, "I1", "`mask` was None"),
-    Wrong(dtype_of_an_object, "I2", "ids"),
-)
-
-
-def zeros_for_none() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def zeros_for_none() -> Made:
     """The right twin of `optional_tensor`: zeros stand for an absent mask."""
     return Scorer(), [Call(rows(4), torch.zeros(4, H)), Call(rows(4, 1), mask=rows(4, 2))]
 
@@ -324,7 +308,8 @@ class Cached(nn.Module):
         return x + self.cache.mean(0)
 
 
-def cache_buffer() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def cache_buffer() -> Made:
     """A cache of rows, written and read in the graph."""
     return Cached(), [
         Call(rows(4), torch.arange(4)), Call(rows(3), torch.arange(4, 7)),
@@ -332,7 +317,8 @@ def cache_buffer() -> tuple[Callable[..., object], list[object]]:
     ]  # fmt: skip
 
 
-def recurrent() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def recurrent() -> Made:
     """A state that is an argument, written in place by each step."""
     state = torch.zeros(H)
 
@@ -343,7 +329,8 @@ def recurrent() -> tuple[Callable[..., object], list[object]]:
     return step, [Call(rows(2), state), Call(rows(3), state), Call(rows(2, 5), state)]
 
 
-def output_buffer() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def output_buffer() -> Made:
     """A buffer into which the region writes its answer."""
     out = torch.zeros(6, H)
 
@@ -354,12 +341,14 @@ def output_buffer() -> tuple[Callable[..., object], list[object]]:
     return run, [Call(rows(4), out), Call(rows(6), out), Call(rows(3), out)]
 
 
-def nan_answers() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def nan_answers() -> Made:
     """Answers with NaN and infinity, equal in both."""
     return torch.log, [(torch.tensor([-1.0, 0.0, 2.0]),), (torch.tensor([3.0, -2.0, 0.0, 5.0]),)]
 
 
-def nested_answers() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def nested_answers() -> Made:
     """Answers in containers, with None and numbers among them."""
 
     def run(x: Tensor) -> dict[str, object]:
@@ -368,12 +357,14 @@ def nested_answers() -> tuple[Callable[..., object], list[object]]:
     return run, [(rows(2),), (rows(5),)]
 
 
-def other_order() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def other_order() -> Made:
     """Arguments by position, then by keyword in another order."""
     return Scorer(), [Call(rows(3), rows(3, 1)), Call(mask=rows(3, 2), x=rows(3, 3))]
 
 
-def replaced_parameter() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def replaced_parameter() -> Made:
     """Weights that are loaded in place."""
 
     def load(module: nn.Module) -> None:
@@ -384,18 +375,21 @@ def replaced_parameter() -> tuple[Callable[..., object], list[object]]:
     return Scorer(), [(rows(2),), load, (rows(2),)]
 
 
-def no_gradient() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def no_gradient() -> Made:
     """Steps whose inputs were made by autograd."""
     layer = nn.Linear(H, H)
     return Scorer(), [(layer(rows(3)),), (layer(rows(3, 1)),)]
 
 
-def one_row() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def one_row() -> Made:
     """One row in the warm-up, many later, and none."""
     return Scorer(), [(rows(4),), (rows(1),), (rows(7),)]
 
 
-def unused_state() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def unused_state() -> Made:
     """An attribute that changes and is not read."""
 
     def change(module: Scorer) -> None:
@@ -404,7 +398,8 @@ def unused_state() -> tuple[Callable[..., object], list[object]]:
     return Scorer(), [(rows(2),), change, (rows(3),)]
 
 
-def random_numbers() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def random_numbers() -> Made:
     """Numbers of torch's generator: each step draws the same ones in every arm."""
 
     def run(x: Tensor) -> Tensor:
@@ -413,7 +408,8 @@ def random_numbers() -> tuple[Callable[..., object], list[object]]:
     return run, [(rows(2),), (rows(3),)]
 
 
-def shared_memory() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def shared_memory() -> Made:
     """Two arguments that are views of one tensor."""
     both = rows(6)
 
@@ -432,7 +428,8 @@ class Batch:
     scale: Tensor
 
 
-def object_argument() -> tuple[Callable[..., object], list[object]]:
+@specimen()
+def object_argument() -> Made:
     """An object with tensors as the argument."""
 
     def run(batch: Batch) -> Tensor:
@@ -441,21 +438,8 @@ def object_argument() -> tuple[Callable[..., object], list[object]]:
     return run, [(Batch(rows(2), torch.ones(H)),), (Batch(rows(3, 1), torch.full((H,), 2.0)),)]
 
 
-RIGHT: tuple[Program, ...] = (
-    zeros_for_none, cache_buffer, recurrent, output_buffer, nan_answers, nested_answers, other_order,
-    replaced_parameter, no_gradient, one_row, unused_state, random_numbers, shared_memory, object_argument,
-)  # fmt: skip
-
-
-class Captured(NamedTuple):
-    """A program whose warm-up is captured and replayed; `promise` is broken, "" for none."""
-
-    program: Program
-    promise: str
-    input: str = ""
-
-
-def static_slots() -> tuple[Callable[..., object], list[object]]:
+@specimen(arms="eager/full")
+def static_slots() -> Made:
     """Inputs that the caller copies into the captured tensor."""
     slot = rows(4)
 
@@ -465,24 +449,28 @@ def static_slots() -> tuple[Callable[..., object], list[object]]:
     return Scorer(), [Call(slot), fill, Call(slot)]
 
 
-def fresh_tensor() -> tuple[Callable[..., object], list[object]]:
+@specimen("I2", "x", "eager/full")
+def fresh_tensor() -> Made:
     """A tensor of its own in each step, which a replay never sees (vLLM #37363)."""
     return Scorer(), [Call(rows(4)), Call(rows(4, 1))]
 
 
-def one_of_two_moves() -> tuple[Callable[..., object], list[object]]:
+@specimen("I2", "mask", "eager/full")
+def one_of_two_moves() -> Made:
     """A static first argument, and a mask that is another tensor each time."""
     slot = rows(4)
     return Scorer(), [Call(slot, mask=rows(4, 1)), Call(slot, mask=rows(4, 2))]
 
 
-def python_effect() -> tuple[Callable[..., object], list[object]]:
+@specimen("I4", "calls", "eager/full")
+def python_effect() -> Made:
     """A count in Python, which no replay does."""
     slot = rows(3)
     return Counter(), [Call(slot), Call(slot)]
 
 
-def in_place_effect() -> tuple[Callable[..., object], list[object]]:
+@specimen(arms="eager/full")
+def in_place_effect() -> Made:
     """A cache that the captured operations write."""
     slot, at = rows(2), torch.tensor([0, 1])
 
@@ -493,13 +481,15 @@ def in_place_effect() -> tuple[Callable[..., object], list[object]]:
     return Cached(), [Call(slot, at), fill, Call(slot, at)]
 
 
-def other_size_runs_live() -> tuple[Callable[..., object], list[object]]:
+@specimen(arms="eager/full")
+def other_size_runs_live() -> Made:
     """A size that was not captured, and so runs without a graph."""
     slot = rows(4)
     return Scorer(), [Call(slot), Call(slot), Call(rows(6))]
 
 
-def integer_index() -> tuple[Callable[..., object], list[object]]:
+@specimen(arms="eager/full")
+def integer_index() -> Made:
     """Rows that are picked by integers, which a graph may do."""
     table, places = rows(6), torch.tensor([0, 1])
 
@@ -510,17 +500,6 @@ def integer_index() -> tuple[Callable[..., object], list[object]]:
         places.copy_(torch.tensor([5, 3]))
 
     return pick, [Call(places), fill, Call(places)]
-
-
-CAPTURED = (
-    Captured(static_slots, ""),
-    Captured(fresh_tensor, "I2", "x"),
-    Captured(one_of_two_moves, "I2", "mask"),
-    Captured(python_effect, "I4", "calls"),
-    Captured(in_place_effect, ""),
-    Captured(other_size_runs_live, ""),
-    Captured(integer_index, ""),
-)
 
 
 class Padded(nn.Module):
@@ -537,7 +516,7 @@ class Padded(nn.Module):
         return x - kept.sum(0) / count
 
 
-def padded(*, masked: bool) -> tuple[Callable[..., object], list[object]]:
+def padded(*, masked: bool) -> Made:
     """Padded calls: rows behind `count` are neutral."""
     return Padded(masked=masked), [
         Call(rows(8), torch.tensor(5)), Call(rows(8, 1), torch.tensor(3)), Call(rows(12), torch.tensor(9)),
@@ -569,7 +548,7 @@ class Levels(nn.Module):
         return x + (self.rows_of_step[at] if self.own else self.rows_of_step[: x.shape[0]])
 
 
-def micro_batches(*, own: bool) -> tuple[Callable[..., object], list[object]]:
+def micro_batches(*, own: bool) -> Made:
     """Calls that are split into two parts."""
     return Levels(own=own), [Call(rows(6), torch.arange(6)), Call(rows(8), torch.arange(8))]
 

@@ -1,0 +1,19 @@
+"""`python -m cases.specimens [NAME ..]`: run specimens without guards, or print each under each detector."""
+
+import sys
+from itertools import chain
+
+from cases.specimens import kit, layers, playing, programs, replays
+from deepstack_harness.play.steps_work import fresh_program
+
+MODULES = (layers, programs, replays)
+"""What enters the programs."""
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        for name in sys.argv[1:]:
+            each = kit.PROGRAMS[name]
+            playing.run_without_guards(fresh_program(each.program, each.warm_up))
+        sys.exit()
+    for each in chain(kit.PROGRAMS.values(), kit.regions(), kit.histories()):
+        print(each.source, each.name, each.breaks or "right", dict(playing.findings(each)), flush=True)

@@ -1,0 +1,75 @@
+"""Specimens: planted faults and right twins, each under every detector, and all of them find the same."""
+
+import subprocess
+import sys
+from collections.abc import Hashable
+from itertools import chain
+
+import pytest
+import torch
+
+from cases.by_day import by_day
+from cases.specimens import kit, layers, programs, replays
+from cases.specimens.kit import PROGRAMS, Specimen
+from cases.specimens.playing import UNSEEN, findings, watch_replays
+
+MODULES = (layers, programs, replays)
+"""What enters the programs."""
+GROUP = pytest.mark.xdist_group("eager")
+
+
+def kind(specimen: Specimen) -> Hashable:
+    """Return the collection, promise and first arm; a day plays some of each."""
+    return specimen.source, specimen.breaks, specimen.arms[0]
+
+
+def fits(found: dict[str, str], specimen: Specimen) -> bool:
+    words = {"found"} if specimen.breaks else {"kept"}
+    return all(word in words or word.startswith("unseen") for word in found.values())
+
+
+@GROUP
+@pytest.mark.parametrize("specimen", by_day(PROGRAMS.values(), kind, count=10), ids=lambda each: each.name)
+def test_all_detectors_find_the_fault_of_a_program_and_no_other(specimen: Specimen) -> None:
+    found = dict(findings(specimen))
+    assert fits(found, specimen), found
+    assert len(found) > 1
+
+
+OURS = [
+    pytest.param(each, marks=[pytest.mark.slow] if "inductor" in " ".join(each.arms) else [])
+    for each in chain(kit.regions(), kit.histories())
+]
+"""Data of the package; kernels take 10 s to compile."""
+
+
+@GROUP
+@pytest.mark.parametrize(
+    "specimen",
+    by_day(OURS, lambda each: (each.values[0].source, each.values[0].breaks)),
+    ids=lambda each: each.name,
+)
+def test_all_detectors_find_what_a_region_of_ours_states(specimen: Specimen) -> None:
+    found = dict(findings(specimen))
+    assert fits(found, specimen), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name, each in PROGRAMS.items() if each.fact], ids=str)
+def test_graphs_of_a_gpu_are_watched_as_those_of_a_cpu_are(name: str) -> None:
+    with torch.device("cuda"):
+        decisive = watch_replays(PROGRAMS[name], device="cuda").decisive
+    assert any(PROGRAMS[name].names in guard.name for guard in decisive)
+
+
+def test_each_fault_that_a_watch_does_not_see_is_one_of_a_specimen() -> None:
+    assert set(UNSEEN) <= {each.name for each in chain(PROGRAMS.values(), kit.regions())}
+
+
+@pytest.mark.slow  # 6 s
+def test_a_watch_of_another_process_sees_a_specimen_that_runs_as_a_program() -> None:
+    watched = [sys.executable, "-m", "cases.specimens", "optional_tensor"]
+    command = [sys.executable, "-m", "deepstack_harness", "watch", "--", *watched]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "`mask` was None when compiled" in done.stdout + done.stderr
