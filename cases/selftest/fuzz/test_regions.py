@@ -6,6 +6,7 @@ Each is a specimen: `cases/test_specimens.py` plays it under every detector.
 import json
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from typing import cast
 
 import pytest
@@ -41,6 +42,31 @@ def test_every_promise_has_three_mutants_in_every_kind_of_module() -> None:
     assert set(counts) == {(kind, promise) for kind in KINDS for promise in Promise}
     assert min(counts.values()) >= 3
     assert len(RIGHT) >= 20
+
+
+def test_the_index_has_every_class_and_entry_of_the_modules() -> None:
+    made = {}
+    for kind in {region.kind for region in REGIONS.values()}:
+        module = import_module(f"deepstack_harness.models.regions.{kind}")
+        for name, thing in vars(module).items():
+            if getattr(thing, "__module__", "") == module.__name__ and isinstance(thing, type):
+                promise = getattr(thing, "promise", "")
+                if promise or "right" in vars(thing):
+                    assert thing.__name__ == name
+                    summary = (thing.__doc__ or "").partition("\n")[0]
+                    made[f"{module.__name__}:{name}"] = (promise, getattr(thing, "arms", ""), summary)
+    assert made == {
+        region.target: (region.promise or "", " ".join(region.arms), region.summary)
+        for region in REGIONS.values()
+    }
+
+
+def test_every_region_is_made_with_state_of_its_own() -> None:
+    program = cast("type[RegionProgram]", load_named(REGIONS["history_of_replays"].target))
+    region, (call, *_) = program.make()
+    region(**call)
+    assert getattr(region, "lengths") == [4]  # noqa: B009  # the entry states it, not the class
+    assert getattr(program.make()[0], "lengths") == []  # noqa: B009
 
 
 @pytest.mark.parametrize("name", by_day(["packed_ids", "late_bias", "load_of_profiling"]))

@@ -58,19 +58,8 @@ def read_classes(file: Path, package: str = "deepstack_harness.models") -> Itera
         match node:
             case ast.ClassDef(name=class_name, body=body):
                 summary, stated = ast.get_docstring(node) or "", dict(_stated(body))
-            case ast.Assign(
-                value=ast.Call(
-                    func=ast.Name(id="changed"),
-                    args=[
-                        _,
-                        ast.Constant(value=str(class_name)),
-                        ast.Constant(value=str(promise)),
-                        ast.Constant(value=str(summary)),
-                        *_,
-                    ],
-                    keywords=members,
-                )
-            ):
+            case ast.Assign(value=ast.Call(func=ast.Name(id="changed"), args=args, keywords=members)):
+                class_name, promise, summary = map(ast.literal_eval, args[1:4])
                 stated = {"promise": promise, **dict(_stated(members))}
             case _:
                 continue

@@ -242,8 +242,8 @@ StateOfTheFirstRows = changed(
     RecurrentLayer, "StateOfTheFirstRows", "I5",
     "A step reads and writes the first rows of the state, and not those of its requests.",
     unasked="neutral",
-    forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(
-        self, hidden, torch.arange(len(requests)), fresh
+    forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(  # noqa: ARG005
+        self, hidden, torch.arange(len(hidden)), fresh
     ),
 )  # fmt: skip
 
