@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases.by_day import by_day
 from cases.played import observed
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, registered
@@ -48,7 +49,7 @@ def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(backend: str,
 
 
 @pytest.mark.parametrize("revision", [FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", by_day(BACKENDS))
 def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> None:
     observation = played(revision, f"{backend}/drop_all")
     distances = last_forward(observation)

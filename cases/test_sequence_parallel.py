@@ -149,6 +149,7 @@ def test_compiled_ranks(caller: str, backend: str) -> None:
     assert verdict(judged, Rule.R11) is Verdict.PASS
 
 
+@pytest.mark.slow  # 5 s; one process loses it in test_none_while_profiling.py by day
 def test_a_payload_that_is_none_while_profiling_is_lost_by_ranks_too() -> None:
     judged = play("pr40932", "eager/drop_all/tp2", "cap 16: profile 16; set 16; forward 16")
     assert judged.broken == {Rule.R0, Rule.R1}

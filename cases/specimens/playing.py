@@ -4,9 +4,9 @@
 of captured graphs, and returns one word for each: "found", "kept", or what is wrong.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -125,7 +125,7 @@ def watch_replays(specimen: Specimen, device: str = "cpu") -> WatchedRegions:
     with shared.kept(), graphs, watch_captured(watched), torch.no_grad():
         region: Any
         region, steps = program()
-        wrapper, calls = Wrapper(region), 0
+        wrapper, calls = Wrapper(cast("Callable[..., Tensor]", region)), 0
         for number, step in enumerate(steps):
             if not isinstance(step, Call):
                 step(region)

@@ -259,8 +259,8 @@ def test_the_largest_counts_are_read() -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "9**9**9", "family=" + "(" * 5000, "1" * 6000, "@x", "\x00", "\ud800", "family=\x00", "family=\ud800",
-        "family=" + "*a" * 2000 + "b", "family=" + "[" * 3000, "family=[]", "trace=[!*", "a" * 9000 + "=x",
+        "family=" + "(" * 5000, "\x00", "\ud800",
+        "family=" + "*a" * 2000 + "b", "family=" + "[" * 3000,
         "family == 'x' and " * 3000 + "family == 'y'", "family == '" + "*" * 5000 + "'",
     ],
 )  # fmt: skip

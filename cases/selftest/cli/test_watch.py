@@ -249,7 +249,9 @@ class Graph:  # in place of one on a GPU
     def replay(self): pass
 
 torch.cuda.CUDAGraph = Graph
-import torch._dynamo
+import torch._dynamo, torch._dynamo.backends.registry
+
+torch._dynamo.backends.registry.lookup_backend("eager")  # imports what the first compilation would
 
 for rank, (program, *words) in enumerate(PROGRAMS):
     if not os.fork():

@@ -33,14 +33,9 @@ pytestmark = pytest.mark.xdist_group("eager")
 WORK = PayloadWork("tiny", "none", "cpu", (1,), 2)
 
 
-@pytest.fixture(scope="module")
-def rows() -> list[Measured]:
-    """A decoder of Dynamo's, at night; the tests below time uncompiled ones."""
-    return time_payload(PayloadWork("tiny", "eager", "cpu", (1, 4), 2))
-
-
-@pytest.mark.slow  # 6 s
-def test_each_mode_step_and_form_is_timed_against_a_step_without_a_payload(rows: list[Measured]) -> None:
+@pytest.mark.slow  # 6 s, of a decoder of Dynamo's; the tests below time uncompiled ones
+def test_each_mode_step_and_form_is_timed_against_a_step_without_a_payload() -> None:
+    rows = time_payload(PayloadWork("tiny", "eager", "cpu", (1, 4), 2))
     places = [
         (row.conditions["tokens"], row.conditions["arm"], row.conditions["step"], row.conditions["form"])
         for row in rows

@@ -44,7 +44,7 @@ def use_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
 
 
-@pytest.fixture(scope="module", params=REVISION_OF)
+@pytest.fixture(scope="module", params=by_day(REVISION_OF, REVISION_OF.__getitem__))
 def source(request: pytest.FixtureRequest) -> Source:
     """One release, with what was looked up about it."""
     return open_source(f"vllm=={request.param}")

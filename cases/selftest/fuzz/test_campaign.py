@@ -288,8 +288,7 @@ def test_reference_answers_every_question_rightly() -> None:
             ("answers_up_to_capacity", "R4"),
             ("accepts_negative_get", "R8"),
             ("rejects_get_after_clearing", "R8"),
-        ],
-        lambda row: row[1],
+        ]
     ),
 )
 def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:

@@ -24,22 +24,20 @@ pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a hunt leaves that finds one fault: most of its time goes into the shortest trace of each."""
     out = tmp_path_factory.mktemp("fuzz")
-    code = main(
-        ["fuzz", "--revision", "pr43617", "--examples", "25", "--out", str(out), "--json", str(out / "rows")]
-    )
-    assert code == ExitCode.BROKEN
+    words = ["--buffer", "deepstack_harness.models.mutants.r3:StaleAfterShorterSet", "--examples", "6"]
+    assert main(["fuzz", *words, "--out", str(out), "--json", str(out / "rows")]) == ExitCode.BROKEN
     return out
 
 
 def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     found = read_journal(folder)
     rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
-    assert {"R3", "R8"} <= {row["rule"] for row in rows}
-    assert {row["promise"] for row in rows if row["rule"] in ("R3", "R8")} == {"I3", None}
+    assert {(row["rule"], row["promise"]) for row in rows} == {("R3", "I3")}
     assert [row["trace"] for row in rows] == [one.trace for one in found]
     assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
-    assert {row["effect"] for row in rows if row["rule"] == "R3"} <= {"padding", "output"}
+    assert {row["effect"] for row in rows} <= {"padding", "output"}
     assert {row["regime"] for row in rows} == {"live"}
     assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]
 

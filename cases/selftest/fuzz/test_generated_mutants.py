@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from deepstack_harness.fuzz.hunt import hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play import work
-from tools.generated_mutants import GeneratedMutant, ReleasedClass, changed_lines, generated_mutants
+from tools.generated_mutants import ReleasedClass, changed_lines, generated_mutants
 
 _REFUSES = "every growth raises, which the contract allows, and changes nothing that can be seen"
 _ZEROES_MORE = "rows that are zero already, or that end with this call, are zeroed as well"
@@ -66,10 +65,8 @@ generation.
 EXAMPLES = {"eager": 300, "eager/full": 40}
 
 
-@cache
-def mutants() -> Mapping[str, GeneratedMutant]:
-    """Return the mutants by name; making them takes 2 s."""
-    return {mutant.name: mutant for mutant in generated_mutants()}
+mutants = cache(lambda: {mutant.name: mutant for mutant in generated_mutants()})
+"""The mutants by name; making them takes 2 s."""
 
 
 class First(Watch):

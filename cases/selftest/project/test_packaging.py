@@ -78,7 +78,6 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
         [sys.executable, *arguments],
         empty,
         PYTHONPATH=str(target),
-        PYTHONDONTWRITEBYTECODE="1",
         HYPOTHESIS_STORAGE_DIRECTORY=str(empty.parent / "hypothesis"),
     )
     assert list(empty.iterdir()) == [], "the working directory was littered"

@@ -229,7 +229,8 @@ TABLES: dict[str, dict[str, str]] = {
 def users() -> Iterator[tuple[str, str]]:
     """(module, table) of every call `TABLE.load(..)`."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if ".load(" in text else ():
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=table), attr="load")) if table in TABLES:
                     yield module_of(path), table

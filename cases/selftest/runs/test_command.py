@@ -266,17 +266,3 @@ def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_ten
     seconds = read_run(tmp_path / "run").cases["seconds"]
     assert took <= 0.75 * seconds.sum()
     assert ours <= 0.1 * seconds.sum()
-
-
-RESIZES = ("family=qwen3_vl", "arm=eager", "incident=", "trace=*resize*")
-
-
-@pytest.mark.slow  # 20 s, and ray is an extra
-def test_rows_are_those_of_a_run_with_processes_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    for name, words in (("local", []), ("ray", ["--executor", "ray"])):
-        assert main(["run", *RESIZES, *words, "--quiet", "--out", str(tmp_path / name)]) == ExitCode.HOLDS
-    local, spread = (read_run(tmp_path / name).rows for name in ("local", "ray"))
-    columns = ["case", "rule", "verdict", "detail"]
-    assert len(local) > 0
-    assert sorted(local[columns].itertuples(index=False)) == sorted(spread[columns].itertuples(index=False))

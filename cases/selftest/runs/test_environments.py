@@ -142,19 +142,6 @@ def test_half_an_environment_is_none_and_is_made_anew(monkeypatch: pytest.Monkey
     assert not (folder_for(WANTED) / "half").exists()
 
 
-def test_an_interrupted_making_leaves_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(environments, "named_home", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            make_home(WANTED, lambda _: None)
-    assert python_of(folder_for(WANTED)).exists()
-    assert made_home(WANTED) is None
-
-
-def interrupted(_: str) -> None:
-    raise KeyboardInterrupt
-
-
 def test_an_environment_of_other_requirements_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     make_home(WANTED, lambda _: None)
     monkeypatch.setattr(environments, "requirements", lambda: ["msgspec>=99"])

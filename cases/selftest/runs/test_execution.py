@@ -66,11 +66,8 @@ def test_every_device_is_planned() -> None:
     [
         (["family=granite4_vision", "arm=eager"], "family", {"granite4_vision"}),
         (["family=granite*", "family=qwen3_vl", "family!=*:*"], "family", {"granite4_vision", "qwen3_vl"}),
-        (["backend=inductor"], "arm", None),
-        (["dtype!=float32"], "dtype", {"bfloat16", "float16"}),
         (["dtype!=float32", "dtype!=bfloat16"], "dtype", {"float16"}),
         (["incident=43602", "incident=16785"], "incident", {"43602", "16785"}),
-        (["caller!=engine", "capture=none"], "caller", None),
         (["trace=*resize*"], "trace", None),
         (["trace=cap 16: profile 16; *"], "trace", None),
     ],
@@ -96,16 +93,10 @@ def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[PlannedCa
     [
         ("family==qwen3_vl", "'family==qwen3_vl' is no KEY=GLOB"),
         ("colour=red", "has the unknown key 'colour'"),
-        ("colour!=red", "has the unknown key 'colour'"),
-        ("family", "'family' is no KEY=GLOB"),
-        ("=x", "'=x' is no KEY=GLOB"),
-        ("family=none", "selection family=none matches none of the "),
-        ("family=Qwen3_vl", "matches none"),
         ("family=qwen3_vl arm=eager", "'family=qwen3_vl arm=eager' matches none"),
         ("family == 'qwen3_vl'", "no longer read: write family=qwen3_vl; "),
         ("family=='qwen3_vl' and trace != \"cap 4: *\"", "read: write family=qwen3_vl 'trace!=cap 4: [*]'; "),
         ("incident in ['43602']", "expressions are no longer read"),
-        ("family == 'a' or arm == 'b'", "expressions are no longer read"),
     ],
 )
 def test_a_word_that_does_not_read_or_fits_no_case_is_quoted(

@@ -19,7 +19,7 @@ summaries, are read from their classes by syntax (`read_classes`).  Names of buf
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,31 +51,50 @@ class ReadClass:
 def read_classes(file: Path, package: str = "deepstack_harness.models") -> Iterator[ReadClass]:
     """Read the classes of a module of `package` by syntax, in their order.
 
-    The class `SomeFault` has the name `some_fault`, unless it states a `name`.
+    The class `SomeFault` has the name `some_fault`, unless it states a `name`.  A call of
+    `models.regions.program.changed` makes a class too.
     """
     for node in parse_python(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            stated = dict(_stated(node))
-            yield ReadClass(
-                f"{package}.{file.stem}:{node.name}",
-                str(stated.get("name") or re.sub(r"(?<!^)(?=[A-Z])", "_", node.name).lower()),
-                (ast.get_docstring(node) or "").partition("\n")[0],
-                stated,
-            )
+        match node:
+            case ast.ClassDef(name=class_name, body=body):
+                summary, stated = ast.get_docstring(node) or "", dict(_stated(body))
+            case ast.Assign(
+                value=ast.Call(
+                    func=ast.Name(id="changed"),
+                    args=[
+                        _,
+                        ast.Constant(value=str(class_name)),
+                        ast.Constant(value=str(promise)),
+                        ast.Constant(value=str(summary)),
+                        *_,
+                    ],
+                    keywords=members,
+                )
+            ):
+                stated = {"promise": promise, **dict(_stated(members))}
+            case _:
+                continue
+        yield ReadClass(
+            f"{package}.{file.stem}:{class_name}",
+            str(stated.get("name") or re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()),
+            summary.partition("\n")[0],
+            stated,
+        )
 
 
-def _stated(node: ast.ClassDef) -> Iterator[tuple[str, str | bool]]:
-    for statement in node.body:
-        match statement:
+def _stated(members: Iterable[ast.stmt | ast.keyword]) -> Iterator[tuple[str, str | bool]]:
+    for member in members:
+        match member:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=value)
+                | ast.keyword(arg=str(name), value=value)
             ):
                 match value:
                     case ast.Constant(value=str() | bool() as constant):
                         yield name, constant
-                    case ast.Attribute(attr=member):
-                        yield name, member
+                    case ast.Attribute(attr=attribute):
+                        yield name, attribute
 
 
 def read_programs(folder: Path) -> Iterator[tuple[str, Entry]]:

@@ -68,54 +68,41 @@ def bisect_releases(
             raise MachineError(verdict.unjudged)
         return verdict
 
-    def print_step(version: Version) -> None:
+    loop = VersionLoop(versions, verdict_on)
+    for version in loop.bisected(lambda verdict: bool(verdict.broken)):
         # A refusal is one step more than a search over releases that can all be judged takes.
         done, expected = len(loop.verdicts) + len(loop.refused), most + len(loop.refused)
-        verdict = loop.verdicts.get(version)
-        left = (expected - done) * (time.perf_counter() - begun) / done
-        if verdict is None:
+        if version in loop.refused:
             expected -= 1
             what = f": not judged: {loop.refused[version]}"
         else:
-            what = (
-                f" has it: {verdict.arm} broke {names_of(verdict.broken)}"
-                if verdict.broken
-                else " is free of it"
-            )
-            what += f"; about {left:.0f} s left" if expected > done else ""
-        step = f"step {done} of about {max(done, expected)}: {name} {version}"
-        for line in _wrapped(step + what):
+            verdict = loop.verdicts[version]
+            broke = f" has it: {verdict.arm} broke {names_of(verdict.broken)}"
+            what = broke if verdict.broken else " is free of it"
+            left = (expected - done) * (time.perf_counter() - begun) / done
+            what += f"; about {left:.0f} s left" if left > 0 else ""
+        for line in _wrapped(f"step {done} of about {max(done, expected)}: {name} {version}{what}"):
             output.step(line)
-
-    loop = VersionLoop(versions, verdict_on)
-    change = loop.bisect(lambda verdict: bool(verdict.broken), print_step)
     if not loop.verdicts:
         raise MachineError(f"nothing was judged in {', '.join(map(str, versions))}")
     judged = {str(version): bool(verdict.broken) for version, verdict in loop.verdicts.items()}
-    output.record(
-        {
-            **loop.row(incident.id, name, change),
-            "has": bool(loop.verdicts[change[-1]].broken) if change else None,
-            "judged": judged,
-        }
-    )
-    has = any(judged.values())
-    output.verdict("\n".join(_wrapped(_result(incident, name, change, loop))), good=not has)
-    return ExitCode.BROKEN if has else ExitCode.HOLDS
+    has = judged[str(loop.change[-1])] if loop.change else None
+    output.record({**loop.row(incident.id, name), "has": has, "judged": judged})
+    good = not any(judged.values())
+    output.verdict("\n".join(_wrapped(_result(incident, name, loop))), good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _result(
-    incident: Incident, name: str, change: Sequence[Version], loop: VersionLoop[Version, SourceVerdict]
-) -> str:
+def _result(incident: Incident, name: str, loop: VersionLoop[Version, SourceVerdict]) -> str:
     has = any(verdict.broken for verdict in loop.verdicts.values())
-    if not change:
+    if not loop.change:
         judged = " and ".join(f"{name} {version}" for version in sorted(loop.verdicts))
         each = "each " if len(loop.verdicts) > 1 else ""
         text = f"{judged}: {each}{'has' if has else 'is free of'} incident {incident.id}"
         if len(loop.versions) > len(loop.verdicts) + len(loop.refused):
             text += "; the releases between them were not looked at: leave --bisect out to judge each"
         return text
-    before, *between, after = change
+    before, *between, after = loop.change
     words = ("has", "is free of it") if loop.verdicts[after].broken else ("is free of", "has it")
     text = f"{name} {after} is the first release that {words[0]} incident {incident.id}, "
     text += f"{before} the last one that {words[1]}"
@@ -179,12 +166,20 @@ def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitC
     output.line(f"incident {incident.id} ({incident.name}): {amount}", "bold")
     for words, name in phases:
         loop = VersionLoop(versions, partial(_outcome_of, words, args, output))
-        change = loop.bisect(partial(_is_other, loop), partial(_print_torch, output, loop))
+        for version in loop.bisected(lambda outcome: outcome):
+            if version in loop.refused:
+                _print(output, f"torch {version}: not judged: {loop.refused[version]}")
+                continue
+            seen, (first, outcome) = loop.verdicts[version], next(iter(loop.verdicts.items()))
+            word = f"as in {first}" if seen == outcome else f"otherwise than in {first}"
+            word = "played" if version == first else word
+            output.step(f"torch {version}: {plural(len(seen), 'case')}, {word}")
         if not loop.verdicts:
             raise MachineError(f"nothing was judged: {'; '.join(loop.refused.values())}")
+        change = loop.change
         changed = _differences(loop.verdicts[change[0]], loop.verdicts[change[-1]]) if change else []
         judged = list(map(str, sorted(loop.verdicts)))
-        output.record({**loop.row(incident.id, TORCH.name, change), "changed": changed, "judged": judged})
+        output.record({**loop.row(incident.id, TORCH.name), "changed": changed, "judged": judged})
         if not change:
             alike = f"verdicts, graphs, recompiles and graph breaks are alike in torch {' and '.join(judged)}"
             _print(output, f"{name}: {alike}")
@@ -199,29 +194,6 @@ def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitC
         return ExitCode.BROKEN
     output.verdict(f"no torch that was asked changes incident {incident.id}", good=True)
     return ExitCode.HOLDS
-
-
-def _first(loop: VersionLoop[Version, Outcome]) -> tuple[Version, Outcome]:
-    return next(iter(loop.verdicts.items()))
-
-
-def _is_other(loop: VersionLoop[Version, Outcome], outcome: Outcome) -> bool:
-    return outcome != _first(loop)[1]
-
-
-def _print_torch(output: Output, loop: VersionLoop[Version, Outcome], version: Version) -> None:
-    if version in loop.refused:
-        _print(output, f"torch {version}: not judged: {loop.refused[version]}")
-        return
-    (first, outcome), seen = _first(loop), loop.verdicts[version]
-    word = (
-        "played"
-        if version == first
-        else f"as in {first}"
-        if seen == outcome
-        else f"otherwise than in {first}"
-    )
-    output.step(f"torch {version}: {plural(len(seen), 'case')}, {word}")
 
 
 def _differences(was: Outcome, now: Outcome) -> list[str]:

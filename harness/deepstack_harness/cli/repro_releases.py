@@ -199,20 +199,20 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
             return find_faults(f"{package.name}=={version}", say)
 
     loop = VersionLoop(chosen, faults_of)
-    seen: list[tuple[Version, SourceFaults | None]] = []
     begun = time.perf_counter()
-    for version, faults in loop.each():
+    for version in loop.judged():
         took, begun = time.perf_counter() - begun, time.perf_counter()
-        seen.append((version, faults))
-        if faults is None:
+        if version in loop.refused:
             output.line(f"  {version!s:10} not looked at: {loop.refused[version]}", "yellow")
             continue
+        faults = loop.verdicts[version]
         for row in faults.judged:
             output.record(row)
         nothing = "none" if faults.judged else "unknown: no class could be judged"
         names = ", ".join(str(row.model_class) for row in faults.faulty) or nothing
         counts = f"{len(faults.judged)} judged, {len(faults.unjudged)} not, {took:.0f} s"
         output.line(f"  {version!s:10} {names}  ({counts})")
+    seen = [(version, loop.verdicts.get(version)) for version in chosen]
     for name, ranges in ranges_of_classes(seen).items():
         output.line(f"{name}: {', '.join(ranges)}")
     faulty = any(faults is not None and faults.faulty for _, faults in seen)

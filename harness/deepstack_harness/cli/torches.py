@@ -61,7 +61,7 @@ def run_torches(args: Namespace, folder: Path, output: Output) -> ExitCode:
             raise MachineError(why)
 
     loop = VersionLoop(_targets(args.torch), play)
-    for target, _ in loop.each():
+    for target in loop.judged():
         if target in loop.refused:
             output.line(f"torch {target}: {loop.refused[target]}", "red")
     good = _show(runs, output)

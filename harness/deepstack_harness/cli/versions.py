@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from packaging.version import InvalidVersion, Version
@@ -30,54 +31,59 @@ def most_steps(count: int) -> int:
 
 @dataclass
 class VersionLoop(Generic[K, V]):
-    """Versions with a judge: what became of each of them so far, in the order in which they were judged."""
+    """Versions with a judge, and what became of each version that was judged.
+
+    `change` has, after a bisection, the two versions between which verdicts change, and between them those
+    that could not be judged; it is empty where both ends are alike, or nothing was judged.
+    """
 
     versions: Sequence[K]
     judge: Callable[[K], V]
     verdicts: dict[K, V] = field(default_factory=dict)
     refused: dict[K, str] = field(default_factory=dict)
+    change: Sequence[K] = ()
 
-    def judged(self, version: K) -> V | None:
-        """Judge one version; None, with the reason in `refused`, where that cannot be done."""
+    def judged(self) -> Iterator[K]:
+        """Judge every version; yield each after its verdict, or its reason in `refused`."""
+        for version in self.versions:
+            self._judge(version)
+            yield version
+
+    def bisected(self, key: Callable[[V], object]) -> Iterator[K]:
+        """Judge the ends, and then as few versions as show where the key of the verdicts changes."""
+        seen: dict[int, object] = {}
+        tried: set[int] = set()
+        while True:
+            known = sorted(seen)
+            if len(known) < 2:
+                last = len(self.versions) - 1
+                wanted = range(last, known[0], -1) if known else range(last + 1)
+                left = [number for number in wanted if number not in tried]
+            elif seen[known[0]] == seen[known[-1]]:
+                return
+            else:
+                before, after = next((a, b) for a, b in pairwise(known) if seen[a] != seen[b])
+                self.change, middle = self.versions[before : after + 1], before + after
+                left = [number for number in range(before + 1, after) if number not in tried]
+                left.sort(key=lambda number, middle=middle: abs(2 * number - middle))  # type: ignore[misc]
+            if not left:
+                return
+            tried.add(left[0])
+            version = self.versions[left[0]]
+            self._judge(version)
+            if version in self.verdicts:
+                seen[left[0]] = key(self.verdicts[version])
+            yield version
+
+    def _judge(self, version: K) -> None:
         try:
             self.verdicts[version] = self.judge(version)
         except (UsageError, MachineError) as error:
             self.refused[version] = cell(str(error))
-        return self.verdicts.get(version)
 
-    def each(self) -> Iterator[tuple[K, V | None]]:
-        """Judge every version; yield it with its verdict, None where it was refused."""
-        for version in self.versions:
-            yield version, self.judged(version)
-
-    def bisect(self, has: Callable[[V], bool], judged: Callable[[K], None]) -> Sequence[K]:
-        """Judge as few versions as show where `has` changes; `judged` is called after each of them.
-
-        Return two with different verdicts, and between them those that could not be judged; nothing where
-        both ends are alike, or nothing is judged.
-        """
-        seen: dict[int, bool | None] = {}
-
-        def judge(number: int) -> bool:
-            verdict = self.judged(self.versions[number])
-            judged(self.versions[number])
-            seen[number] = None if verdict is None else has(verdict)
-            return verdict is not None
-
-        first = next(filter(judge, range(len(self.versions))), len(self.versions))
-        last = next(filter(judge, range(len(self.versions) - 1, first, -1)), first)
-        if first == last or seen[first] == seen[last]:
-            return ()
-        while between := [number for number in range(first + 1, last) if number not in seen]:
-            doubled = first + last
-            middle = min(between, key=lambda number: abs(2 * number - doubled))
-            if judge(middle):
-                first, last = (middle, last) if seen[middle] == seen[first] else (first, middle)
-        return self.versions[first : last + 1]
-
-    def row(self, incident: str, engine: str, change: Sequence[K]) -> dict[str, object]:
-        """Return the result of `bisect` for programs; `before` and `after` are None where nothing changed."""
-        before, after = (str(change[0]), str(change[-1])) if change else (None, None)
+    def row(self, incident: str, engine: str) -> dict[str, object]:
+        """Return the result of a bisection for programs; `before` and `after` are None without a change."""
+        before, after = (str(self.change[0]), str(self.change[-1])) if self.change else (None, None)
         return {
             "schema_version": SCHEMA_VERSION, "system": "bisect", "incident": incident, "engine": engine,
             "before": before, "after": after,

@@ -65,13 +65,12 @@ def _kinds_of_phrases(alone: bool) -> list[str]:
 def _phrases(
     kinds: Sequence[str], least: int, most: int, reads: SearchStrategy[int] = _READS
 ) -> SearchStrategy[list[Phrase]]:
-    return st.lists(st.one_of([_phrase(kind, reads) for kind in kinds]), min_size=least, max_size=most)
-
-
-def _phrase(kind: str, reads: SearchStrategy[int]) -> SearchStrategy[Phrase]:
-    picks = st.lists(st.tuples(_PICK, _PICK), min_size=1, max_size=LENGTHS[kind])
-    drawn = st.tuples(st.just(kind), reads, picks)
-    return drawn.map(lambda parts: (parts[0], parts[1] % 8, parts[1] > 7, parts[2]))
+    phrases: list[SearchStrategy[Phrase]] = []
+    for kind in kinds:
+        picks = st.lists(st.tuples(_PICK, _PICK), min_size=1, max_size=LENGTHS[kind])
+        drawn = st.tuples(st.just(kind), reads, picks)
+        phrases.append(drawn.map(lambda parts: (parts[0], parts[1] % 8, parts[1] > 7, parts[2])))
+    return st.lists(st.one_of(phrases), min_size=least, max_size=most)
 
 
 def _traces(

@@ -418,17 +418,24 @@ def _refused(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
     yield Step(_REFUSING[first % len(_REFUSING)], counts[second % len(counts)])
 
 
-_STEPS: dict[str, Callable[[TraceWriter, int, int], Iterable[Step]]] = {
+_Steps = Callable[[TraceWriter, int, int], Iterable[Step]]
+
+
+def _call(op: Op, count: Callable[[TraceWriter, int], int]) -> _Steps:
+    return lambda writer, first, _: [Step(op, count(writer, first))]
+
+
+_STEPS: dict[str, _Steps] = {
     "pause": lambda *_: (),
-    "get": lambda writer, first, _: [Step(Op.GET, writer.fitting(first))],
-    "set": lambda writer, first, _: [Step(Op.SET, writer.fitting(first))],
-    "clear": lambda writer, first, _: [Step(Op.CLEAR, writer.fitting(first))],
+    "get": _call(Op.GET, TraceWriter.fitting),
+    "set": _call(Op.SET, TraceWriter.fitting),
+    "clear": _call(Op.CLEAR, TraceWriter.fitting),
     "negative": _refused,
-    "forward": lambda writer, first, _: [Step(Op.FORWARD, writer.padded(first))],
-    "profile": lambda writer, first, _: [Step(Op.PROFILE, writer.padded(first))],
-    "get above": lambda writer, first, _: [Step(Op.GET, writer.above(first))],
-    "set above": lambda writer, first, _: [Step(Op.SET, writer.above(first))],
-    "clear above": lambda writer, first, _: [Step(Op.CLEAR, writer.above(first))],
+    "forward": _call(Op.FORWARD, TraceWriter.padded),
+    "profile": _call(Op.PROFILE, TraceWriter.padded),
+    "get above": _call(Op.GET, TraceWriter.above),
+    "set above": _call(Op.SET, TraceWriter.above),
+    "clear above": _call(Op.CLEAR, TraceWriter.above),
     "resize": _resize,
     "spans": _spans,
     "unusual": _unusual,
@@ -436,7 +443,7 @@ _STEPS: dict[str, Callable[[TraceWriter, int, int], Iterable[Step]]] = {
     "micro-batches": _micro_batch,
     "gets": _gets,
     "out of memory": _out_of_memory,
-    "sets": lambda writer, first, _: [Step(Op.SET, writer.fitting(first))],
+    "sets": _call(Op.SET, TraceWriter.fitting),
     "steps": _step,
     "capture": _capture,
     "replays": _replay,

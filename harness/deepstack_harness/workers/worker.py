@@ -329,7 +329,7 @@ class Worker(Closing):
     def start(self) -> WorkerEnd | None:
         """Wait until a process can be called; return its end where it cannot, raise what `launch` raises."""
         self.launch()
-        if not self.alive:
+        if self._stopped:
             return WorkerEnd(EndKind.STOPPED, phase="the start")
         if not self._ready:
             timeouts = Timeouts(self.limits.start_s)

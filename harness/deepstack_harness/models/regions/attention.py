@@ -3,15 +3,31 @@
 `slots` are the rows of the cache that the tokens of a step are written to, and their positions.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, at, halves, rows
+from deepstack_harness.models.regions.program import (
+    H,
+    RegionProgram,
+    Steps,
+    again,
+    at,
+    before,
+    changed,
+    count,
+    halves,
+    rows,
+    then,
+)
 
 SLOTS, HEADS, DIM = 12, 2, 4
+
+
+def _cache(seed: int) -> Tensor:
+    return rows(SLOTS, seed).view(SLOTS, HEADS, DIM)
 
 
 class CachedAttention(RegionProgram):
@@ -74,70 +90,45 @@ class CachedAttention(RegionProgram):
         return halves(count=len(hidden), hidden=hidden, **others)
 
 
-class LateBias(CachedAttention):
-    """A bias of the scores that no call of the warm-up has."""
+LateBias = changed(
+    CachedAttention, "LateBias", "I1",
+    "A bias of the scores that no call of the warm-up has.",
+    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": at(7, 8), "bias": rows(2, 5)}],
+    arms="eager/drop_all aot_eager/drop_all",
+    forward=lambda self, hidden, slots, bias=None: (
+        CachedAttention.forward(self, hidden, slots) + (0 if bias is None else bias)
+    ),
+)  # fmt: skip
 
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
+ContextAsNumber = changed(
+    CachedAttention, "ContextAsNumber", "I1",
+    "The length of the context as a Python number of the caller, by which the cache is cut.",
+    lambda *steps: [{**step, "context": int(step["slots"].max()) + 1} for step in steps],
+    forward=lambda self, hidden, slots, context: self.attend(
+        hidden, slots, self.mask(slots) & (torch.arange(SLOTS) >= context - 4)
+    ),
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor, slots: Tensor, bias: Tensor | None = None) -> Tensor:
-        answer = super().forward(hidden, slots)
-        return answer if bias is None else answer + bias
+WindowSetLater = changed(
+    CachedAttention, "WindowSetLater", "I1",
+    "A window that the caller sets on the module behind the warm-up.",
+    then(window=2),
+    arms="eager/drop_all aot_eager/drop_all",
+    starts={"window": None},
+    mask=lambda self, slots: CachedAttention.mask(self, slots) & (
+        self.window is None or torch.arange(SLOTS) > slots[:, None] - self.window
+    ),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        return [*super().steps(), {"hidden": rows(2, 4), "slots": at(7, 8), "bias": rows(2, 5)}]
-
-
-class ContextAsNumber(CachedAttention):
-    """The length of the context as a Python number of the caller, by which the cache is cut."""
-
-    promise = "I1"
-
-    def forward(self, hidden: Tensor, slots: Tensor, context: int) -> Tensor:  # type: ignore[override]
-        mask = self.mask(slots) & (torch.arange(SLOTS) >= context - 4)
-        return self.attend(hidden, slots, mask)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{**step, "context": int(step["slots"].max()) + 1} for step in super().steps()]
-
-
-class WindowSetLater(CachedAttention):
-    """A window that the caller sets on the module behind the warm-up."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.window: int | None = None
-
-    def mask(self, slots: Tensor) -> Tensor:
-        mask = super().mask(slots)
-        return mask if self.window is None else mask & (torch.arange(SLOTS) > slots[:, None] - self.window)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "window", 2), *rest]
-
-
-class SharedCacheLater(CachedAttention):
-    """Caches of another layer, as a tuple that is None in the warm-up."""
-
-    promise = "I1"
-
-    def forward(self, hidden: Tensor, slots: Tensor, shared: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        answer = super().forward(hidden, slots)
-        if shared is not None:
-            answer = answer + self.out((shared[0] + shared[1]).reshape(SLOTS, H)[slots])
-        return answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        caches = (rows(SLOTS, 1).view(SLOTS, HEADS, DIM), rows(SLOTS, 2).view(SLOTS, HEADS, DIM))
-        return [*super().steps(), {"hidden": rows(2, 4), "slots": at(7, 8), "shared": caches}]
+SharedCacheLater = changed(
+    CachedAttention, "SharedCacheLater", "I1",
+    "Caches of another layer, as a tuple that is None in the warm-up.",
+    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": at(7, 8), "shared": (_cache(1), _cache(2))}],
+    forward=lambda self, hidden, slots, shared=None: (
+        CachedAttention.forward(self, hidden, slots)
+        + (0 if shared is None else self.out((shared[0] + shared[1]).reshape(SLOTS, H)[slots]))
+    ),
+)  # fmt: skip
 
 
 class WordsOfSlots(CachedAttention):
@@ -174,80 +165,49 @@ class ReplacedCache(CachedAttention):
         return [call, move_on, call]
 
 
-class FreshSlots(CachedAttention):
-    """Slots in a tensor of their own in each step, which a replay does not read (vLLM #37363)."""
+FreshSlots = changed(
+    CachedAttention, "FreshSlots", "I2",
+    "Slots in a tensor of their own in each step, which a replay does not read (vLLM #37363).",
+    lambda *_: [{"hidden": (hidden := rows(2)), "slots": at(0, 1)}, {"hidden": hidden, "slots": at(2, 3)}],
+    arms="eager/full",
+)  # fmt: skip
 
-    promise = "I2"
-    arms = "eager/full"
+AttendsToAll = changed(
+    CachedAttention, "AttendsToAll", "I3",
+    "Every row of the cache is read, whatever was written.",
+    unasked="split",
+    mask=lambda _, slots: torch.ones(len(slots), SLOTS, dtype=torch.bool),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden = rows(2)
-        return [{"hidden": hidden, "slots": at(0, 1)}, {"hidden": hidden, "slots": at(2, 3)}]
+WholeBlocks = changed(
+    CachedAttention, "WholeBlocks", "I3",
+    "The mask ends with a block of four, and not with the position.",
+    unasked="split",
+    mask=lambda _, slots: torch.arange(SLOTS) < (slots.unsqueeze(1) // 4 + 1) * 4,
+)  # fmt: skip
 
+SoftMask = changed(
+    CachedAttention, "SoftMask", "I3",
+    "The mask is a number that is added to the scores, and too small a one.",
+    unasked="split",
+    mask=lambda self, slots: torch.where(CachedAttention.mask(self, slots), 0.0, -20.0),
+)  # fmt: skip
 
-class AttendsToAll(CachedAttention):
-    """Every row of the cache is read, whatever was written."""
+NextRowToo = changed(
+    CachedAttention, "NextRowToo", "I3",
+    "The mask ends one row late.",
+    unasked="split",
+    mask=lambda _, slots: torch.arange(SLOTS) <= slots.unsqueeze(1) + 1,
+)  # fmt: skip
 
-    promise = "I3"
-
-    def mask(self, slots: Tensor) -> Tensor:
-        return torch.ones(len(slots), SLOTS, dtype=torch.bool)
-
-    unasked = "split"
-
-
-class WholeBlocks(CachedAttention):
-    """The mask ends with a block of four, and not with the position."""
-
-    promise = "I3"
-
-    def mask(self, slots: Tensor) -> Tensor:
-        return torch.arange(SLOTS) < (slots.unsqueeze(1) // 4 + 1) * 4
-
-    unasked = "split"
-
-
-class SoftMask(CachedAttention):
-    """The mask is a number that is added to the scores, and too small a one."""
-
-    promise = "I3"
-
-    def mask(self, slots: Tensor) -> Tensor:
-        return torch.where(super().mask(slots), 0.0, -20.0)
-
-    unasked = "split"
-
-
-class NextRowToo(CachedAttention):
-    """The mask ends one row late."""
-
-    promise = "I3"
-
-    def mask(self, slots: Tensor) -> Tensor:
-        return torch.arange(SLOTS) <= slots.unsqueeze(1) + 1
-
-    unasked = "split"
-
-
-class CountsTokens(CachedAttention):
-    """The number of calls in Python, which a graph writes as it was in the first call."""
-
-    promise = "I4"
-    arms = "eager/drop_all eager/full"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(hidden, slots)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first, first]
+CountsTokens = changed(
+    CachedAttention, "CountsTokens", "I4",
+    "The number of calls in Python, which a graph writes as it was in the first call.",
+    again(3),
+    arms="eager/drop_all eager/full",
+    starts={"calls": 0},
+    attend=before(count("calls"), CachedAttention.attend),
+)  # fmt: skip
 
 
 class WritesWhenFirst(CachedAttention):
@@ -255,10 +215,8 @@ class WritesWhenFirst(CachedAttention):
 
     promise = "I4"
     unasked = "split"  # a chunk reads before it writes
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frozen = False
+    starts: ClassVar = {"frozen": False}
+    steps_from = then(frozen=True)
 
     def attend(self, hidden: Tensor, slots: Tensor, mask: Tensor) -> Tensor:
         q, k, v = self.qkv(hidden).view(-1, 3, HEADS, DIM).unbind(1)
@@ -268,60 +226,33 @@ class WritesWhenFirst(CachedAttention):
             self.write(k * rotation, v, slots)
         return answer
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "frozen", True), *rest]
 
+HistoryOfReplays = changed(
+    CachedAttention, "HistoryOfReplays", "I4",
+    "A list of lengths in Python, to which no replay adds.",
+    again(2),
+    arms="eager/full",
+    starts={"lengths": []},
+    attend=before(lambda self, _, slots, __: self.lengths.append(len(slots)), CachedAttention.attend),
+)  # fmt: skip
 
-class HistoryOfReplays(CachedAttention):
-    """A list of lengths in Python, to which no replay adds."""
+RotaryFromZero = changed(
+    CachedAttention, "RotaryFromZero", "I5",
+    "Rows of the rotary table from the first on, whatever the positions of a chunk are.",
+    unasked="neutral",
+    rotation=lambda self, slots: self.rotary[: len(slots)].unsqueeze(1),
+)  # fmt: skip
 
-    promise = "I4"
-    arms = "eager/full"
+SlotsFromZero = changed(
+    CachedAttention, "SlotsFromZero", "I5",
+    "Each chunk is written to the first slots.",
+    unasked="neutral",
+    write=lambda self, k, v, slots: CachedAttention.write(self, k, v, torch.arange(len(slots))),
+)  # fmt: skip
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lengths: list[int] = []
-
-    def forward(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        self.lengths.append(len(slots))
-        return super().forward(hidden, slots)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first]
-
-
-class RotaryFromZero(CachedAttention):
-    """Rows of the rotary table from the first on, whatever the positions of a chunk are."""
-
-    promise = "I5"
-
-    def rotation(self, slots: Tensor) -> Tensor:
-        return self.rotary[: len(slots)].unsqueeze(1)
-
-    unasked = "neutral"
-
-
-class SlotsFromZero(CachedAttention):
-    """Each chunk is written to the first slots."""
-
-    promise = "I5"
-
-    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        super().write(k, v, torch.arange(len(slots)))
-
-    unasked = "neutral"
-
-
-class MaskOfTheFirstChunk(CachedAttention):
-    """The causal mask counts from the first row of a chunk."""
-
-    promise = "I5"
-
-    def mask(self, slots: Tensor) -> Tensor:
-        return torch.arange(SLOTS) <= torch.arange(len(slots)).unsqueeze(1)
-
-    unasked = "neutral"
+MaskOfTheFirstChunk = changed(
+    CachedAttention, "MaskOfTheFirstChunk", "I5",
+    "The causal mask counts from the first row of a chunk.",
+    unasked="neutral",
+    mask=lambda _, slots: torch.arange(SLOTS) <= torch.arange(len(slots)).unsqueeze(1),
+)  # fmt: skip

@@ -4,12 +4,22 @@ As Whisper's decoder: a step with `encoder` states (m, H) writes their keys and 
 without read it.  `heard` is the number of rows of the cache that are live, ().
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, halves, rows
+from deepstack_harness.models.regions.program import (
+    H,
+    RegionProgram,
+    Steps,
+    again,
+    before,
+    changed,
+    count,
+    halves,
+    rows,
+)
 
 AUDIO = 10
 
@@ -80,152 +90,89 @@ class EncoderLater(CrossAttention):
         return [quiet, *super().steps(), quiet]
 
 
-class EncoderOfTheWarmUp(EncoderLater):
-    """Encoder states that the warm-up has, and that are None in the decode (Whisper without its flag)."""
+EncoderOfTheWarmUp = changed(
+    EncoderLater, "EncoderOfTheWarmUp", "I1",
+    "Encoder states that the warm-up has, and that are None in the decode (Whisper without its flag).",
+    lambda _, first, *__: [first, {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(6)}],
+    arms="eager/drop_all aot_eager/drop_all",
+)  # fmt: skip
 
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
+LayersOfTheEncoder = changed(
+    CrossAttention, "LayersOfTheEncoder", "I1",
+    "A list of encoder layers that are summed, with one more than in the warm-up.",
+    lambda first, *_: [{**first, "encoder": [rows(6)]}, {**first, "encoder": [rows(6, 1), rows(6, 2)]}],
+    unasked="neutral split",
+    forward=lambda self, hidden, encoder, heard: CrossAttention.forward(
+        self, hidden, sum(encoder[1:], encoder[0]), heard
+    ),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = CrossAttention.steps()
-        return [first, {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(6)}]
+LanguageByName = changed(
+    CrossAttention, "LanguageByName", "I1",
+    "A text of the call that chooses a scale.",
+    lambda first, second, *_: [first, {**second, "task": "translate"}],
+    forward=lambda self, hidden, encoder, heard, task="transcribe": (
+        CrossAttention.forward(self, hidden, encoder, heard) * (2 if task == "translate" else 1)
+    ),
+)  # fmt: skip
 
+FreshEncoder = changed(
+    CrossAttention, "FreshEncoder", "I2",
+    "Encoder states in new memory for each request, while all else is static.",
+    lambda first, *_: [{**first, "encoder": rows(6, seed)} for seed in (1, 2, 3)],
+    arms="eager/full",
+)  # fmt: skip
 
-class LayersOfTheEncoder(CrossAttention):
-    """A list of encoder layers that are summed, with one more than in the warm-up."""
+ChannelsFirst = changed(
+    CrossAttention, "ChannelsFirst", "I2",
+    "Encoder states with channels first, read as they lie in memory with the strides of the warm-up.",
+    lambda first, *_: [first, {**first, "encoder": rows(H, 1, 6).t()}],
+    listen=lambda self, encoder: CrossAttention.listen(
+        self, encoder.as_strided(encoder.shape, (H, 1) if encoder.is_contiguous() else (1, len(encoder)))
+    ),
+)  # fmt: skip
 
-    promise = "I1"
-    unasked = "neutral split"
+HeardAsFloat = changed(
+    CrossAttention, "HeardAsFloat", "I2",
+    "A length whose dtype says whether it is a share of the whole.",
+    lambda first, second, *_: [first, {**second, "heard": torch.tensor(0.5)}],
+    unasked="neutral",
+    mask=lambda self, hidden, heard: CrossAttention.mask(
+        self, hidden, heard * AUDIO if heard.is_floating_point() else heard
+    ),
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor, encoder: list[Tensor], heard: Tensor) -> Tensor:  # type: ignore[override]
-        mixed = encoder[0]
-        for layer in encoder[1:]:
-            mixed = mixed + layer
-        return super().forward(hidden, mixed, heard)
+HearsLongerAudio = changed(
+    CrossAttention, "HearsLongerAudio", "I3",
+    "All rows of the cache are read: those of a longer request before too.",
+    unasked="split",
+    mask=lambda *_: torch.ones(AUDIO, dtype=torch.bool),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [
-            {**first, "encoder": [rows(6)]},
-            {**first, "encoder": [rows(6, 1), rows(6, 2)]},
-        ]
+HearsPadding = changed(
+    CrossAttention, "HearsPadding", "I3",
+    "The mask is that of the encoder's rows, padding among them.",
+    unasked="split",
+    forward=lambda self, hidden, encoder, heard: CrossAttention.forward(
+        self, hidden, encoder, heard.clamp(min=len(encoder))
+    ),
+)  # fmt: skip
 
+CentredByPadding = changed(
+    CrossAttention, "CentredByPadding", "I3",
+    "Encoder states are centred by the mean of all their rows.",
+    unasked="split",
+    listen=lambda self, encoder: CrossAttention.listen(self, encoder - encoder.mean(0)),
+)  # fmt: skip
 
-class LanguageByName(CrossAttention):
-    """A text of the call that chooses a scale."""
-
-    promise = "I1"
-
-    def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor, task: str = "transcribe") -> Tensor:
-        answer = super().forward(hidden, encoder, heard)
-        return answer * 2 if task == "translate" else answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "task": "translate"}]
-
-
-class FreshEncoder(CrossAttention):
-    """Encoder states in new memory for each request, while all else is static."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden, heard = rows(2), torch.tensor(6)
-        return [
-            {"hidden": hidden, "encoder": rows(6, seed), "heard": heard} for seed in (1, 2, 3)
-        ]  # fmt: skip
-
-
-class ChannelsFirst(CrossAttention):
-    """Encoder states with channels first, read as they lie in memory with the strides of the warm-up."""
-
-    promise = "I2"
-
-    def listen(self, encoder: Tensor) -> None:
-        lies = (H, 1) if encoder.is_contiguous() else (1, len(encoder))
-        super().listen(encoder.as_strided(encoder.shape, lies))
-
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden, heard = rows(2), torch.tensor(6)
-        return [
-            {"hidden": hidden, "encoder": rows(6), "heard": heard},
-            {"hidden": hidden, "encoder": rows(H, 1, 6).t(), "heard": heard},
-        ]
-
-
-class HeardAsFloat(CrossAttention):
-    """A length whose dtype says whether it is a share of the whole."""
-
-    promise = "I2"
-    unasked = "neutral"
-
-    def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
-        return super().mask(hidden, heard * AUDIO if heard.is_floating_point() else heard)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "heard": torch.tensor(0.5)}]
-
-
-class HearsLongerAudio(CrossAttention):
-    """All rows of the cache are read: those of a longer request before too."""
-
-    promise = "I3"
-
-    def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
-        return torch.ones(AUDIO, dtype=torch.bool)
-
-    unasked = "split"
-
-
-class HearsPadding(CrossAttention):
-    """The mask is that of the encoder's rows, padding among them."""
-
-    promise = "I3"
-
-    def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor) -> Tensor:
-        return super().forward(hidden, encoder, heard.clamp(min=len(encoder)))
-
-    unasked = "split"
-
-
-class CentredByPadding(CrossAttention):
-    """Encoder states are centred by the mean of all their rows."""
-
-    promise = "I3"
-
-    def listen(self, encoder: Tensor) -> None:
-        super().listen(encoder - encoder.mean(0))
-
-    unasked = "split"
-
-
-class RemembersTheLength(CrossAttention):
-    """The length of the audio is kept in a Python attribute, which a graph writes as it was compiled."""
-
-    promise = "I4"
-    arms = "eager/drop_all"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests = 0
-
-    def listen(self, encoder: Tensor) -> None:
-        super().listen(encoder)
-        self.requests = self.requests + 1
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first, first]
+RemembersTheLength = changed(
+    CrossAttention, "RemembersTheLength", "I4",
+    "The length of the audio is kept in a Python attribute, which a graph writes as it was compiled.",
+    again(3),
+    arms="eager/drop_all",
+    starts={"requests": 0},
+    listen=before(count("requests"), CrossAttention.listen),
+)  # fmt: skip
 
 
 class TasksOfReplays(CrossAttention):
@@ -233,21 +180,15 @@ class TasksOfReplays(CrossAttention):
 
     promise = "I4"
     arms = "eager/full"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.served: dict[str, int] = {}
-        self.turn = 0
+    starts: ClassVar = {"served": {}, "turn": 0}
+    served: dict[str, int]
+    turn: int
+    steps_from = again(2)
 
     def listen(self, encoder: Tensor) -> None:
         super().listen(encoder)
         self.turn += 1
         self.served[f"request {self.turn}"] = 1
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first]
 
 
 @torch.library.custom_op("deepstack_regions::listen_unsaid", mutates_args=())
@@ -267,44 +208,35 @@ class WritesUnsaid(CrossAttention):
 
     promise = "I4"
     arms = "aot_eager/stock aot_eager/drop_all"
+    steps_from = again(2)
 
     def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor) -> Tensor:
         answer = self.attend(hidden, self.mask(hidden, heard))
         _listen_unsaid(self.keys, self.k(encoder))
         return answer
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first]
 
+FirstAudioForAll = changed(
+    CrossAttention, "FirstAudioForAll", "I5",
+    "Each chunk of tokens hears as much of the audio as it has rows.",
+    unasked="neutral",
+    mask=lambda _, hidden, heard: torch.arange(AUDIO) < heard.clamp(max=len(hidden)),
+)  # fmt: skip
 
-class FirstAudioForAll(CrossAttention):
-    """Each chunk of tokens hears as much of the audio as it has rows."""
-
-    promise = "I5"
-
-    def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
-        return torch.arange(AUDIO) < heard.clamp(max=len(hidden))
-
-    unasked = "neutral"
-
-
-class NormOfTheChunk(CrossAttention):
-    """Answers are centred over the rows of their chunk."""
-
-    promise = "I5"
-
-    def attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        return super().attend(hidden - hidden.mean(0), mask)
-
-    unasked = "neutral"
+NormOfTheChunk = changed(
+    CrossAttention, "NormOfTheChunk", "I5",
+    "Answers are centred over the rows of their chunk.",
+    unasked="neutral",
+    attend=lambda self, hidden, mask: CrossAttention.attend(self, hidden - hidden.mean(0), mask),
+)  # fmt: skip
 
 
 class HearsOnce(CrossAttention):
     """The first chunk takes the audio, and leaves zeros to the next."""
 
     promise = "I5"
+    unasked = "neutral"
+    starts: ClassVar = {"left": torch.ones(())}
     left: Tensor
 
     def attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -315,10 +247,6 @@ class HearsOnce(CrossAttention):
     def listen(self, encoder: Tensor) -> None:
         super().listen(encoder * self.left)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("left", torch.ones(()))
-
     @classmethod
     def steps(cls) -> Steps:
         first, second, third = super().steps()
@@ -327,5 +255,3 @@ class HearsOnce(CrossAttention):
             region.left.fill_(1.0)
 
         return [first, refill, second, refill, third]
-
-    unasked = "neutral"

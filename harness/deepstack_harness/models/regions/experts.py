@@ -8,7 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, halves, rows
+from deepstack_harness.models.regions.program import (
+    H,
+    RegionProgram,
+    Steps,
+    again,
+    before,
+    between,
+    changed,
+    halves,
+    rows,
+    then,
+)
 
 EXPERTS, INNER = 4, 6
 
@@ -95,231 +106,142 @@ class ExpertMapLater(RoutedExperts):
         return [*super().steps(), late]
 
 
-class OtherTopK(RoutedExperts):
-    """Fewer experts for each row than in the warm-up."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def count_load(self, weights: Tensor, padding: Tensor) -> None:
-        pass
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "top_k", 1), *rest]
-
-
-class SharedExpertByKey(RoutedExperts):
-    """A shared expert that a dict has later."""
-
-    promise = "I1"
-
-    def forward(self, hidden: Tensor, count: Tensor, extra: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
-        answer = super().forward(hidden, count)
-        return answer + hidden @ extra["shared"] if "shared" in extra else answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [{**first, "extra": {}}, {**second, "extra": {"shared": rows(H, 4)}}]
-
-
-class FlagOfTheCall(RoutedExperts):
-    """A Python flag of the call by which the answer is scaled."""
-
-    promise = "I1"
-
-    def forward(self, hidden: Tensor, count: Tensor, reduce: bool = True) -> Tensor:
-        answer = super().forward(hidden, count)
-        return answer / self.top_k if reduce else answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "reduce": False}]
-
-
-class LayoutOfWeights(RoutedExperts):
-    """Weights of a shared expert, read as they lie in memory where they were contiguous in the warm-up."""
-
-    promise = "I2"
-    unasked = "split"  # its weights have as many rows as the step
-
-    def forward(self, hidden: Tensor, count: Tensor, shared: Tensor) -> Tensor:  # type: ignore[override]
-        if shared.is_contiguous():
-            weight = shared.as_strided((H, H), (H, 1))
-        else:
-            weight = shared.as_strided((H, H), (1, H))
-        return super().forward(hidden, count) + hidden @ weight
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [{**first, "shared": rows(H)}, {**second, "shared": rows(H).t()}]
-
-
-class HalfOfTheRouter(RoutedExperts):
-    """Scores of the caller, whose dtype chooses how they are scaled."""
-
-    promise = "I2"
-
-    def forward(self, hidden: Tensor, count: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        scale = 4.0 if scores.dtype is torch.float32 else 0.25
-        return super().forward(hidden, count) + (scores.float() * scale).sum(-1, keepdim=True)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [
-            {**first, "scores": rows(8, 5, EXPERTS)},
-            {**second, "scores": rows(8, 6, EXPERTS).bfloat16()},
-        ]
-
-
-class RebalancedWeights(RoutedExperts):
-    """Weights of experts that are loaded into new memory between two replays."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-
-        def rebalance(region: RoutedExperts) -> None:
-            region.up = nn.Parameter(region.up.detach().flip(0))
-
-        return [first, rebalance, first]
-
-
-class ScaleOfAllRows(RoutedExperts):
-    """One scale for all rows, padding among them, as of a quantised activation."""
-
-    promise = "I3"
-
-    def experts(self, hidden: Tensor, weights: Tensor) -> Tensor:
-        scale = hidden.abs().amax() / 127
-        return super().experts((hidden / scale).round() * scale, weights)
-
-    unasked = "split"
-
-
-class CapacityFromTheEnd(RoutedExperts):
-    """Each expert takes three rows at most, and the last ones, padding among them, come first."""
-
-    promise = "I3"
-
-    def route(self, hidden: Tensor) -> Tensor:
-        weights = super().route(hidden)
-        place = (weights > 0).flip(0).cumsum(0).flip(0)
-        return weights * (place <= 3)
-
-    unasked = "split"
-
-
-class BalancedByTheMean(RoutedExperts):
-    """Scores are balanced by their mean over all rows."""
-
-    promise = "I3"
-
-    def route(self, hidden: Tensor) -> Tensor:
-        scores = self.router(hidden)
-        return (scores - scores.mean(0)).softmax(-1)
-
-    unasked = "split"
-
-
-class LoadOfProfiling(RoutedExperts):
-    """The load is counted while a flag is set, which the warm-up had and steps have not."""
-
-    promise = "I4"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.profiling = True
-
-    def count_load(self, weights: Tensor, padding: Tensor) -> None:
-        if self.profiling:
-            super().count_load(weights, padding)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "profiling", False), *rest]
-
-
-class LoadThatStarts(LoadOfProfiling):
-    """The load is counted from a later step on, and never by a graph of the warm-up."""
-
-    promise = "I4"
-    arms = "eager/drop_all"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.profiling = False
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = RoutedExperts.steps()
-        return [first, lambda region: setattr(region, "profiling", True), *rest]
-
-
-class StepsInPython(RoutedExperts):
-    """The number of steps since the load was read, in Python."""
-
-    promise = "I4"
-    arms = "eager/drop_all eager/full"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.since = {"read": 0}
-
-    def count_load(self, weights: Tensor, padding: Tensor) -> None:
-        super().count_load(weights, padding)
-        self.since["read"] += 1
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first, first]
-
-
-class RoutingBias(RoutedExperts):
-    """A bias for each row of a step, which each micro-batch reads from the first row on."""
-
-    promise = "I5"
-    bias: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("bias", rows(8, 7, EXPERTS))
-
-    def route(self, hidden: Tensor) -> Tensor:
-        return (self.router(hidden) + self.bias[: len(hidden)]).softmax(-1)
-
-    unasked = "neutral"
-
-
-class RoutesByLoad(RoutedExperts):
-    """The load that a micro-batch has counted decides where the next one goes."""
-
-    promise = "I5"
-
-    def route(self, hidden: Tensor) -> Tensor:
-        return (self.router(hidden) * (self.load + 1)).softmax(-1)
-
-    unasked = "neutral"
-
-
-class CapacityOfTheBatch(RoutedExperts):
-    """An expert takes two rows, as many of a micro-batch as of the whole."""
-
-    promise = "I5"
-
-    def route(self, hidden: Tensor) -> Tensor:
-        weights = super().route(hidden)
-        return weights * ((weights > 0).cumsum(0) <= 2)
-
-    unasked = "neutral"
+OtherTopK = changed(
+    RoutedExperts, "OtherTopK", "I1",
+    "Fewer experts for each row than in the warm-up.",
+    then(top_k=1),
+    arms="eager/drop_all aot_eager/drop_all",
+    count_load=lambda *_: None,
+)  # fmt: skip
+
+SharedExpertByKey = changed(
+    RoutedExperts, "SharedExpertByKey", "I1",
+    "A shared expert that a dict has later.",
+    lambda first, second, _: [{**first, "extra": {}}, {**second, "extra": {"shared": rows(H, 4)}}],
+    forward=lambda self, hidden, count, extra: (
+        RoutedExperts.forward(self, hidden, count) + (hidden @ extra["shared"] if "shared" in extra else 0)
+    ),
+)  # fmt: skip
+
+FlagOfTheCall = changed(
+    RoutedExperts, "FlagOfTheCall", "I1",
+    "A Python flag of the call by which the answer is scaled.",
+    lambda first, second, _: [first, {**second, "reduce": False}],
+    forward=lambda self, hidden, count, reduce=True: (
+        RoutedExperts.forward(self, hidden, count) / (self.top_k if reduce else 1)
+    ),
+)  # fmt: skip
+
+LayoutOfWeights = changed(
+    RoutedExperts, "LayoutOfWeights", "I2",
+    "Weights of a shared expert, read as they lie in memory where they were contiguous in the warm-up.",
+    lambda first, second, _: [{**first, "shared": rows(H)}, {**second, "shared": rows(H).t()}],
+    unasked="split",
+    forward=lambda self, hidden, count, shared: (
+        RoutedExperts.forward(self, hidden, count)
+        + hidden @ shared.as_strided((H, H), (H, 1) if shared.is_contiguous() else (1, H))
+    ),
+)  # fmt: skip
+
+HalfOfTheRouter = changed(
+    RoutedExperts, "HalfOfTheRouter", "I2",
+    "Scores of the caller, whose dtype chooses how they are scaled.",
+    lambda first, second, _: [
+        {**first, "scores": rows(8, 5, EXPERTS)}, {**second, "scores": rows(8, 6, EXPERTS).bfloat16()},
+    ],
+    forward=lambda self, hidden, count, scores: (
+        RoutedExperts.forward(self, hidden, count)
+        + (scores.float() * (4.0 if scores.dtype is torch.float32 else 0.25)).sum(-1, keepdim=True)
+    ),
+)  # fmt: skip
+
+RebalancedWeights = changed(
+    RoutedExperts, "RebalancedWeights", "I2",
+    "Weights of experts that are loaded into new memory between two replays.",
+    between(lambda region: setattr(region, "up", nn.Parameter(region.up.detach().flip(0)))),
+    arms="eager/full",
+)  # fmt: skip
+
+ScaleOfAllRows = changed(
+    RoutedExperts, "ScaleOfAllRows", "I3",
+    "One scale for all rows, padding among them, as of a quantised activation.",
+    unasked="split",
+    experts=lambda self, hidden, weights: RoutedExperts.experts(
+        self, (hidden / (scale := hidden.abs().amax() / 127)).round() * scale, weights
+    ),
+)  # fmt: skip
+
+CapacityFromTheEnd = changed(
+    RoutedExperts, "CapacityFromTheEnd", "I3",
+    "Each expert takes three rows at most, and the last ones, padding among them, come first.",
+    unasked="split",
+    route=lambda self, hidden: (
+        (weights := RoutedExperts.route(self, hidden)) * ((weights > 0).flip(0).cumsum(0).flip(0) <= 3)
+    ),
+)  # fmt: skip
+
+BalancedByTheMean = changed(
+    RoutedExperts, "BalancedByTheMean", "I3",
+    "Scores are balanced by their mean over all rows.",
+    unasked="split",
+    route=lambda self, hidden: ((scores := self.router(hidden)) - scores.mean(0)).softmax(-1),
+)  # fmt: skip
+
+
+def _count_when_profiling(self: Any, weights: Tensor, padding: Tensor) -> None:  # noqa: ANN401
+    if self.profiling:
+        RoutedExperts.count_load(self, weights, padding)
+
+
+LoadOfProfiling = changed(
+    RoutedExperts, "LoadOfProfiling", "I4",
+    "The load is counted while a flag is set, which the warm-up had and steps have not.",
+    then(profiling=False),
+    arms="eager/drop_all aot_eager/drop_all",
+    starts={"profiling": True},
+    count_load=_count_when_profiling,
+)  # fmt: skip
+
+LoadThatStarts = changed(
+    RoutedExperts, "LoadThatStarts", "I4",
+    "The load is counted from a later step on, and never by a graph of the warm-up.",
+    then(profiling=True),
+    arms="eager/drop_all",
+    starts={"profiling": False},
+    count_load=_count_when_profiling,
+)  # fmt: skip
+
+StepsInPython = changed(
+    RoutedExperts, "StepsInPython", "I4",
+    "The number of steps since the load was read, in Python.",
+    again(3),
+    arms="eager/drop_all eager/full",
+    starts={"since": {"read": 0}},
+    count_load=before(
+        lambda self, *_: self.since.update(read=self.since["read"] + 1), RoutedExperts.count_load
+    ),
+)  # fmt: skip
+
+RoutingBias = changed(
+    RoutedExperts, "RoutingBias", "I5",
+    "A bias for each row of a step, which each micro-batch reads from the first row on.",
+    unasked="neutral",
+    starts={"bias": rows(8, 7, EXPERTS)},
+    route=lambda self, hidden: (self.router(hidden) + self.bias[: len(hidden)]).softmax(-1),
+)  # fmt: skip
+
+RoutesByLoad = changed(
+    RoutedExperts, "RoutesByLoad", "I5",
+    "The load that a micro-batch has counted decides where the next one goes.",
+    unasked="neutral",
+    route=lambda self, hidden: (self.router(hidden) * (self.load + 1)).softmax(-1),
+)  # fmt: skip
+
+CapacityOfTheBatch = changed(
+    RoutedExperts, "CapacityOfTheBatch", "I5",
+    "An expert takes two rows, as many of a micro-batch as of the whole.",
+    unasked="neutral",
+    route=lambda self, hidden: (
+        (weights := RoutedExperts.route(self, hidden)) * ((weights > 0).cumsum(0) <= 2)
+    ),
+)  # fmt: skip

@@ -4,12 +4,25 @@ The caller looks the rows of all layers up and copies them into a buffer, (capac
 those of its tokens.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, at, halves, rows
+from deepstack_harness.models.regions.program import (
+    H,
+    RegionProgram,
+    Steps,
+    again,
+    at,
+    before,
+    between,
+    changed,
+    count,
+    halves,
+    rows,
+    then,
+)
 
 CAPACITY, LAYERS = 10, 2
 
@@ -56,19 +69,17 @@ class PerLayerStack(RegionProgram):
         return halves(count=len(hidden), hidden=hidden, **others)
 
 
-class EmbeddingsLater(PerLayerStack):
-    """Embeddings as an argument that is None in the warm-up."""
+def _stack_given(self: PerLayerStack, hidden: Tensor, taken: Tensor, given: Tensor | None = None) -> Tensor:
+    return self.stack(hidden, self.rows_of(hidden, taken) if given is None else given)
 
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, taken: Tensor, given: Tensor | None = None) -> Tensor:
-        return self.stack(hidden, self.rows_of(hidden, taken) if given is None else given)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "given": rows(12, 5).view(6, LAYERS, H)}]
+EmbeddingsLater = changed(
+    PerLayerStack, "EmbeddingsLater", "I1",
+    "Embeddings as an argument that is None in the warm-up.",
+    lambda first, second, _: [first, {**second, "given": rows(12, 5).view(6, LAYERS, H)}],
+    arms="eager/drop_all aot_eager/drop_all",
+    forward=_stack_given,
+)  # fmt: skip
 
 
 class LayersOfTheStage(PerLayerStack):
@@ -88,155 +99,95 @@ class LayersOfTheStage(PerLayerStack):
         return [first, {**second, "until": 2}]
 
 
-class BufferMadeLater(PerLayerStack):
-    """A buffer that is made with the first request, and None in the warm-up."""
+BufferMadeLater = changed(
+    PerLayerStack, "BufferMadeLater", "I1",
+    "A buffer that is made with the first request, and None in the warm-up.",
+    then(scales=torch.full((H,), 3.0)),
+    arms="eager/drop_all aot_eager/drop_all",
+    starts={"scales": None},
+    stack=lambda self, hidden, embedded: PerLayerStack.stack(
+        self, hidden, embedded if self.scales is None else embedded * self.scales
+    ),
+)  # fmt: skip
 
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
+OneTensorForEachLayer = changed(
+    PerLayerStack, "OneTensorForEachLayer", "I1",
+    "Embeddings as a tuple with one tensor for each layer, () in the warm-up.",
+    lambda first, second, _: [first, {**second, "levels": (rows(6, 3), rows(6, 4))}],
+    unasked="split",
+    forward=lambda self, hidden, taken, levels=(): PerLayerStack.forward(self, hidden, taken) + sum(levels),
+)  # fmt: skip
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.scales: Tensor | None = None
+FreshEmbeddings = changed(
+    PerLayerStack, "FreshEmbeddings", "I2",
+    "Embeddings in new memory in each step, while tokens are static (SGLang #25284).",
+    lambda first, *_: [{**first, "given": rows(8, seed).view(4, LAYERS, H)} for seed in (1, 2)],
+    arms="eager/full",
+    forward=_stack_given,
+)  # fmt: skip
 
-    def stack(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return super().stack(hidden, embedded if self.scales is None else embedded * self.scales)
+GrownBuffer = changed(
+    PerLayerStack, "GrownBuffer", "I2",
+    "A buffer that grows between two replays.",
+    between(lambda region: setattr(region, "per_layer", torch.cat([region.per_layer] * 2) * 2)),
+    arms="eager/full",
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "scales", torch.full((H,), 3.0)), *rest]
+LevelsFirst = changed(
+    PerLayerStack, "LevelsFirst", "I2",
+    "Embeddings whose strides say whether layers or tokens come first in memory.",
+    lambda first, *_: [
+        {**first, "given": rows(8, 1).view(4, LAYERS, H)},
+        {**first, "given": rows(8, 2).view(LAYERS, 4, H).transpose(0, 1)},
+    ],
+    arms="eager/drop_all",
+    forward=_stack_given,
+    stack=lambda self, hidden, embedded: PerLayerStack.stack(
+        self, hidden, embedded if embedded.is_contiguous() else embedded.flip(1)
+    ),
+)  # fmt: skip
 
+PackedIds = changed(
+    PerLayerStack, "PackedIds", "I2",
+    "Places that hold a bit of their own in 64 bits and none in 32.",
+    lambda first, second, _: [first, {**second, "taken": second["taken"].int()}],
+    unasked="neutral",
+    rows_of=lambda self, _, taken: self.per_layer[taken % 8 if taken.dtype is torch.int64 else taken // 2],
+)  # fmt: skip
 
-class OneTensorForEachLayer(PerLayerStack):
-    """Embeddings as a tuple with one tensor for each layer, () in the warm-up."""
+ScaledByTheBuffer = changed(
+    PerLayerStack, "ScaledByTheBuffer", "I3",
+    "Rows are scaled by the largest of the whole buffer.",
+    unasked="split",
+    rows_of=lambda self, _, taken: self.per_layer[taken] / self.per_layer.abs().amax(),
+)  # fmt: skip
 
-    promise = "I1"
-    unasked = "split"  # a tuple is not cut
+RowBehind = changed(
+    PerLayerStack, "RowBehind", "I3",
+    "Each token takes the row behind its own as well.",
+    unasked="split",
+    rows_of=lambda self, _, taken: self.per_layer[taken] + 0.01 * self.per_layer[(taken + 1) % CAPACITY],
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor, taken: Tensor, levels: tuple[Tensor, ...] = ()) -> Tensor:
-        answer = super().forward(hidden, taken)
-        return answer + sum(levels) if levels else answer
+SumOfAllRows = changed(
+    PerLayerStack, "SumOfAllRows", "I3",
+    "A product with a one-hot matrix that has ones for the rows of a longer step.",
+    unasked="split",
+    rows_of=lambda self, _, taken: torch.einsum(
+        "nc,clh->nlh",
+        ((torch.arange(CAPACITY) == taken.unsqueeze(1)) | (torch.arange(CAPACITY) == CAPACITY - 1)).float(),
+        self.per_layer,
+    ),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "levels": (rows(6, 3), rows(6, 4))}]
-
-
-class FreshEmbeddings(EmbeddingsLater):
-    """Embeddings in new memory in each step, while tokens are static (SGLang #25284)."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = PerLayerStack.steps()
-        return [{**first, "given": rows(8, seed).view(4, LAYERS, H)} for seed in (1, 2)]
-
-
-class GrownBuffer(PerLayerStack):
-    """A buffer that grows between two replays."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-
-        def grow(region: PerLayerStack) -> None:
-            region.per_layer = torch.cat([region.per_layer, region.per_layer]) * 2
-
-        return [first, grow, first]
-
-
-class LevelsFirst(EmbeddingsLater):
-    """Embeddings whose strides say whether layers or tokens come first in memory."""
-
-    promise = "I2"
-    arms = "eager/drop_all"
-
-    def stack(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return super().stack(hidden, embedded if embedded.is_contiguous() else embedded.flip(1))
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = PerLayerStack.steps()
-        given = rows(8, 1).view(4, LAYERS, H)
-        other = rows(8, 2).view(LAYERS, 4, H).transpose(0, 1)
-        return [{**first, "given": given}, {**first, "given": other}]
-
-
-class PackedIds(PerLayerStack):
-    """Places that hold a bit of their own in 64 bits and none in 32."""
-
-    promise = "I2"
-    unasked = "neutral"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        return super().rows_of(hidden, taken % 8 if taken.dtype is torch.int64 else taken // 2)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, *_ = super().steps()
-        return [first, {**second, "taken": second["taken"].int()}]
-
-
-class ScaledByTheBuffer(PerLayerStack):
-    """Rows are scaled by the largest of the whole buffer."""
-
-    promise = "I3"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        return super().rows_of(hidden, taken) / self.per_layer.abs().amax()
-
-    unasked = "split"
-
-
-class RowBehind(PerLayerStack):
-    """Each token takes the row behind its own as well."""
-
-    promise = "I3"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        behind = self.per_layer[(taken + 1) % CAPACITY]
-        return super().rows_of(hidden, taken) + 0.01 * behind
-
-    unasked = "split"
-
-
-class SumOfAllRows(PerLayerStack):
-    """A product with a one-hot matrix that has ones for the rows of a longer step."""
-
-    promise = "I3"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        chosen = torch.arange(CAPACITY) == taken.unsqueeze(1)
-        chosen = chosen | (torch.arange(CAPACITY) == CAPACITY - 1)
-        return torch.einsum("nc,clh->nlh", chosen.float(), self.per_layer)
-
-    unasked = "split"
-
-
-class FilledInPython(PerLayerStack):
-    """How many rows are filled is counted in Python behind each step."""
-
-    promise = "I4"
-    arms = "eager/drop_all eager/full"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filled = 0
-
-    def stack(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        self.filled = self.filled + 4
-        return super().stack(hidden, embedded)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first, first]
+FilledInPython = changed(
+    PerLayerStack, "FilledInPython", "I4",
+    "How many rows are filled is counted in Python behind each step.",
+    again(3),
+    arms="eager/drop_all eager/full",
+    starts={"filled": 0},
+    stack=before(count("filled"), PerLayerStack.stack),
+)  # fmt: skip
 
 
 class ClearsBehind(PerLayerStack):
@@ -245,20 +196,15 @@ class ClearsBehind(PerLayerStack):
     promise = "I4"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.clearing = False
+    starts: ClassVar = {"clearing": False}
+    steps_from = then(clearing=True)
+    clearing: bool
 
     def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
         answer = super().forward(hidden, taken)
         if self.clearing:
             self.per_layer[taken] = 0.0
         return answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "clearing", True), *rest]
 
 
 @torch.library.custom_op("deepstack_regions::use_up", mutates_args=())
@@ -279,27 +225,20 @@ class UsedUpTwice(PerLayerStack):
     promise = "I4"
     unasked = "split"  # each part writes
     arms = "aot_eager/stock aot_eager/drop_all"
+    steps_from = again(2)
 
     def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
         answer = super().forward(hidden, taken)
         first, second = _use_up(self.per_layer, 0.5), _use_up(self.per_layer, 0.5)
         return answer + 0 * (first + second).sum()
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *_ = super().steps()
-        return [first, first]
 
-
-class RowsFromZero(PerLayerStack):
-    """Each micro-batch reads the rows of the buffer from the first one on (Gemma 4 on later stages)."""
-
-    promise = "I5"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        return self.per_layer[: len(taken)]
-
-    unasked = "neutral"
+RowsFromZero = changed(
+    PerLayerStack, "RowsFromZero", "I5",
+    "Each micro-batch reads the rows of the buffer from the first one on (Gemma 4 on later stages).",
+    unasked="neutral",
+    rows_of=lambda self, _, taken: self.per_layer[: len(taken)],
+)  # fmt: skip
 
 
 class ClearsForAll(PerLayerStack):
@@ -323,12 +262,9 @@ class ClearsForAll(PerLayerStack):
     unasked = "neutral"
 
 
-class LastRowForAll(PerLayerStack):
-    """The last token of a micro-batch says what all of its tokens add."""
-
-    promise = "I5"
-
-    def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        return super().rows_of(hidden, taken) + self.per_layer[taken[-1:]]
-
-    unasked = "neutral"
+LastRowForAll = changed(
+    PerLayerStack, "LastRowForAll", "I5",
+    "The last token of a micro-batch says what all of its tokens add.",
+    unasked="neutral",
+    rows_of=lambda self, _, taken: self.per_layer[taken] + self.per_layer[taken[-1:]],
+)  # fmt: skip

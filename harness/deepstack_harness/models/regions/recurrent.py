@@ -9,9 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, at, halves, rows
+from deepstack_harness.models.regions.program import (
+    H,
+    RegionProgram,
+    Steps,
+    at,
+    before,
+    between,
+    changed,
+    count,
+    halves,
+    rows,
+    then,
+)
 
 REQUESTS = 6
+
+
+def _decode() -> dict[str, Tensor]:
+    """Return a call with one token for each of two requests that go on."""
+    return {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
 
 
 class RecurrentLayer(RegionProgram):
@@ -57,22 +74,16 @@ class RecurrentLayer(RegionProgram):
         return halves(count=len(hidden), hidden=hidden, **others)
 
 
-class FirstStateLater(RecurrentLayer):
-    """States to begin from, of a prefix cache, that no call of the warm-up has."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def forward(
-        self, hidden: Tensor, requests: Tensor, fresh: Tensor, initial: Tensor | None = None
-    ) -> Tensor:
-        answer = super().forward(hidden, requests, fresh)
-        return answer if initial is None else answer + self.give(initial) * fresh.unsqueeze(1)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, third = super().steps()
-        return [first, {**second, "initial": rows(4, 5)}, third]
+FirstStateLater = changed(
+    RecurrentLayer, "FirstStateLater", "I1",
+    "States to begin from, of a prefix cache, that no call of the warm-up has.",
+    lambda first, second, third: [first, {**second, "initial": rows(4, 5)}, third],
+    arms="eager/drop_all aot_eager/drop_all",
+    forward=lambda self, hidden, requests, fresh, initial=None: (
+        RecurrentLayer.forward(self, hidden, requests, fresh)
+        + (0 if initial is None else self.give(initial) * fresh.unsqueeze(1))
+    ),
+)  # fmt: skip
 
 
 class HasInitialStates(RecurrentLayer):
@@ -94,156 +105,97 @@ class HasInitialStates(RecurrentLayer):
         return [first, {**second, "resumed": True}, {**third, "resumed": True}]
 
 
-class DecaySchedule(RecurrentLayer):
-    """A decay in Python that the caller changes between steps."""
+DecaySchedule = changed(
+    RecurrentLayer, "DecaySchedule", "I1",
+    "A decay in Python that the caller changes between steps.",
+    then(decay=0.25),
+    starts={"decay": 1.0},
+    forward=lambda self, hidden, requests, fresh: (
+        RecurrentLayer.forward(self, hidden, requests, fresh) * self.decay
+    ),
+)  # fmt: skip
 
-    promise = "I1"
+StatesByLayer = changed(
+    RecurrentLayer, "StatesByLayer", "I1",
+    "States of the layers before, of which a pipeline's first stage has none.",
+    lambda first, second, third: [
+        first, {**second, "before": (rows(REQUESTS, 4), rows(REQUESTS, 5))}, third,
+    ],
+    forward=lambda self, hidden, requests, fresh, before=(): RecurrentLayer.forward(
+        self, sum([state[requests] for state in before], hidden), requests, fresh
+    ),
+)  # fmt: skip
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.decay = 1.0
+RebindsItsState = changed(
+    RecurrentLayer, "RebindsItsState", "I2",
+    "The state is replaced by a new tensor in each step, which a replay never reads.",
+    lambda *_: [_decode()] * 3,
+    arms="eager/full",
+    keep=lambda self, requests, state: setattr(self, "state", self.state.index_copy(0, requests, state)),
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
-        return super().forward(hidden, requests, fresh) * self.decay
+ResizedState = changed(
+    RecurrentLayer, "ResizedState", "I2",
+    "The caller allocates a larger state between two replays.",
+    lambda *_: between(
+        lambda region: setattr(region, "state", torch.cat([region.state] * 2) + 1)
+    )(_decode()),
+    arms="eager/full",
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, *rest = super().steps()
-        return [first, lambda region: setattr(region, "decay", 0.25), *rest]
+StateLayout = changed(
+    RecurrentLayer, "StateLayout", "I2",
+    "A convolution state whose layout, by its strides, chooses how it is read (width or length first).",
+    lambda first, second, _: [{**first, "window": rows(H, 1, 3)}, {**second, "window": rows(3, 1).t()}],
+    forward=lambda self, hidden, requests, fresh, window: (
+        RecurrentLayer.forward(self, hidden, requests, fresh)
+        + window.as_strided((H, 3), (3, 1) if window.stride(1) == 1 else (1, H)).select(1, 0)
+    ),
+)  # fmt: skip
 
+StateInHalf = changed(
+    RecurrentLayer, "StateInHalf", "I2",
+    "A scale of each request whose dtype says whether it is a logarithm.",
+    lambda first, second, _: [
+        {**first, "scale": torch.zeros(H)}, {**second, "scale": torch.full((H,), 2.0).double()},
+    ],
+    forward=lambda self, hidden, requests, fresh, scale: (
+        RecurrentLayer.forward(self, hidden, requests, fresh)
+        * (scale.exp() if scale.dtype is torch.float32 else scale).float()
+    ),
+)  # fmt: skip
 
-class StatesByLayer(RecurrentLayer):
-    """States of the layers before, of which a pipeline's first stage has none."""
+KeepsTheOldRequest = changed(
+    RecurrentLayer, "KeepsTheOldRequest", "I3",
+    "A fresh request goes on from the state of the request that had its row before.",
+    unasked="split",
+    begin=lambda _, state, __: state,
+)  # fmt: skip
 
-    promise = "I1"
+NormOfAllStates = changed(
+    RecurrentLayer, "NormOfAllStates", "I3",
+    "Answers are scaled by the norm of all states, those of other requests among them.",
+    unasked="split",
+    forward=lambda self, hidden, requests, fresh: (
+        RecurrentLayer.forward(self, hidden, requests, fresh) / (1 + self.state.abs().mean())
+    ),
+)  # fmt: skip
 
-    def forward(
-        self, hidden: Tensor, requests: Tensor, fresh: Tensor, before: tuple[Tensor, ...] = ()
-    ) -> Tensor:
-        for state in before:
-            hidden = hidden + state[requests]
-        return super().forward(hidden, requests, fresh)
+ReadsPadding = changed(
+    RecurrentLayer, "ReadsPadding", "I3",
+    "The row of padding is added where a request is fresh.",
+    unasked="split",
+    begin=lambda self, state, fresh: torch.where(fresh.unsqueeze(1), self.state[0], state),
+)  # fmt: skip
 
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, third = super().steps()
-        return [first, {**second, "before": (rows(REQUESTS, 4), rows(REQUESTS, 5))}, third]
-
-
-class RebindsItsState(RecurrentLayer):
-    """The state is replaced by a new tensor in each step, which a replay never reads."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    def keep(self, requests: Tensor, state: Tensor) -> None:
-        self.state = self.state.index_copy(0, requests, state)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        call = {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
-        return [call, call, call]
-
-
-class ResizedState(RecurrentLayer):
-    """The caller allocates a larger state between two replays."""
-
-    promise = "I2"
-    arms = "eager/full"
-
-    @classmethod
-    def steps(cls) -> Steps:
-        call = {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
-
-        def resize(region: RecurrentLayer) -> None:
-            region.state = torch.cat([region.state, region.state]) + 1
-
-        return [call, resize, call]
-
-
-class StateLayout(RecurrentLayer):
-    """A convolution state whose layout, by its strides, chooses how it is read (width or length first)."""
-
-    promise = "I2"
-
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, window: Tensor) -> Tensor:  # type: ignore[override]
-        answer = super().forward(hidden, requests, fresh)
-        taps = window.as_strided((H, 3), (3, 1) if window.stride(1) == 1 else (1, H))
-        return answer + taps.select(1, 0)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, _ = super().steps()
-        return [{**first, "window": rows(H, 1, 3)}, {**second, "window": rows(3, 1).t()}]
-
-
-class StateInHalf(RecurrentLayer):
-    """A scale of each request whose dtype says whether it is a logarithm."""
-
-    promise = "I2"
-
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
-        factor = scale.exp() if scale.dtype is torch.float32 else scale
-        return super().forward(hidden, requests, fresh) * factor.float()
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, _ = super().steps()
-        return [{**first, "scale": torch.zeros(H)}, {**second, "scale": torch.full((H,), 2.0).double()}]
-
-
-class KeepsTheOldRequest(RecurrentLayer):
-    """A fresh request goes on from the state of the request that had its row before."""
-
-    promise = "I3"
-
-    def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
-        return state
-
-    unasked = "split"
-
-
-class NormOfAllStates(RecurrentLayer):
-    """Answers are scaled by the norm of all states, those of other requests among them."""
-
-    promise = "I3"
-
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
-        answer = super().forward(hidden, requests, fresh)
-        return answer / (1 + self.state.abs().mean())
-
-    unasked = "split"
-
-
-class ReadsPadding(RecurrentLayer):
-    """The row of padding is added where a request is fresh."""
-
-    promise = "I3"
-
-    def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
-        return torch.where(fresh.unsqueeze(1), self.state[0], state)
-
-    unasked = "split"
-
-
-class AgeOfRequests(RecurrentLayer):
-    """The age of the layer in Python."""
-
-    promise = "I4"
-    arms = "eager/drop_all eager/full"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.age = 0
-
-    def keep(self, requests: Tensor, state: Tensor) -> None:
-        super().keep(requests, state)
-        self.age += 1
-
-    @classmethod
-    def steps(cls) -> Steps:
-        call = {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
-        return [call, call, call]
+AgeOfRequests = changed(
+    RecurrentLayer, "AgeOfRequests", "I4",
+    "The age of the layer in Python.",
+    lambda *_: [_decode()] * 3,
+    arms="eager/drop_all eager/full",
+    starts={"age": 0},
+    keep=before(count("age"), RecurrentLayer.keep),
+)  # fmt: skip
 
 
 class KeepsWhenAsked(RecurrentLayer):
@@ -286,34 +238,27 @@ class SameStateTwice(RecurrentLayer):
         ]
 
 
-class StateOfTheFirstRows(RecurrentLayer):
-    """A step reads and writes the first rows of the state, and not those of its requests."""
+StateOfTheFirstRows = changed(
+    RecurrentLayer, "StateOfTheFirstRows", "I5",
+    "A step reads and writes the first rows of the state, and not those of its requests.",
+    unasked="neutral",
+    forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(
+        self, hidden, torch.arange(len(requests)), fresh
+    ),
+)  # fmt: skip
 
-    promise = "I5"
+CarriesToTheNextRow = changed(
+    RecurrentLayer, "CarriesToTheNextRow", "I5",
+    "Each row takes the state that the row before has left.",
+    unasked="neutral",
+    forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(
+        self, hidden.cumsum(0), requests, fresh
+    ),
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
-        return super().forward(hidden, torch.arange(len(hidden)), fresh)
-
-    unasked = "neutral"
-
-
-class CarriesToTheNextRow(RecurrentLayer):
-    """Each row takes the state that the row before has left."""
-
-    promise = "I5"
-
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
-        return super().forward(hidden.cumsum(0), requests, fresh)
-
-    unasked = "neutral"
-
-
-class LastRequestForAll(RecurrentLayer):
-    """A fresh request begins with the state of the step's last one."""
-
-    promise = "I5"
-
-    def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
-        return torch.where(fresh.unsqueeze(1), state[-1] + 1 * len(state), state)
-
-    unasked = "neutral"
+LastRequestForAll = changed(
+    RecurrentLayer, "LastRequestForAll", "I5",
+    "A fresh request begins with the state of the step's last one.",
+    unasked="neutral",
+    begin=lambda _, state, fresh: torch.where(fresh.unsqueeze(1), state[-1] + 1 * len(state), state),
+)  # fmt: skip
