@@ -29,7 +29,7 @@ def fits(found: dict[str, str], specimen: Specimen) -> bool:
 
 
 @GROUP
-@pytest.mark.parametrize("specimen", by_day(PROGRAMS.values(), kind, count=10), ids=lambda each: each.name)
+@pytest.mark.parametrize("specimen", by_day(PROGRAMS.values(), kind, count=5), ids=lambda each: each.name)
 def test_all_detectors_find_the_fault_of_a_program_and_no_other(specimen: Specimen) -> None:
     found = dict(findings(specimen))
     assert fits(found, specimen), found
