@@ -1,5 +1,6 @@
 """A layer whose attributes, modes and weights change, and functions whose arguments do, right and wrong."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,37 @@ class Around(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, 8)."""
         return self.activation(self.gelu(self.inner(x)))
+
+
+class Reader(nn.Module):
+    """A layer that reads the factor of the module it is in, which it refers to weakly, as callbacks do."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = weakref.ref(owner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, 8)."""
+        owner: Any = self.owner()
+        return x * int(owner.factor)
+
+
+class Owner(nn.Module):
+    """A factor, and a member that reads it."""
+
+    def __init__(self, factor: int = 2) -> None:
+        super().__init__()
+        self.factor = factor
+        self.reader = Reader(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, 8)."""
+        y: Tensor = self.reader(x)
+        return y
+
+
+OWNER = Owner()
+"""Lives as long as this module: copies of a region must not read it."""
 
 
 class Mode(nn.Module):
@@ -96,6 +128,16 @@ def quantised_parameter() -> Made:
 @specimen("I1", "factor")
 def attribute_of_a_submodule() -> Made:
     return changed(Around(), assigned("inner.factor", -3))
+
+
+@specimen("I1", "factor")
+def attribute_behind_a_weak_reference() -> Made:
+    return changed(OWNER, assigned("factor", -3))
+
+
+@specimen()
+def attribute_that_no_weak_reference_leads_to() -> Made:
+    return changed(Owner(), assigned("unread", -3))
 
 
 @specimen("I1", "approximate")

@@ -14,10 +14,12 @@ import enum
 import functools
 import io
 import types
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
@@ -73,7 +75,8 @@ class Copier:
         while True:
             known = set(self._memo)
             try:
-                return copy.deepcopy(thing, self._memo)
+                with mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {weakref.ref: _copied_weakly}):
+                    return copy.deepcopy(thing, self._memo)
             except Exception as error:
                 for key in self._memo.keys() - known:  # copies that were not finished
                     del self._memo[key]
@@ -136,6 +139,12 @@ class Copier:
             return self.copy(value)
         except Exception:  # noqa: BLE001  # shared, and compared run with run
             return value
+
+
+def _copied_weakly(reference: weakref.ref[Any], memo: dict[int, Any]) -> weakref.ref[Any]:
+    """Return a weak reference to the copy of an object; by default deepcopy returns one to the original."""
+    target = reference()
+    return reference if target is None else weakref.ref(copy.deepcopy(target, memo))
 
 
 def _refused(error: BaseException) -> object:
@@ -357,6 +366,8 @@ def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value
             yield Value(path, torch.from_numpy(leaf))
         elif isinstance(leaf, set | frozenset):
             yield Value(path, sorted(map(repr, leaf)))
+        elif isinstance(leaf, weakref.ref):
+            yield from _values(f"{path}()", leaf(), seen, depth + 1)
         elif type(leaf).__module__.partition(".")[0] in ("torch", "builtins") and not isinstance(
             leaf, nn.Module
         ):
