@@ -204,7 +204,7 @@ _GPU_CASES = (
 )
 """Files with cases for a GPU that no other stage of the tier runs."""
 _KERNEL_CASES = ("cases/test_kernels.py", "cases/test_h200_against_gpu.py")
-_WATCH_CASES = "cases/selftest/compile/test_watch_captured.py"
+_WATCH_CASES = ("cases/selftest/compile/test_watch_captured.py", "cases/test_specimens.py")
 _ABOUT_CASES = {
     "gpu-cases": "cases for a GPU that no other stage has",
     "gpu-kernels": "kernels that were predicted or interpreted, against those that run",
@@ -249,7 +249,7 @@ class _GpuStages:
         workers = self.request.workers
         yield from self._cases("gpu-cases", _GPU_CASES, workers, seconds=150, share=2)
         yield from self._cases("gpu-kernels", _KERNEL_CASES, min(workers, 4), seconds=120, share=3)
-        yield from self._cases("watch", (_WATCH_CASES,), 1, seconds=60, share=1)
+        yield from self._cases("watch", _WATCH_CASES, 1, seconds=60, share=1)
         yield from self._cases("streams", ("cases/test_real_streams.py",), 1, seconds=90, share=1.5)
         yield self._payload()
         selection, out = ["arm=*/tp2"], folder / "ranks"
