@@ -133,6 +133,7 @@ def test_closing_it_ends_the_processes_that_hang(witness: Witness, workers: list
     assert_ended(workers, witness)
 
 
+@pytest.mark.usefixtures("reset_signals")
 def test_ctrl_c_ends_the_processes_that_hang(witness: Witness, workers: list[Worker]) -> None:
     interrupter = threading.Thread(target=interrupt_after, args=(witness.line,))
     interrupter.start()

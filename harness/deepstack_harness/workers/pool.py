@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Protocol, TypeVar
-
-_SIGNALS_S = 0.5
-"""Seconds after which a signal is seen that came just before the queue was waited for: it ends no wait."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -76,10 +73,7 @@ def _received(
     held: dict[int, list[Result]] = {}
     following = 0
     while threads:
-        try:
-            received = news.get(timeout=_SIGNALS_S)
-        except Empty:
-            continue
+        received = news.get()
         if isinstance(received, BaseException):
             raise received
         if received is None:
