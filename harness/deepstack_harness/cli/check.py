@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--thorough",
         action="store_true",
         help="play more than the usual sample of traces: every pair of unusual inputs, real sizes (capacity "
-        "8192), failing allocations, and drawn histories of hundreds of steps; this takes half a minute",
+        "8192), failing allocations, and drawn histories of hundreds of steps; this takes a minute",
     )
 
 
