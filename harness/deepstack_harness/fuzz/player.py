@@ -87,6 +87,17 @@ class Player(Protocol):
         ...
 
 
+def _request(
+    buffer: BufferRef | None, source: str | None, family: str
+) -> tuple[Remote[BoundBuffer], Mapping[str, Any]]:
+    """Return the function that finds a buffer, or the class of a source for a family, and its arguments."""
+    if source is not None:
+        return BIND_SOURCE, {"source": source, "family": family}
+    if buffer is None:
+        raise HarnessError("neither a buffer nor a source was named")
+    return BIND, {"buffer": buffer}
+
+
 class WorkerPlayer:
     """A worker that plays; after a death the next case starts another one.  To be closed."""
 
@@ -114,9 +125,7 @@ class WorkerPlayer:
     def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in the worker, and again in each worker that replaces it."""
         self._request = None
-        request: tuple[Remote[BoundBuffer], Mapping[str, Any]] = (BIND, {"buffer": buffer})
-        if source is not None:
-            request = (BIND_SOURCE, {"source": source, "family": family})
+        request = _request(buffer, source, family)
         bound = self._bind(*request)
         self._request = request
         return bound
@@ -184,12 +193,8 @@ class InProcessPlayer:
         from deepstack_harness.play import source_work, work
 
         torch.set_num_threads(1)  # as in a worker
-        if source is not None:
-            bound = source_work.bind_shared(source, family)
-        elif buffer is not None:
-            bound = work.bind_shared(buffer)
-        else:
-            raise HarnessError("neither a buffer nor a source was named")
+        remote, arguments = _request(buffer, source, family)
+        bound: BoundBuffer = (work if remote is BIND else source_work).bind_shared(**arguments)
         self.torch = bound.torch
         return bound.buffer
 

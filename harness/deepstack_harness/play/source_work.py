@@ -29,25 +29,31 @@ from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.play import observe
 from deepstack_harness.play.case_worker import BoundBuffer, ClassWays, Described, Played, SourceClass
 from deepstack_harness.play.model import Bound, Model, NumericsProbe
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.rows import RowOwners, answer_facts
 from deepstack_harness.play.tensors import values_of
-from deepstack_harness.play.work import bind_live, play_bound
+from deepstack_harness.play.work import Send, bind_live, send_steps
 from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.child import Channel
 
 
 def play(channel: Channel, case: Case, source: SourceClass) -> Played:
-    """Play a case on a class of a source, or on a buffer of the registry, see `work.play_bound`.
+    """Play a case on a class of a source; see `work.send_steps`.
 
     A class that is driven `compiled` has its own text model for a decoder.
     """
-    compiled = source.way == "compiled"
-    return play_bound(
-        channel, case, lambda: bind_work(case, source), (lambda: _text_model(source)) if compiled else None
-    )
+    channel.phase("set-up")
+    bound = bind_work(case, source)
+
+    def observed(send: Send) -> Observation:
+        if source.way == "compiled":
+            return observe.play(case, _text_model(source), bound[case.buffer], on_progress=send)
+        return play_case(case, bound, send)
+
+    return send_steps(channel, case, observed)
 
 
 def define(channel: Channel, text: str, model_class: str) -> ClassWays:

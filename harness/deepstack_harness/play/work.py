@@ -19,7 +19,6 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.models.adapted import UnpackedClass
 from deepstack_harness.models.adapter_text import adapter_text
-from deepstack_harness.play import observe
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.case_worker import (
     BoundBuffer,
@@ -28,27 +27,28 @@ from deepstack_harness.play.case_worker import (
     load_buffer,
     load_class,
 )
-from deepstack_harness.play.model import NOTHING_BOUND, Bound, Model, factory_of
+from deepstack_harness.play.model import NOTHING_BOUND, factory_of
 from deepstack_harness.play.observe import SharedSession
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workers.child import Channel
 
 
 def play(channel: Channel, case: Case) -> Played:
-    """Play a case on a buffer of the registry or of the user; see `play_bound`."""
-    return play_bound(channel, case, lambda: NOTHING_BOUND)
+    """Play a case on a buffer of the registry or of the user; see `send_steps`."""
+    channel.phase("set-up")
+    return send_steps(channel, case, lambda send: play_case(case, NOTHING_BOUND, send))
 
 
-def play_bound(
-    channel: Channel, case: Case, bind: Callable[[], Bound], text_model: Callable[[], Model] | None = None
-) -> Played:
-    """Play a case on what `bind` returns, with the decoder of its family or a `text_model`.
+Send = Callable[[Observation | StepFacts], None]
+
+
+def send_steps(channel: Channel, case: Case, observed: Callable[[Send], Observation]) -> Played:
+    """Return what `observed` does of a case, without the steps that it sent before the last one.
 
     Facts are the observation without steps, and then the `StepFacts` of each step, as JSON; the phase is the
     name of the call that is under way.
     """
-    channel.phase("set-up")
-    bound, sent = bind(), list[object]()
+    sent: list[object] = []
 
     def send(fact: Observation | StepFacts) -> None:
         sent.append(fact)
@@ -56,10 +56,7 @@ def play_bound(
         channel.phase("")
 
     with announcing(channel.phase):
-        if text_model is not None:
-            seen = observe.play(case, text_model(), bound[case.buffer], on_progress=send)
-        else:
-            seen = play_case(case, bound, send)
+        seen = observed(send)
     channel.phase("the end")
     rest = replace(seen, steps=seen.steps[max(0, len(sent) - 1) :])
     return Played(rest, _device_works(case.device))

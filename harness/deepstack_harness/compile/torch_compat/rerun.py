@@ -327,12 +327,19 @@ def _loose(value: object, known: set[int]) -> Iterator[Any]:
             raise CannotRerun(f"its inputs lead to more than {_MOST_OBJECTS} objects")
         if isinstance(item, Tensor) or (_is_not_copied(item) and not isinstance(item, nn.Module)):
             yield item
-        elif isinstance(item, Mapping):
-            stack += item.values()
-        elif isinstance(item, list | tuple | set | frozenset):
+        elif isinstance(item, set | frozenset):
             stack += item
-        elif not isinstance(item, nn.Module) and hasattr(item, "__dict__"):
-            stack += vars(item).values()
+        elif not isinstance(item, nn.Module):
+            stack += (value for _, _, value in _members(item))
+
+
+def _members(item: object) -> Iterator[tuple[str, object, object]]:
+    """Return what an object or a container holds, but no set: the form of a place, its key, the value."""
+    if isinstance(item, Mapping):
+        return (("[{!r}]", key, value) for key, value in item.items())
+    if isinstance(item, list | tuple):
+        return (("[{!r}]", number, value) for number, value in enumerate(item))
+    return ((".{}", name, value) for name, value in getattr(item, "__dict__", {}).items())
 
 
 class _Clones:
@@ -471,12 +478,8 @@ def _left(copies: Locals) -> Iterator[tuple[str, object]]:
             yield source, item
         elif id(item) in seen or isinstance(item, _LEAVES):
             continue
-        elif isinstance(item, Mapping):
-            stack += ((f"{source}[{key!r}]", value) for key, value in item.items())
-        elif isinstance(item, list | tuple):
-            stack += ((f"{source}[{number}]", value) for number, value in enumerate(item))
-        elif isinstance(item, nn.Module) or not _is_not_copied(item):
-            stack += ((f"{source}.{name}", value) for name, value in getattr(item, "__dict__", {}).items())
+        elif isinstance(item, nn.Module | Mapping | list | tuple) or not _is_not_copied(item):
+            stack += ((source + form.format(key), value) for form, key, value in _members(item))
         seen.add(id(item))
 
 
