@@ -19,20 +19,20 @@ from deepstack_harness.contract.verdicts import Verdict
 pytestmark = pytest.mark.network
 
 R = Rule
-LATER = {R.R3, R.R4, R.R5, R.R6, R.R8}
+LATER = {R.FRESHNESS, R.CAPACITY, R.CLEAR, R.ADDRESS, R.REJECTION}
 BROKEN = {
     "0.19.1": LATER,
-    "0.20.1": {R.R0, R.R1, R.R2, R.R5, R.R6, R.R8},
-    "0.22.1": {R.R0, R.R1, *LATER},
+    "0.20.1": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY, R.CLEAR, R.ADDRESS, R.REJECTION},
+    "0.22.1": {R.OUTPUT, R.STRUCTURE, *LATER},
     "0.23.0": LATER,
     "0.33.0": LATER,
 }
 KEPT = {
-    "0.19.1": {R.R0, R.R1, R.R2},
-    "0.20.1": {R.R4},
-    "0.22.1": {R.R2},
-    "0.23.0": {R.R0, R.R1, R.R2},
-    "0.33.0": {R.R0, R.R1, R.R2},
+    "0.19.1": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY},
+    "0.20.1": {R.CAPACITY},
+    "0.22.1": {R.BOUNDARY},
+    "0.23.0": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY},
+    "0.33.0": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY},
 }
 TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"}
 
@@ -81,7 +81,7 @@ def test_rules_broken_per_release(release: str) -> None:
     assert judged.keys() >= TABLE
     for name in TABLE:
         assert judged[name].broken == BROKEN[release]
-        assert judged[name].kept - {R.R7} == KEPT[release]
+        assert judged[name].kept - {R.PLACEMENT} == KEPT[release]
 
 
 @pytest.mark.parametrize("release", each(UNCHANGED))
@@ -138,15 +138,15 @@ ONE_TOKEN = "--max-num-batched-tokens of running decodes + 1"
 GRAPHS = f"{FULL} or VLLM_USE_BREAKABLE_CUDAGRAPH=1 or VLLM_BATCH_INVARIANT=1"
 REPLAYS = f"flag: {ONE_TOKEN} or {GRAPHS}"
 REACH = [
-    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, LIVE, "default"),
-    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, LIVE, "default"),
-    ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, CAPTURED, REPLAYS),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, LIVE, "latent"),
-    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, LIVE, "latent"),
-    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, CAPTURED, REPLAYS),
-    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, LIVE, "default"),
+    ("0.22.1", "Qwen3VLForConditionalGeneration", R.STRUCTURE, LIVE, "default"),
+    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.BOUNDARY, LIVE, "default"),
+    ("0.19.1", "Qwen3VLForConditionalGeneration", R.CLEAR, LIVE, f"flag: {DBO}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.CLEAR, LIVE, f"flag: {DBO}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.CLEAR, CAPTURED, REPLAYS),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.CAPACITY, LIVE, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.FRESHNESS, LIVE, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.CLEAR, CAPTURED, REPLAYS),
+    ("0.20.1", "Granite4VisionForConditionalGeneration", R.BOUNDARY, LIVE, "default"),
 ]
 
 
@@ -163,7 +163,7 @@ def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime:
 @pytest.mark.slow  # 8 s
 def test_the_text_only_step_of_granite() -> None:
     judged = audit("0.33.0").verdicts["Granite4VisionForConditionalGeneration"]
-    assert judged.broken == {R.R3, R.R4, R.R5}
+    assert judged.broken == {R.FRESHNESS, R.CAPACITY, R.CLEAR}
     assert judged.unexpected == frozenset()
-    row = next(row for row in judged.rows if (row.rule, row.regime) == (R.R3, LIVE))
+    row = next(row for row in judged.rows if (row.rule, row.regime) == (R.FRESHNESS, LIVE))
     assert (row.trace, row.value) == ("cap 16: profile 16; set 9; set 0; forward 16", 27)

@@ -30,7 +30,7 @@ def played(trace: str, buffer: str, arm: str = "eager/full") -> JudgedCase:
 
 def test_a_text_only_replay_reads_all_rows_of_the_image_before_it() -> None:
     judged = played(TEXT_AFTER_AN_IMAGE, "pr43617")
-    cleared = next(judgement for judgement in judged.judgements if judgement.rule is Rule.R5)
+    cleared = next(judgement for judgement in judged.judgements if judgement.rule is Rule.CLEAR)
     assert (cleared.value, cleared.unit) == (3 * 16, "rows")
     assert "payload 1 (request r1, cleared at step 3)" in cleared.detail
 

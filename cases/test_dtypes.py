@@ -40,13 +40,13 @@ def test_the_reference_keeps_every_rule(family: str, dtype: str) -> None:
     found = played(family, dtype, "reference", "eager/full", REPLAYED)
     assert not found.broken
     expected = Verdict.SKIP if half_of_experts(family, dtype) else Verdict.PASS
-    assert found.judgements[R.R0].verdict is expected
-    assert (found.observation.dtype, found.judgements[R.R7].verdict) == (dtype, Verdict.PASS)
+    assert found.judgements[R.OUTPUT].verdict is expected
+    assert (found.observation.dtype, found.judgements[R.PLACEMENT].verdict) == (dtype, Verdict.PASS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> None:
-    assert played("qwen3_vl", dtype, "pr43617", "eager/full", REPLAYED).broken == {R.R0, R.R5}
+    assert played("qwen3_vl", dtype, "pr43617", "eager/full", REPLAYED).broken == {R.OUTPUT, R.CLEAR}
 
 
 @pytest.mark.xdist_group("eager")
@@ -62,6 +62,6 @@ def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> No
 def test_none_while_profiling_shows_in_every_dtype(family: str, dtype: str) -> None:
     few_layers = shallow(family, getattr(torch, dtype))
     found = play_judged(few_layers, "pr40932", "eager/drop_all", PROFILED)
-    outputs = set() if half_of_experts(family, dtype) else {R.R0}
-    assert found.broken == {R.R1} | outputs
+    outputs = set() if half_of_experts(family, dtype) else {R.OUTPUT}
+    assert found.broken == {R.STRUCTURE} | outputs
     assert not play_judged(few_layers, "reference", "eager/drop_all", PROFILED).broken

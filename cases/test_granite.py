@@ -52,9 +52,9 @@ def played(model: Model, subject: str, arm: str, trace: str) -> Played:
 
 
 PAYLOAD_FIRST = (
-    ([1024, 1024, 1024], {R.R2, R.R10})
+    ([1024, 1024, 1024], {R.BOUNDARY, R.WORK})
     if TORCH_CHANGES["graph_inputs"].is_in(torch.__version__)
-    else ([1024, 9, 1], {R.R2})
+    else ([1024, 9, 1], {R.BOUNDARY})
 )
 """Rows of attention and broken rules where the payload's size is read first."""
 
@@ -68,12 +68,12 @@ def nightly(*values: object) -> object:
 @pytest.mark.parametrize(
     ("first", "arm", "profiled", "revision", "rows", "broken"),
     [
-        nightly("payload", ASSERTS, 1024, "granite_full", None, {R.R0, R.R2}),
-        nightly("hidden", ASSERTS, 1024, "granite_full", None, {R.R0, R.R2}),
+        nightly("payload", ASSERTS, 1024, "granite_full", None, {R.OUTPUT, R.BOUNDARY}),
+        nightly("hidden", ASSERTS, 1024, "granite_full", None, {R.OUTPUT, R.BOUNDARY}),
         nightly("payload", NO_ASSERTS, 1024, "granite_full", *PAYLOAD_FIRST),
-        nightly("hidden", NO_ASSERTS, 1024, "granite_full", [1024, 9, 1], {R.R2}),
-        nightly("payload", ASSERTS, 512, "granite_full", [512, 9, 1], {R.R2}),
-        nightly("payload", NO_ASSERTS, 512, "granite_full", [512, 9, 1], {R.R2}),
+        nightly("hidden", NO_ASSERTS, 1024, "granite_full", [1024, 9, 1], {R.BOUNDARY}),
+        nightly("payload", ASSERTS, 512, "granite_full", [512, 9, 1], {R.BOUNDARY}),
+        nightly("payload", NO_ASSERTS, 512, "granite_full", [512, 9, 1], {R.BOUNDARY}),
         nightly("payload", NO_ASSERTS, 1024, "granite_sliced", [1024, 9, 1], set()),
         nightly("hidden", ASSERTS, 1024, "granite_sliced", [1024, 9, 1], set()),
     ],
@@ -103,14 +103,16 @@ def test_a_graph_traced_at_one_size_and_called_with_others(
 def test_one_row_is_broadcast_over_the_whole_buffer_without_inductor(first: First) -> None:
     trace = "cap 64: profile 64; forward 1"
     run = played(granite(first), "granite_full@static_inputs", "eager/drop_all", trace)
-    assert (run.attended, run.broken) == ([64, 64], {R.R2, R.R10})
-    work = run.judgements[R.R10]
+    assert (run.attended, run.broken) == ([64, 64], {R.BOUNDARY, R.WORK})
+    work = run.judgements[R.WORK]
     assert (work.value, work.limit) == (64, 1)
     assert work.detail == "step 2 'forward 1': attention was given 64 rows for 1, 64 times"
 
 
 @pytest.mark.xdist_group("eager")
-@pytest.mark.parametrize(("arm", "broken"), by_day([("eager", {R.R2}), ("eager/stock", {R.R2, R.R11})]))
+@pytest.mark.parametrize(
+    ("arm", "broken"), by_day([("eager", {R.BOUNDARY}), ("eager/stock", {R.BOUNDARY, R.GRAPHS})])
+)
 def test_where_the_sizes_are_compared_again_the_rows_too_many_are_cut(arm: str, broken: set[Rule]) -> None:
     # With guards kept that comparison is one more graph: for sizes above 1 there are two.
     run = played(granite("hidden"), "granite_full", arm, "cap 64: profile 64; forward 9; forward 1")
@@ -120,14 +122,16 @@ def test_where_the_sizes_are_compared_again_the_rows_too_many_are_cut(arm: str, 
 def test_a_plain_addition_broadcasts_one_row_legally() -> None:
     qwen = family_named("qwen3_vl:opaque")
     run = played(model_of(qwen), "granite_full", "eager", "cap 64: profile 64; forward 1")
-    assert (run.attended, run.broken) == ([64, 64], {R.R2, R.R10})
+    assert (run.attended, run.broken) == ([64, 64], {R.BOUNDARY, R.WORK})
 
 
 def test_a_clear_that_goes_by_the_counter_is_not_in_a_graph_that_was_captured_empty() -> None:
     trace = "cap 16: set 9; forward 9; capture 16; set 9; replay 16; replay 16"
     run = played(granite("hidden"), "granite_sliced", "eager/full", trace)
-    assert run.broken == {R.R0, R.R5}
-    assert "holds row 0, level 0 of payload 2 (request r2, cleared at step 5)" in run.judgements[R.R5].detail
+    assert run.broken == {R.OUTPUT, R.CLEAR}
+    assert (
+        "holds row 0, level 0 of payload 2 (request r2, cleared at step 5)" in run.judgements[R.CLEAR].detail
+    )
 
 
 REVISION_OF = {

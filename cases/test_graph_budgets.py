@@ -72,7 +72,7 @@ def test_the_budget_is_what_a_correct_buffer_needs(
 ) -> None:
     found = played("reference", arm, sizes(*counts), family)
     assert (found.graphs, found.case.graph_budget, found.broken) == (graphs, graphs, set())
-    assert found.judgements[R.R0].verdict is Verdict.PASS
+    assert found.judgements[R.OUTPUT].verdict is Verdict.PASS
 
 
 @ON_EAGER
@@ -98,7 +98,7 @@ def traffic() -> Trace:
     ("revision", "graphs", "broken"),
     [
         # 4 s; incident 16785 alternates every day.
-        pytest.param("pr40932", 3, {R.R1, R.R11}, marks=pytest.mark.slow),
+        pytest.param("pr40932", 3, {R.STRUCTURE, R.GRAPHS}, marks=pytest.mark.slow),
         ("reference", 2, set()),
         pytest.param("pr43617", 2, set(), marks=pytest.mark.slow),
     ],
@@ -118,13 +118,13 @@ MANY = (9, 17, 5, 9)
 @pytest.mark.slow  # 7 s; incident 2266 has it every day
 def test_a_count_read_in_the_trace_is_a_graph_for_each_value() -> None:
     found = played("reference@state_in_trace", "eager/stock", sizes(*MANY))
-    assert (found.graphs, found.broken) == (1 + len(set(MANY)), {R.R11})
-    assert "recompiled because 0/0: self.tokens_set == 0" in found.judgements[R.R11].detail
+    assert (found.graphs, found.broken) == (1 + len(set(MANY)), {R.GRAPHS})
+    assert "recompiled because 0/0: self.tokens_set == 0" in found.judgements[R.GRAPHS].detail
 
 
 @ON_EAGER
 def test_without_guards_the_first_value_is_used_for_ever() -> None:
     found = played("reference@state_in_trace", "eager/drop_all", sizes(9, 17, 5))
-    assert (found.graphs, found.broken) == (1, {R.R0})
+    assert (found.graphs, found.broken) == (1, {R.OUTPUT})
     distances = [facts.distances for facts in found.observation.steps if facts.step.startswith("forward")]
     assert all(one is not None and one.eager > 1 and one.no_deepstack == 0 for one in distances)

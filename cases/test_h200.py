@@ -48,7 +48,7 @@ def verdicts(found: JudgedCase, *rules: Rule) -> list[Verdict]:
     return [judgement.verdict for rule in rules for judgement in found.judgements if judgement.rule is rule]
 
 
-MEASURED = (Rule.R0, Rule.R10, Rule.R11, Rule.R14)
+MEASURED = (Rule.OUTPUT, Rule.WORK, Rule.GRAPHS, Rule.MEMORY)
 
 
 @pytest.mark.slow  # 16 s
@@ -74,7 +74,7 @@ def others() -> Iterator[object]:
 def test_families_and_dtypes(family: str, revision: str, arm: str, dtype: str) -> None:
     found = judged(family, revision, arm=arm, dtype=dtype)
     assert not found.broken | found.unjudged, found.judgements
-    assert verdicts(found, Rule.R14) == [Verdict.PASS]
+    assert verdicts(found, Rule.MEMORY) == [Verdict.PASS]
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_43602_shows_in_the_output_and_in_the_accesses(revision: str) -> None:
     (step,) = [one for one in found.observation.steps if one.distances and one.distances.effect > 0]
     assert step.distances is not None
     assert step.accesses is not None
-    assert found.broken == {Rule.R0, Rule.R1}
+    assert found.broken == {Rule.OUTPUT, Rule.STRUCTURE}
     assert step.distances.no_deepstack is not None
     assert step.distances.eager > 1000 * step.distances.no_deepstack
     assert payload_rows(step.accesses) == (0, None)
@@ -120,7 +120,7 @@ def broken(step: ExecutedStep) -> set[Rule]:
 def test_whole_buffers_are_touched_row_by_row_and_slices_are_not(steps: dict[str, ExecutedStep]) -> None:
     rows, sliced = steps["rows"], steps["sliced"]
     assert [max(launch.rows for launch in step.launches) for step in (rows, sliced)] == [CAPACITY, TOKENS]
-    assert (broken(rows), broken(sliced)) == ({Rule.R10, Rule.R14}, set())
+    assert (broken(rows), broken(sliced)) == ({Rule.WORK, Rule.MEMORY}, set())
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_only_gathers_are_counted_otherwise(steps: dict[str, ExecutedStep]) -> N
 def test_a_row_too_few_is_named_with_kernel_argument_and_row(steps: dict[str, ExecutedStep]) -> None:
     judgements = judge_step(steps["short"].accesses, TOKENS)
     (broken,) = [judgement for judgement in judgements if judgement.verdict is not Verdict.PASS]
-    assert broken.rule is Rule.R14
+    assert broken.rule is Rule.MEMORY
     assert re.search(r"kernel triton_\w+ touched bytes .* of payload\[\d\] \(in_", broken.detail)
     assert "row 16 of 16, in the storage of which it is a view" in broken.detail
 

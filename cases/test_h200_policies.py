@@ -49,7 +49,7 @@ RIGHT = (
 def test_a_right_buffer_keeps_every_rule(right: Right) -> None:
     found = judged(right.family, right.revision, arm=right.arm, trace=right.trace, dtype=right.dtype)
     assert not found.broken | found.unjudged, found.judgements
-    assert verdicts(found, Rule.R0, Rule.R11, Rule.R14) == [Verdict.PASS] * 3
+    assert verdicts(found, Rule.OUTPUT, Rule.GRAPHS, Rule.MEMORY) == [Verdict.PASS] * 3
 
 
 def graphs(arm: str, trace: str, revision: str) -> GraphFacts:
@@ -89,7 +89,7 @@ TRACE_43602 = "cap 16: profile 16; set 16; forward 16"
 def test_43602_shows_where_only_guards_of_shapes_are_kept() -> None:
     """None in place of a payload is no shape: the graph without a payload goes on, and none is compiled."""
     found = judged("qwen3_vl", "pr40145", arm="h200/shape_env_only", trace=TRACE_43602)
-    assert found.broken == {Rule.R0, Rule.R1}
+    assert found.broken == {Rule.OUTPUT, Rule.STRUCTURE}
     last = found.observation.steps[-1].distances
     assert last is not None
     assert last.no_deepstack is not None
@@ -98,6 +98,6 @@ def test_43602_shows_where_only_guards_of_shapes_are_kept() -> None:
 
 def test_43602_recompiles_where_all_guards_are_kept() -> None:
     found = judged("qwen3_vl", "pr40145", arm="h200/stock", trace=TRACE_43602)
-    assert found.broken == {Rule.R1, Rule.R11}
+    assert found.broken == {Rule.STRUCTURE, Rule.GRAPHS}
     assert found.observation.graphs is not None
     assert found.observation.graphs.reasons == ("0/0: payload is None",)

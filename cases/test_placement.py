@@ -49,9 +49,9 @@ def played(
 @pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397", "reference"])
 def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS)
-    assert run.broken == {R.R7}
-    assert run.judgements[R.R7].value == 2
-    assert run.judgements[R.R7].detail == (
+    assert run.broken == {R.PLACEMENT}
+    assert run.judgements[R.PLACEMENT].value == 2
+    assert run.judgements[R.PLACEMENT].detail == (
         "step 1 'profile 16' answered in float32 on cpu, the hidden states are in bfloat16 on cpu"
     )
 
@@ -63,14 +63,14 @@ def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: st
 )
 def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
-    assert run.broken == {R.R0, R.R7}
-    assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.judgements[R.R0].detail
+    assert run.broken == {R.OUTPUT, R.PLACEMENT}
+    assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.judgements[R.OUTPUT].detail
 
 
 def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
     run = played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
-    assert run.broken == {R.R1, R.R7}
-    assert run.judgements[R.R7].detail.startswith("step 3 'forward 16'")
+    assert run.broken == {R.STRUCTURE, R.PLACEMENT}
+    assert run.judgements[R.PLACEMENT].detail.startswith("step 3 'forward 16'")
 
 
 @EAGER_BACKEND
@@ -90,8 +90,8 @@ def test_shown_the_hidden_states_44384_is_right_from_the_profile_run_on(
 ) -> None:
     run = played(models[dtype], f"pr44384@{caller}", STEPS, arm)
     assert run.broken == set()
-    assert run.judgements[R.R7].verdict is Verdict.PASS
-    assert played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.R7}
+    assert run.judgements[R.PLACEMENT].verdict is Verdict.PASS
+    assert played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.PLACEMENT}
 
 
 @pytest.mark.parametrize("revision", ["pr44384", "granite_sliced"])
@@ -99,17 +99,17 @@ def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
     models: dict[str, Model], revision: str
 ) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", READS)
-    assert run.broken == {R.R7}  # it has moved besides, which in live use is nobody's business
-    assert run.judgements[R.R7].value == 1
+    assert run.broken == {R.PLACEMENT}  # it has moved besides, which in live use is nobody's business
+    assert run.judgements[R.PLACEMENT].value == 1
     assert {facts.capacity for facts in run.observation.steps} == {16}
-    assert run.judgements[R.R7].detail.endswith("; right from step 3 'get 9' on")
+    assert run.judgements[R.PLACEMENT].detail.endswith("; right from step 3 'get 9' on")
 
 
 @EAGER_BACKEND
 @pytest.mark.slow  # 2 s
 def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) -> None:
     run = played(models["float32"], "pr43617@made_in_bfloat16", STEPS, "eager/drop_all")
-    assert run.broken == {R.R0, R.R7}
+    assert run.broken == {R.OUTPUT, R.PLACEMENT}
     distances = run.observation.steps[-1].distances
     assert distances is not None
     assert 1e-3 < distances.eager < 0.1 < distances.effect
@@ -118,19 +118,21 @@ def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) 
 @EAGER_BACKEND
 def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Model]) -> None:
     run = played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")
-    assert run.broken == {R.R0, R.R7}
-    assert "double != float" in run.judgements[R.R0].detail
+    assert run.broken == {R.OUTPUT, R.PLACEMENT}
+    assert "double != float" in run.judgements[R.OUTPUT].detail
 
 
 @EAGER_BACKEND
-@pytest.mark.parametrize(("arm", "broken"), [("eager", {R.R7}), ("eager/drop_all", {R.R0, R.R7})])
+@pytest.mark.parametrize(
+    ("arm", "broken"), [("eager", {R.PLACEMENT}), ("eager/drop_all", {R.OUTPUT, R.PLACEMENT})]
+)
 def test_rows_on_meta_have_no_values_to_be_wrong(
     models: dict[str, Model], arm: str, broken: set[Rule]
 ) -> None:
     run = played(models["float32"], "pr43617@made_on_meta", STEPS, arm)
     assert run.broken == broken
-    assert run.judgements[R.R7].value == 2
-    assert "answered in float32 on meta" in run.judgements[R.R7].detail
+    assert run.judgements[R.PLACEMENT].value == 2
+    assert "answered in float32 on meta" in run.judgements[R.PLACEMENT].detail
     raised = run.observation.steps[0].raised
     assert raised is not None
     assert raised.call == "decoder"
@@ -139,11 +141,11 @@ def test_rows_on_meta_have_no_values_to_be_wrong(
 @pytest.mark.parametrize(
     ("revision", "trace", "broken"),
     [
-        ("pr43617", "cap 16: set 9; get 9; set 3; get 9; clear 2; get 9", {R.R7}),
-        ("original", "cap 16: set 16; get 20", {R.R4, R.R7}),
-        ("granite_full", "cap 16: get 9", {R.R2, R.R7}),
-        ("granite_sliced", "cap 16: set 9; get 9", {R.R2, R.R7}),  # cannot be copied out of meta
-        ("pr40932", "cap 16: get 9", {R.R1}),
+        ("pr43617", "cap 16: set 9; get 9; set 3; get 9; clear 2; get 9", {R.PLACEMENT}),
+        ("original", "cap 16: set 16; get 20", {R.CAPACITY, R.PLACEMENT}),
+        ("granite_full", "cap 16: get 9", {R.BOUNDARY, R.PLACEMENT}),
+        ("granite_sliced", "cap 16: set 9; get 9", {R.BOUNDARY, R.PLACEMENT}),  # cannot be copied out of meta
+        ("pr40932", "cap 16: get 9", {R.STRUCTURE}),
     ],
 )
 def test_of_rows_on_meta_the_number_counts(
@@ -151,7 +153,7 @@ def test_of_rows_on_meta_the_number_counts(
 ) -> None:
     run = played(models["float32"], f"{revision}@made_on_meta", trace, compare=Compare.NOTHING)
     assert run.broken == broken
-    assert {run.judgements[rule].verdict for rule in (R.R3, R.R5)} == {Verdict.SKIP}
+    assert {run.judgements[rule].verdict for rule in (R.FRESHNESS, R.CLEAR)} == {Verdict.SKIP}
 
 
 @EAGER_BACKEND
@@ -160,14 +162,14 @@ def test_a_skipped_tower_leaves_the_buffer_on_meta_unless_none_is_made(
     models: dict[str, Model], arm: str
 ) -> None:
     faulty = played(models["float32"], "pr43617@without_vision_tower", TEXT, arm)
-    assert faulty.broken == ({R.R7} if arm == "eager" else {R.R0, R.R7})
+    assert faulty.broken == ({R.PLACEMENT} if arm == "eager" else {R.OUTPUT, R.PLACEMENT})
     assert faulty.observation.vision
     fixed = played(models["float32"], "pr49397@without_vision_tower", TEXT, arm)
     assert fixed.broken == set()
     assert not fixed.observation.vision
     assert {facts.answer and facts.answer.structure for facts in fixed.observation.steps} == {"none"}
-    assert fixed.judgements[R.R1].verdict is Verdict.PASS
-    assert fixed.judgements[R.R7].verdict is Verdict.SKIP
+    assert fixed.judgements[R.STRUCTURE].verdict is Verdict.PASS
+    assert fixed.judgements[R.PLACEMENT].verdict is Verdict.SKIP
 
 
 SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
@@ -184,7 +186,7 @@ def test_released_classes_whose_tower_is_skipped(
 ) -> None:
     bound = replace(methods_of(open_source(f"vllm=={release}"), name), surroundings=SKIPPED)
     run = played(models["float32"], bound.label, TEXT, make=bound)
-    assert (R.R7 in run.broken) == on_meta
+    assert (R.PLACEMENT in run.broken) == on_meta
     assert bool(run.broken) == on_meta
 
 
@@ -193,9 +195,9 @@ def test_released_classes_whose_tower_is_skipped(
 def test_a_buffer_on_the_cpu_beside_hidden_states_on_a_gpu(arm: str) -> None:
     model = Model.build("qwen3_vl", "bfloat16", "cuda")
     run = played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
-    assert R.R7 in run.broken
+    assert R.PLACEMENT in run.broken
     assert (
         "answered in float32 on cpu, the hidden states are in bfloat16 on cuda:0"
-        in run.judgements[R.R7].detail
+        in run.judgements[R.PLACEMENT].detail
     )
     assert played(model, f"pr44384@{ELSEWHERE}", STEPS, arm).broken == set()

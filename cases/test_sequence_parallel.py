@@ -61,7 +61,7 @@ def told(judged: JudgedCase, rule: Rule) -> str:
 def test_ranks_together_equal_the_unsharded_run(ranks: int) -> None:
     judged = play("reference", f"eager/tp{ranks}", trace(ranks) + "; forward 0")
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
-    assert verdict(judged, Rule.R9) is Verdict.PASS
+    assert verdict(judged, Rule.SHARDING) is Verdict.PASS
     assert [shard.rank for shard in shards(judged)] == list(range(ranks))
     strays = [shard.stray for shard in shards(judged)]
     assert all(stray is not None and stray < 1e-5 for stray in strays)
@@ -71,7 +71,7 @@ def test_ranks_together_equal_the_unsharded_run(ranks: int) -> None:
 def test_so_do_the_ranks_of_other_families(family: str) -> None:
     judged = play("reference", "eager/tp2", trace(2), family)
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
-    assert verdict(judged, Rule.R9) is Verdict.PASS
+    assert verdict(judged, Rule.SHARDING) is Verdict.PASS
 
 
 @pytest.mark.parametrize("caller", FAULTY)
@@ -80,7 +80,7 @@ def test_so_do_the_ranks_of_other_families(family: str) -> None:
 )
 def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: str, ranks: int) -> None:
     judged = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
-    assert judged.broken == {Rule.R9}
+    assert judged.broken == {Rule.SHARDING}
     assert not judged.unjudged
 
 
@@ -88,13 +88,13 @@ def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: 
 def test_one_rank_is_the_unsharded_engine(caller: str) -> None:
     judged = play(f"reference@{caller}", "eager", "cap 16: profile 16; set 9; forward 10")
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
-    assert verdict(judged, Rule.R9) is Verdict.SKIP
+    assert verdict(judged, Rule.SHARDING) is Verdict.SKIP
     assert judged.observation.steps[-1].distances is not None
 
 
 def test_a_payload_that_is_whole_does_not_fit() -> None:
     judged = play("reference@payload_not_sharded", "eager/tp2", "cap 16: set 9 request=a; forward 10")
-    assert told(judged, Rule.R9) == (
+    assert told(judged, Rule.SHARDING) == (
         "step 2 'forward 10': rank 0 of 2 was given 15 wrong rows over 3 levels, first row 5 of level 0: "
         "it holds row 5 (rank 1's), level 0 of payload 1 (request a) and is one too many; "
         "step 2 'forward 10' raised RuntimeError: rank 0: The size of tensor a (5) must match the size of "
@@ -104,7 +104,7 @@ def test_a_payload_that_is_whole_does_not_fit() -> None:
 
 def test_a_payload_split_by_its_own_size_does_not_fit_on_the_last_rank() -> None:
     judged = play("reference@payload_sharded_unpadded", "eager/tp2", "cap 16: set 9; forward 10")
-    assert "rank 1 of 2 was given 3 wrong rows" in told(judged, Rule.R9)
+    assert "rank 1 of 2 was given 3 wrong rows" in told(judged, Rule.SHARDING)
     raised = judged.observation.steps[-1].raised
     assert raised is not None
     assert raised.message.startswith("rank 1: The size of tensor a (5) must match the size of tensor b (4)")
@@ -114,22 +114,22 @@ def test_rows_of_the_wrong_rank_fit_and_are_silent() -> None:
     judged = play("reference@wrong_ranks_rows", "eager/tp2", "cap 16: set 9 request=a; forward 10")
     assert not any(facts.raised for facts in judged.observation.steps)
     assert "first row 0 of level 0: it holds row 5 (rank 1's), level 0 of payload 1 (request a)" in told(
-        judged, Rule.R9
+        judged, Rule.SHARDING
     )
-    assert "rank 0 of 2 gathered an output" in told(judged, Rule.R9)
+    assert "rank 0 of 2 gathered an output" in told(judged, Rule.SHARDING)
 
 
 def test_a_buffer_that_is_wrong_on_every_rank_is_told_by_its_own_rule() -> None:
     judged = play("pr43617", "eager/tp2", "cap 16: set 10 request=a; set 4 request=b; forward 10")
-    assert judged.broken == {Rule.R3}
-    assert verdict(judged, Rule.R9) is Verdict.PASS
+    assert judged.broken == {Rule.FRESHNESS}
+    assert verdict(judged, Rule.SHARDING) is Verdict.PASS
 
 
 def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
     judged = play("reference", "eager/tp2", "cap 16: set 9; forward 9")
     assert judged.broken == frozenset()
-    assert verdict(judged, Rule.R9) is Verdict.SKIP
-    assert told(judged, Rule.R9) == "9 tokens cannot be shared by 2 ranks: pad the step to 10"
+    assert verdict(judged, Rule.SHARDING) is Verdict.SKIP
+    assert told(judged, Rule.SHARDING) == "9 tokens cannot be shared by 2 ranks: pad the step to 10"
 
 
 @pytest.mark.parametrize(
@@ -144,16 +144,16 @@ def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
 def test_compiled_ranks(caller: str, backend: str) -> None:
     # The output is judged by R0 here; every rank builds one graph for all sizes.
     judged = play(f"reference@{caller}", f"{backend}/drop_all/tp2", trace(2))
-    assert judged.broken == (frozenset() if caller == "engine" else {Rule.R0, Rule.R9})
+    assert judged.broken == (frozenset() if caller == "engine" else {Rule.OUTPUT, Rule.SHARDING})
     assert not judged.unjudged
-    assert verdict(judged, Rule.R11) is Verdict.PASS
+    assert verdict(judged, Rule.GRAPHS) is Verdict.PASS
 
 
 @pytest.mark.slow  # 5 s; one process loses it in test_none_while_profiling.py by day
 def test_a_payload_that_is_none_while_profiling_is_lost_by_ranks_too() -> None:
     judged = play("pr40932", "eager/drop_all/tp2", "cap 16: profile 16; set 16; forward 16")
-    assert judged.broken == {Rule.R0, Rule.R1}
-    assert verdict(judged, Rule.R9) is Verdict.PASS
+    assert judged.broken == {Rule.OUTPUT, Rule.STRUCTURE}
+    assert verdict(judged, Rule.SHARDING) is Verdict.PASS
 
 
 def test_ranks_capture_and_reload_nothing() -> None:
@@ -169,7 +169,7 @@ def test_ranks_capture_and_reload_nothing() -> None:
 def test_ranks_of_a_large_world_get_their_rows(ranks: int) -> None:
     judged = play("reference", f"eager/tp{ranks}", trace(ranks, [ranks - 3]))
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
-    assert told(judged, Rule.R9) == f"rows of 3 of {ranks} ranks, outputs not compared"
+    assert told(judged, Rule.SHARDING) == f"rows of 3 of {ranks} ranks, outputs not compared"
     assert [shard.rank for shard in shards(judged)] == [0, ranks // 2, ranks - 1]
     # One row each: the payload's for the first two, the padding's for the last.
     assert [shard.rows[0][0].payload for shard in shards(judged)] == [1, 1, 0]
@@ -178,7 +178,7 @@ def test_ranks_of_a_large_world_get_their_rows(ranks: int) -> None:
 @pytest.mark.parametrize("caller", FAULTY)
 def test_so_do_not_those_of_a_faulty_one(caller: str) -> None:
     judged = play(f"reference@{caller}", "eager/tp64", trace(64, [120]))
-    assert judged.broken == {Rule.R9}
+    assert judged.broken == {Rule.SHARDING}
 
 
 STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
@@ -190,7 +190,7 @@ STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
 @pytest.mark.slow  # 3 s
 def test_levels_of_the_second_stage_are_lost_without_an_error(family: str) -> None:
     lost = play("reference@pipeline_loses_levels", "eager/drop_all", STAGES, family)
-    assert lost.broken == {Rule.R0}
+    assert lost.broken == {Rule.OUTPUT}
     assert not any(facts.raised for facts in lost.observation.steps)
 
 
@@ -206,7 +206,7 @@ def test_levels_that_are_sent_to_their_stage_are_not_lost(family: str) -> None:
 def test_neither_are_they_where_stages_are_compiled() -> None:
     judged = play("reference@pipeline_stages", "eager/drop_all", STAGES)
     assert judged.broken == frozenset()
-    assert verdict(judged, Rule.R0) is Verdict.PASS
+    assert verdict(judged, Rule.OUTPUT) is Verdict.PASS
 
 
 def test_only_the_later_levels_are_lost() -> None:
@@ -234,22 +234,22 @@ def test_a_rank_that_dies_or_hangs_ends_the_case_and_every_process(monkeypatch: 
     died = play(f"reference@{MISBEHAVING}:Dies", "eager/tp2", STAGES)
     assert died.observation.error == "rank 1 of 2: ended by SIGSEGV\nrank 1 printed: printed before"
     assert {said.verdict for said in died.judgements} == {Verdict.ERROR}
-    assert (told(died, Rule.R9), rank_pool().pids) == (died.observation.error, [])
+    assert (told(died, Rule.SHARDING), rank_pool().pids) == (died.observation.error, [])
     assert all(pid and has_ended(pid) for pid in before)
 
     flooded = play(f"reference@{MISBEHAVING}:Floods", "eager/tp2", STAGES)
-    assert told(flooded, Rule.R9).startswith("rank 1 of 2: printed ")
+    assert told(flooded, Rule.SHARDING).startswith("rank 1 of 2: printed ")
     assert rank_pool().pids == []
 
     # The next case finds new ranks, which play it.
-    assert verdict(play("reference", "eager/tp2", STAGES), Rule.R9) is Verdict.PASS
+    assert verdict(play("reference", "eager/tp2", STAGES), Rule.SHARDING) is Verdict.PASS
     after = rank_pool().pids
     assert len(after) == 2
 
     monkeypatch.setattr(rank_pool(), "timeout_s", 6)
     hung = play(f"reference@{MISBEHAVING}:Hangs", "eager/tp2", STAGES)
     assert {said.verdict for said in hung.judgements} == {Verdict.ERROR}
-    why = told(hung, Rule.R9)
+    why = told(hung, Rule.SHARDING)
     # Rank 0 said that it waited in vain; the one at fault is the one that said nothing.
     assert why.startswith("rank 1 of 2: no answer within 6 s\nrank 1 printed: printed before\n")
     assert "in misbehave" in why, "the output does not show where it hangs"

@@ -283,8 +283,8 @@ def _payloads(planned: PlannedCase, model: Model) -> Iterator[tuple[Tensor, ...]
     """
     broken = planned.must_break or frozenset()
     levels = tuple(torch.randn(_TOKENS, model.family.hidden) for _ in range(model.family.levels))
-    yield None if Rule.R1 in broken else levels
-    if Rule.R2 not in broken:
+    yield None if Rule.STRUCTURE in broken else levels
+    if Rule.BOUNDARY not in broken:
         yield levels
 
 

@@ -120,7 +120,7 @@ def test_rows_can_be_written_whatever_their_text(kind: str, tmp_path: Path) -> N
 def test_a_written_program_has_clean_text_in_comments_alone(kind: str) -> None:
     lines = scripts._finding_header(
         Trace.parse("cap 4: set 2; get 4"),
-        Rule.R2,
+        Rule.BOUNDARY,
         f"a\nimport os{HOSTILE[kind]}\n'''",
         scripts.ProgramBuffer(HOSTILE[kind]),
     )

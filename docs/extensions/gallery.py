@@ -36,7 +36,7 @@ from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.scripts import render_script
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import Effect, Shape
+from deepstack_harness.contract.verdicts import Effect, FaultKind
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines
 
@@ -286,7 +286,10 @@ def failure_lines(failures: Iterable[KnownFailure], *, with_engine: bool) -> Lin
 
 def shapes_cell(failure: KnownFailure) -> str:
     """Return what is wrong: the shapes of the fault, of which "none" is an answer."""
-    return ", ".join("the answer is None" if each is Shape.NONE else each for each in failure.shapes) or "any"
+    return (
+        ", ".join("the answer is None" if each is FaultKind.NONE else each for each in failure.shapes)
+        or "any"
+    )
 
 
 def effects_by_rule(failure: KnownFailure) -> str:

@@ -204,15 +204,15 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
         (found,) = worker.classes()
         judged = judge_class(found, worker).rows
     rows = {row.rule: row for row in judged if row.regime is Regime.CAPTURED}
-    assert {row.rule: row.verdict for row in judged if row.regime is Regime.LIVE}[Rule.R2] == "PASS"
+    assert {row.rule: row.verdict for row in judged if row.regime is Regime.LIVE}[Rule.BOUNDARY] == "PASS"
     assert (found.ways.methods, found.ways.forward) == (True, False)
-    assert (rows[Rule.R2].verdict, rows[Rule.R2].reach) == (
+    assert (rows[Rule.BOUNDARY].verdict, rows[Rule.BOUNDARY].reach) == (
         "FAIL",
         "flag: --compilation-config.cudagraph_mode=FULL",
     )
-    assert rows[Rule.R2].trace == "cap 16: capture 16; set 16; replay 16; replay 16"
-    assert "holds zeros" in rows[Rule.R2].detail
-    assert rows[Rule.R3].verdict == "PASS"
+    assert rows[Rule.BOUNDARY].trace == "cap 16: capture 16; set 16; replay 16; replay 16"
+    assert "holds zeros" in rows[Rule.BOUNDARY].detail
+    assert rows[Rule.FRESHNESS].verdict == "PASS"
 
 
 @pytest.mark.slow  # 2 s
@@ -222,9 +222,9 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
         rows = judge_class(calling, worker).rows
     reach = {(row.rule, row.regime): row.reach for row in rows if row.reach}
     assert not calling.ways.forward
-    assert reach[Rule.R1, Regime.LIVE] == "default"
-    assert reach[Rule.R1, Regime.CAPTURED] == "flag: --compilation-config.cudagraph_mode=FULL"
-    assert reach[Rule.R8, Regime.LIVE] == "unknown"
+    assert reach[Rule.STRUCTURE, Regime.LIVE] == "default"
+    assert reach[Rule.STRUCTURE, Regime.CAPTURED] == "flag: --compilation-config.cudagraph_mode=FULL"
+    assert reach[Rule.REJECTION, Regime.LIVE] == "unknown"
     assert "latent" not in reach.values()
 
 
@@ -241,8 +241,8 @@ def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version
     with SourceWorker(str(write(tmp_path, version))) as worker:
         found = {one.model_class: one for one in worker.classes()}
         verdicts = judge_class(found["Qwen3VLForConditionalGeneration"], worker)
-    assert (Rule.R1 in verdicts.new) != known
-    assert Rule.R1 in verdicts.broken
+    assert (Rule.STRUCTURE in verdicts.new) != known
+    assert Rule.STRUCTURE in verdicts.broken
 
 
 @pytest.mark.slow  # 8 s
@@ -256,17 +256,17 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     judged_rows = [line for line in audited.rows if json.loads(line)["rule"]]
     rows = [msgspec.json.decode(line, type=Row) for line in judged_rows]
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
-    known = {Rule.R1: "vllm 43602", Rule.R7: "unreported", Rule.R9: "unreported"}
-    skipped = replace(rows[0], rule=Rule.R9, verdict=Verdict.SKIP)
+    known = {Rule.STRUCTURE: "vllm 43602", Rule.PLACEMENT: "unreported", Rule.SHARDING: "unreported"}
+    skipped = replace(rows[0], rule=Rule.SHARDING, verdict=Verdict.SKIP)
     judged = {row.rule: row for row in beside_known([*rows, skipped], known)}
-    assert {rule: judged[rule].verdict for rule in (*known, Rule.R3)} == {
-        Rule.R1: Verdict.XFAIL,
-        Rule.R7: Verdict.IMPROVED,
-        Rule.R9: Verdict.MISSING,
-        Rule.R3: Verdict.FAIL,
+    assert {rule: judged[rule].verdict for rule in (*known, Rule.FRESHNESS)} == {
+        Rule.STRUCTURE: Verdict.XFAIL,
+        Rule.PLACEMENT: Verdict.IMPROVED,
+        Rule.SHARDING: Verdict.MISSING,
+        Rule.FRESHNESS: Verdict.FAIL,
     }
-    assert [judged[rule].expected for rule in (Rule.R1, Rule.R3)] == [True, False]
-    assert judged[Rule.R1].detail.endswith("[known: vllm 43602]")
+    assert [judged[rule].expected for rule in (Rule.STRUCTURE, Rule.FRESHNESS)] == [True, False]
+    assert judged[Rule.STRUCTURE].detail.endswith("[known: vllm 43602]")
     assert beside_known(rows, None) == rows
 
 

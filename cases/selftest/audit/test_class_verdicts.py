@@ -18,7 +18,7 @@ from deepstack_harness.contract.case import PlannedCase, Regime, live_buffer
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Judgement, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Judgement, Row, Verdict
 
 R = Rule
 LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
@@ -47,15 +47,15 @@ def of(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> JudgedCase:
     ("cases", "told"),
     [
         # R2 never stands alone: each time R4 came before it, or with it.
-        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(2, 4))], {R.R2: R.R4}),
-        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(4,))], {R.R2: R.R4}),
+        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(2, 4))], {R.BOUNDARY: R.CAPACITY}),
+        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(4,))], {R.BOUNDARY: R.CAPACITY}),
         # It came before R4, or without it.
         ([judged(SHORT, R4=(2,)), judged(LONG, R4=(4,), R2=(2,))], {}),
         ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,), R2=(4,))], {}),
         ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,))], {}),
         # Always together: the first rule is told, but storage that moved before what graphs read from it.
-        ([judged(LONG, R3=(2,), R5=(2,))], {R.R5: R.R3}),
-        ([judged(GRAPHS, R3=(3,), R6=(3,))], {R.R3: R.R6}),
+        ([judged(LONG, R3=(2,), R5=(2,))], {R.CLEAR: R.FRESHNESS}),
+        ([judged(GRAPHS, R3=(3,), R6=(3,))], {R.FRESHNESS: R.ADDRESS}),
         # Graphs explain nothing of live use.
         ([judged(LONG, R3=(2,)), judged(GRAPHS, R6=(3,))], {}),
     ],
@@ -74,11 +74,11 @@ def test_a_fault_under_graphs_is_the_live_one_if_its_trace_breaks_without_graphs
 
     def replay(planned: PlannedCase) -> JudgedCase:
         played.append((str(planned.case.trace), planned.case.regime, planned.case.arm.captured))
-        return of(planned, {R.R5: (2,)} if breaks else {})
+        return of(planned, {R.CLEAR: (2,)} if breaks else {})
 
     cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,), R6=(3,))]
-    found = same_without_graphs(cases, {R.R5: GRAPHS, R.R6: GRAPHS}, replay)
-    assert found == ({(CAPTURED, R.R5): (LIVE, R.R5)} if breaks else {})
+    found = same_without_graphs(cases, {R.CLEAR: GRAPHS, R.ADDRESS: GRAPHS}, replay)
+    assert found == ({(CAPTURED, R.CLEAR): (LIVE, R.CLEAR)} if breaks else {})
     assert played == [("cap 16: set 9; forward 16; get 16", LIVE, False)]
 
 
@@ -89,29 +89,36 @@ def not_again(_: PlannedCase) -> JudgedCase:
 def test_a_class_that_ended_its_process_is_not_played_again() -> None:
     cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,))]
     cases[0] = replace(cases[0], observation=replace(cases[0].observation, ended="exited with 3"))
-    assert same_without_graphs(cases, {R.R5: GRAPHS}, not_again) == {}
+    assert same_without_graphs(cases, {R.CLEAR: GRAPHS}, not_again) == {}
 
 
 def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
     classes = sum_up_each_regime([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
     assert classes.of.keys() == {LIVE}
     assert classes.same_live == {}
-    assert [(one.rule, told) for one, told in classes.findings] == [(R.R5, ())]
+    assert [(one.rule, told) for one, told in classes.findings] == [(R.CLEAR, ())]
 
 
-def row(rule: Rule, regime: Regime, verdict: Verdict = Verdict.FAIL, shape: Shape = Shape.CLEARED) -> Row:
+def row(
+    rule: Rule, regime: Regime, verdict: Verdict = Verdict.FAIL, shape: FaultKind = FaultKind.CLEARED
+) -> Row:
     return Row(revision="any", rule=rule, regime=regime, verdict=verdict, shape=shape)
 
 
 def test_effects_are_told_with_their_cause_unless_the_cause_is_known_and_they_are_new() -> None:
-    rows = [row(R.R2, LIVE), row(R.R4, LIVE), row(R.R4, CAPTURED), row(R.R7, LIVE, Verdict.PASS)]
-    effects = {(LIVE, R.R2): (LIVE, R.R4), (CAPTURED, R.R4): (LIVE, R.R4)}
+    rows = [
+        row(R.BOUNDARY, LIVE),
+        row(R.CAPACITY, LIVE),
+        row(R.CAPACITY, CAPTURED),
+        row(R.PLACEMENT, LIVE, Verdict.PASS),
+    ]
+    effects = {(LIVE, R.BOUNDARY): (LIVE, R.CAPACITY), (CAPTURED, R.CAPACITY): (LIVE, R.CAPACITY)}
     assert by_cause(rows, effects) == [(rows[1], (rows[0], rows[2]))]
     known = [rows[0], replace(rows[1], verdict=Verdict.XFAIL), rows[2]]
     assert by_cause(known, effects) == [(one, ()) for one in known]
 
 
-ANY = KnownFailure("vllm", ">=0", ("*",), (R.R5,), "unreported", shapes=(Shape.CLEARED,))
+ANY = KnownFailure("vllm", ">=0", ("*",), (R.CLEAR,), "unreported", shapes=(FaultKind.CLEARED,))
 STATED = msgspec.structs.replace(ANY, regimes=(LIVE,))
 KEPT, BROKEN = Verdict.PASS, Verdict.FAIL
 
@@ -132,22 +139,24 @@ KEPT, BROKEN = Verdict.PASS, Verdict.FAIL
 def test_a_known_failure_is_looked_for_in_both_regimes(
     entry: KnownFailure, live: Verdict, captured: Verdict, wanted: tuple[Verdict, Verdict]
 ) -> None:
-    rows = [row(R.R5, LIVE, live), row(R.R5, CAPTURED, captured)]
+    rows = [row(R.CLEAR, LIVE, live), row(R.CLEAR, CAPTURED, captured)]
     assert tuple(one.verdict for one in beside_known(rows, KnownRules([entry]))) == wanted
 
 
 def test_a_fault_of_another_shape_is_new_in_either_regime() -> None:
-    rows = [row(R.R5, LIVE), row(R.R5, CAPTURED, shape=Shape.LIVE)]
+    rows = [row(R.CLEAR, LIVE), row(R.CLEAR, CAPTURED, shape=FaultKind.LIVE)]
     assert [one.verdict for one in beside_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]
 
 
 def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_there() -> None:
     """What is kept there is not mended, and what no case tested is not missing: nobody knows its release."""
-    entry = msgspec.structs.replace(ANY, rules=(R.R5, R.R2), traces={R.R5: ("short",), R.R2: ("short",)})
+    entry = msgspec.structs.replace(
+        ANY, rules=(R.CLEAR, R.BOUNDARY), traces={R.CLEAR: ("short",), R.BOUNDARY: ("short",)}
+    )
     known = known_rules_of("vllm", None, "AnyModel", [entry])
     rows = [
-        replace(row(R.R5, LIVE), trace="short"), replace(row(R.R5, CAPTURED), trace="other"),
-        row(R.R2, LIVE, Verdict.PASS), row(R.R2, CAPTURED, Verdict.SKIP), row(R.R1, LIVE),
+        replace(row(R.CLEAR, LIVE), trace="short"), replace(row(R.CLEAR, CAPTURED), trace="other"),
+        row(R.BOUNDARY, LIVE, Verdict.PASS), row(R.BOUNDARY, CAPTURED, Verdict.SKIP), row(R.STRUCTURE, LIVE),
     ]  # fmt: skip
     beside = beside_known(rows, known)
     assert [each.verdict for each in beside] == ["XFAIL", "FAIL", "PASS", "SKIP", "FAIL"]

@@ -39,8 +39,8 @@ R = Rule
 def test_a_known_failure_that_default_settings_lead_to_is_new(
     worst_reach: Literal["flag", "default"], reach: str, verdict: Verdict
 ) -> None:
-    entry = KnownFailure("vllm", "", ("*",), (R.R5,), "unreported", worst_reach=worst_reach)
-    known = classes._beside_known_reach(row(R.R5, Verdict.XFAIL, reach), KnownRules([entry]))
+    entry = KnownFailure("vllm", "", ("*",), (R.CLEAR,), "unreported", worst_reach=worst_reach)
+    known = classes._beside_known_reach(row(R.CLEAR, Verdict.XFAIL, reach), KnownRules([entry]))
     assert known.verdict is verdict
     assert ("worse than the known failure" in known.detail) is (verdict is Verdict.FAIL)
 
@@ -51,8 +51,8 @@ def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path:
         assert (found.ways.methods, found.ways.forward) == (False, True)
         judged = judge_class(found, worker)
         orders = {str(order.trace) for order in (*worker.orders.live, *worker.orders.replayed)}
-    assert judged.broken_in(Regime.LIVE) == {R.R3, R.R4}
-    assert judged.broken_in(Regime.CAPTURED) == {R.R5}
+    assert judged.broken_in(Regime.LIVE) == {R.FRESHNESS, R.CAPACITY}
+    assert judged.broken_in(Regime.CAPTURED) == {R.CLEAR}
     assert {one.trace for one in judged.rows if one.verdict is Verdict.FAIL} <= orders
 
 
@@ -61,7 +61,7 @@ def test_the_reach_of_a_graph_names_the_options_of_its_runner(tmp_path: Path) ->
     with InProcessWorker(str(write(tmp_path, files))) as worker:
         (found,) = worker.classes()
         rows = {(one.rule, one.regime): one for one in judge_class(found, worker).rows}
-    lost = rows[R.R2, Regime.CAPTURED]
+    lost = rows[R.BOUNDARY, Regime.CAPTURED]
     assert lost.verdict is Verdict.XFAIL
     assert lost.reach == "flag: --enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph"
 
@@ -69,7 +69,7 @@ def test_the_reach_of_a_graph_names_the_options_of_its_runner(tmp_path: Path) ->
 def test_failures_of_the_base_are_known_where_a_plugin_keeps_its_storage(tmp_path: Path) -> None:
     base = open_source(str(write(tmp_path / "alone", vllm_files(VL))))
     known = known_rules_of(base, VL)
-    assert R.R6 in known
+    assert R.ADDRESS in known
     assert (
         known_rules_of(open_source(over(tmp_path, ascend_files(), vllm_files(VL))), VL).items()
         >= known.items()
@@ -79,7 +79,7 @@ def test_failures_of_the_base_are_known_where_a_plugin_keeps_its_storage(tmp_pat
 def test_a_class_that_is_made_by_a_statement_has_the_place_of_its_file(tmp_path: Path) -> None:
     root = write(tmp_path, {MEMBER: "Qwen3VL = type('Qwen3VL', (), {})  # deepstack\n"})
     found = audited_class("Qwen3VL")
-    (placed,) = located(class_verdicts(row(R.R3, Verdict.FAIL)), open_source(str(root)), found).rows
+    (placed,) = located(class_verdicts(row(R.FRESHNESS, Verdict.FAIL)), open_source(str(root)), found).rows
     assert placed.where == MEMBER
 
 
@@ -121,7 +121,7 @@ def rows_of(root: Path) -> Mapping[Rule, Row]:
 )
 def test_evidence_follows_from_the_functions_that_decide(tmp_path: Path, runner: str, evidence: str) -> None:
     rows = rows_of(with_runner_file(tmp_path / "audited", runner))
-    assert (rows[Rule.R1].reach, rows[Rule.R1].evidence) == ("default", evidence)
+    assert (rows[Rule.STRUCTURE].reach, rows[Rule.STRUCTURE].evidence) == ("default", evidence)
 
 
 @pytest.mark.slow  # 2 s
@@ -130,7 +130,7 @@ def test_an_unknown_reach_says_how_many_orders_were_tried(tmp_path: Path) -> Non
     text = str(ModelFile(more=HANDS_ON.replace("self.language_model", "self.nothing")))
     rows = rows_of(Vllm("0.10.0", text).tree(tmp_path))
     unknown = {row.rule: row.detail for row in rows.values() if row.reach == "unknown"}
-    assert Rule.R8 in unknown
+    assert Rule.REJECTION in unknown
     tried = f"; {len(orders.VLLM_ORDERS.live)} orders of the engine tried"
     assert all(detail.endswith(tried) for detail in unknown.values())
     assert all("orders of the engine" not in row.detail for row in rows.values() if row.rule not in unknown)

@@ -37,26 +37,34 @@ def row(
 ATTRIBUTE, LOST, VALUE, GIVEN = InputKind.ATTRIBUTE, InputChange.LOST, InputChange.VALUE, InputSeen.GIVEN
 Wrong = tuple[InputStanding, Promise, str]
 DAILY: list[Wrong] = [
-    (row("AddsNamed", "named"), Promise.I1, "L['named'] is None"),
-    (row("TakesPerLayer", "per_layer"), Promise.I1, "L['per_layer'] is None"),
-    (row("EmbedsTypes", "segment_ids"), Promise.I1, "L['segment_ids'] is None"),
-    (row("GivenFirst", "extra", warm_up=GIVEN), Promise.I1, "check_tensor(L['extra']"),
-    (row("Staged", "rows", change=LOST), Promise.I5, ""),
-    (row("LooksOnly", "extra"), Promise.I1, "L['extra'] is None"),
-    (row("AddsHeld", "held", ATTRIBUTE), Promise.I1, "L['self'].held is None"),
-    (replace(row("HoldsReader", "bias", ATTRIBUTE), read_by="Reader"), Promise.I1, "L['self'].bias is None"),
+    (row("AddsNamed", "named"), Promise.SPECIALISATION, "L['named'] is None"),
+    (row("TakesPerLayer", "per_layer"), Promise.SPECIALISATION, "L['per_layer'] is None"),
+    (row("EmbedsTypes", "segment_ids"), Promise.SPECIALISATION, "L['segment_ids'] is None"),
+    (row("GivenFirst", "extra", warm_up=GIVEN), Promise.SPECIALISATION, "check_tensor(L['extra']"),
+    (row("Staged", "rows", change=LOST), Promise.OWNERSHIP, ""),
+    (row("LooksOnly", "extra"), Promise.SPECIALISATION, "L['extra'] is None"),
+    (row("AddsHeld", "held", ATTRIBUTE), Promise.SPECIALISATION, "L['self'].held is None"),
+    (
+        replace(row("HoldsReader", "bias", ATTRIBUTE), read_by="Reader"),
+        Promise.SPECIALISATION,
+        "L['self'].bias is None",
+    ),
 ]
 NIGHTLY: list[Wrong] = [
-    (row("AddsTensor", "extra"), Promise.I1, "L['extra'] is None"),
-    (row("AddsByLayer", "by_layer"), Promise.I1, "L['by_layer'] is None"),
-    (row("AddsTuple", "levels"), Promise.I1, "L['levels'] is None"),
-    (row("Repeats", "times"), Promise.I1, "L['times'] is None"),
-    (row("Masks", "is_padding"), Promise.I1, "L['is_padding'] is None"),
-    (row("ZerosInside", "bias"), Promise.I1, "L['bias'] is None"),
-    (row("ZerosTheWrongWay", "extra"), Promise.I1, "L['extra'] is None"),
-    (row("ByNumber", "rows"), Promise.I1, "L['rows'] is None"),
-    (row("Scales", "strength", ATTRIBUTE, change=VALUE), Promise.I1, "L['self'].strength == 0.0"),
-    (row("Switches", "is_draft", ATTRIBUTE, change=VALUE), Promise.I1, "L['self'].is_draft == False"),
+    (row("AddsTensor", "extra"), Promise.SPECIALISATION, "L['extra'] is None"),
+    (row("AddsByLayer", "by_layer"), Promise.SPECIALISATION, "L['by_layer'] is None"),
+    (row("AddsTuple", "levels"), Promise.SPECIALISATION, "L['levels'] is None"),
+    (row("Repeats", "times"), Promise.SPECIALISATION, "L['times'] is None"),
+    (row("Masks", "is_padding"), Promise.SPECIALISATION, "L['is_padding'] is None"),
+    (row("ZerosInside", "bias"), Promise.SPECIALISATION, "L['bias'] is None"),
+    (row("ZerosTheWrongWay", "extra"), Promise.SPECIALISATION, "L['extra'] is None"),
+    (row("ByNumber", "rows"), Promise.SPECIALISATION, "L['rows'] is None"),
+    (row("Scales", "strength", ATTRIBUTE, change=VALUE), Promise.SPECIALISATION, "L['self'].strength == 0.0"),
+    (
+        row("Switches", "is_draft", ATTRIBUTE, change=VALUE),
+        Promise.SPECIALISATION,
+        "L['self'].is_draft == False",
+    ),
 ]
 RIGHT = [
     (row("Staged", "rows", change=LOST), Driven.KEPT),
@@ -145,7 +153,7 @@ def check_broken(result: DriveResult, wanted: InputStanding, promise: Promise, g
     assert guard in result.guard
     assert result.effect
     assert wanted.input in result.detail
-    if promise is Promise.I1:
+    if promise is Promise.SPECIALISATION:
         assert result.steps == (1, 2)
         assert result.where.startswith(f"{wanted.member}:")
 
@@ -176,7 +184,7 @@ def test_more_wrong_regions_are_caught(
 def test_a_right_region_is_never_broken(daily: Results, wanted: InputStanding, driven: Driven) -> None:
     result = daily[f"{MODELS}/right_{wanted.kind}s.py", wanted.model_class]
     assert result.driven is driven, result
-    assert result.promise is (Promise.I5 if wanted.change is LOST else None)
+    assert result.promise is (Promise.OWNERSHIP if wanted.change is LOST else None)
 
 
 def test_a_profile_run_of_the_caller_decides_what_the_warm_up_sees(daily: Results) -> None:

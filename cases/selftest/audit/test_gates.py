@@ -20,19 +20,19 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 from deepstack_harness.sources.source import inside_package
 
 Capture = pytest.CaptureFixture[str]
-BY_DEFAULT = row(Rule.R1, Verdict.XFAIL, "default", effect=Effect.OUTPUT)
-BY_FLAG = row(Rule.R5, Verdict.XFAIL, "flag: --enable-dbo")
-NOT_REACHED = row(Rule.R8, Verdict.XFAIL, "latent", unit="calls", shape=Shape.ACCEPTED)
-NEW = row(Rule.R3, Verdict.FAIL, "latent")
-NOT_READ = row(Rule.R4, Verdict.XFAIL, "unknown")
-MENDED = row(Rule.R2, Verdict.IMPROVED)
-KEPT = row(Rule.R7, Verdict.PASS)
+BY_DEFAULT = row(Rule.STRUCTURE, Verdict.XFAIL, "default", effect=Effect.OUTPUT)
+BY_FLAG = row(Rule.CLEAR, Verdict.XFAIL, "flag: --enable-dbo")
+NOT_REACHED = row(Rule.REJECTION, Verdict.XFAIL, "latent", unit="calls", shape=FaultKind.ACCEPTED)
+NEW = row(Rule.FRESHNESS, Verdict.FAIL, "latent")
+NOT_READ = row(Rule.CAPACITY, Verdict.XFAIL, "unknown")
+MENDED = row(Rule.BOUNDARY, Verdict.IMPROVED)
+KEPT = row(Rule.PLACEMENT, Verdict.PASS)
 NONE_WRONG = "no class that was judged is wrong with default settings"
 CARRIER = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
 EVERY = (BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
@@ -41,10 +41,13 @@ EVERY = (BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
 @pytest.mark.parametrize(
     ("gate", "rules"),
     [
-        (Gate.ANY, {Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R8}),
-        (Gate.NEW, {Rule.R3}),
-        (Gate.FLAG, {Rule.R1, Rule.R2, Rule.R4, Rule.R5}),  # R2 is mended
-        (Gate.DEFAULT, {Rule.R1, Rule.R4}),
+        (
+            Gate.ANY,
+            {Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.REJECTION},
+        ),
+        (Gate.NEW, {Rule.FRESHNESS}),
+        (Gate.FLAG, {Rule.STRUCTURE, Rule.BOUNDARY, Rule.CAPACITY, Rule.CLEAR}),  # R2 is mended
+        (Gate.DEFAULT, {Rule.STRUCTURE, Rule.CAPACITY}),
     ],
 )
 def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None:
@@ -55,10 +58,10 @@ def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None
 
 @pytest.mark.parametrize("gate", list(Gate))
 def test_what_was_not_judged_fails_every_gate_unless_the_base_has_it_too(gate: Gate) -> None:
-    error = row(Rule.R6, Verdict.ERROR)
+    error = row(Rule.ADDRESS, Verdict.ERROR)
     assert judge_gate([audited(KEPT)], gate).holds
     assert not judge_gate([audited(KEPT, error)], gate).holds
-    assert not judge_gate([audited(error)], gate, base_with(row(Rule.R6, Verdict.PASS))).holds
+    assert not judge_gate([audited(error)], gate, base_with(row(Rule.ADDRESS, Verdict.PASS))).holds
     assert not judge_gate([audited(error)], gate, Base("main", {})).holds
     assert judge_gate([audited(error)], gate, base_with(error)).holds
 
@@ -140,9 +143,9 @@ def test_beside_a_base_only_what_it_lacks_counts() -> None:
     same = judge_gate([audited(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base)
     assert (same.holds, same.stay, same.new) == (True, 2, ())
     (added,) = judge_gate([audited(*EVERY)], Gate.FLAG, base).failing
-    assert added.rule is Rule.R5
+    assert added.rule is Rule.CLEAR
     mended = judge_gate([audited(replace(NOT_READ, verdict=Verdict.PASS))], Gate.ANY, base)
-    assert (mended.holds, [each.rule for each in mended.mended]) == (True, [Rule.R4])
+    assert (mended.holds, [each.rule for each in mended.mended]) == (True, [Rule.CAPACITY])
 
 
 @pytest.mark.parametrize("base", [None, base_with(KEPT)])
@@ -151,7 +154,7 @@ def test_latent_findings_fail_no_default_gate(base: Base | None) -> None:
     assert not judge_gate([audited(KEPT, NOT_REACHED)], Gate.ANY, base).holds
 
 
-OLD = row(Rule.R5, Verdict.XFAIL, "flag: --enable-dbo", effect=Effect.PADDING)
+OLD = row(Rule.CLEAR, Verdict.XFAIL, "flag: --enable-dbo", effect=Effect.PADDING)
 TRACES = ("cap 16: get 4", "cap 16: set 9; clear 5; get 9")
 ROWS = frozenset({(3, 0, 5), (3, 0, 6)})
 
@@ -162,9 +165,10 @@ def broken(
 ) -> ClassVerdicts:  # fmt: skip
     """A class with one broken rule: the base, or a change of it."""
     seen_rows = [
-        BrokenTrace(Regime.LIVE, Rule.R5, each, 2, Shape.CLEARED, effect, (3,), rows) for each in traces
+        BrokenTrace(Regime.LIVE, Rule.CLEAR, each, 2, FaultKind.CLEARED, effect, (3,), rows)
+        for each in traces
     ]
-    verdicts = class_verdicts(replace(OLD, reach=reach), row(Rule.R7, Verdict.PASS))
+    verdicts = class_verdicts(replace(OLD, reach=reach), row(Rule.PLACEMENT, Verdict.PASS))
     return replace(verdicts, broken_traces=tuple(seen_rows))
 
 
@@ -205,16 +209,16 @@ def trace_of(rule: Rule, trace: str, *, effect: Effect | None, steps: tuple[int,
 @pytest.mark.parametrize(
     ("other", "is_new"),
     [
-        (trace_of(Rule.R6, "cap 16: get 2", effect=None, steps=(1,)), False),  # rows were not judged
-        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,)), False),
-        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.PADDING, steps=(1,)), True),
-        (trace_of(Rule.R2, "cap 16: get 2", effect=Effect.OUTPUT, steps=(3,)), True),
-        (trace_of(Rule.R2, "cap 16: get 3", effect=Effect.OUTPUT, steps=(1,)), True),
+        (trace_of(Rule.ADDRESS, "cap 16: get 2", effect=None, steps=(1,)), False),  # rows were not judged
+        (trace_of(Rule.BOUNDARY, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,)), False),
+        (trace_of(Rule.BOUNDARY, "cap 16: get 2", effect=Effect.PADDING, steps=(1,)), True),
+        (trace_of(Rule.BOUNDARY, "cap 16: get 2", effect=Effect.OUTPUT, steps=(3,)), True),
+        (trace_of(Rule.BOUNDARY, "cap 16: get 3", effect=Effect.OUTPUT, steps=(1,)), True),
     ],
 )
 def test_a_trace_that_the_base_broke_before_shows_nothing_new(other: BrokenTrace, is_new: bool) -> None:
-    known = trace_of(Rule.R5, "cap 16: get 1", effect=Effect.OUTPUT, steps=(1,))
-    also = trace_of(Rule.R5, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,))
+    known = trace_of(Rule.CLEAR, "cap 16: get 1", effect=Effect.OUTPUT, steps=(1,))
+    also = trace_of(Rule.CLEAR, "cap 16: get 2", effect=Effect.OUTPUT, steps=(2,))
     before, now = (
         replace(class_verdicts(BY_FLAG), broken_traces=traces) for traces in ((known, other), (known, also))
     )
@@ -234,40 +238,44 @@ def test_a_trace_that_the_base_broke_before_shows_nothing_new(other: BrokenTrace
 def test_a_class_that_gives_its_payload_at_last_shows_the_faults_above_it(
     above: Row, was: Verdict, is_new: bool
 ) -> None:
-    gave, gives = row(Rule.R1, was, "default"), row(Rule.R1, Verdict.PASS)
+    gave, gives = row(Rule.STRUCTURE, was, "default"), row(Rule.STRUCTURE, Verdict.PASS)
     shown = replace(class_verdicts(BY_FLAG, gives), model_class="Derived")
     found = replace(
         audited(KEPT), classes=(shown,), members={"Derived": MEMBER}, derived_from={"Derived": ["Qwen3VL"]}
     )
     there = seen([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
     result = judge_gate([found], Gate.FLAG, Base("main", there, {"Derived": MEMBER, "Qwen3VL": MEMBER}))
-    assert bool([each for each in result.failing if each.rule is Rule.R5]) is is_new
+    assert bool([each for each in result.failing if each.rule is Rule.CLEAR]) is is_new
 
 
 def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> None:
-    tested = [replace(row(rule, Verdict.PASS), chances=9) for rule in (Rule.R2, Rule.R4, Rule.R5)]
+    tested = [
+        replace(row(rule, Verdict.PASS), chances=9) for rule in (Rule.BOUNDARY, Rule.CAPACITY, Rule.CLEAR)
+    ]
     base = base_with(*tested)
-    fewer = [replace(each, chances=4) if each.rule is Rule.R5 else each for each in tested]
+    fewer = [replace(each, chances=4) if each.rule is Rule.CLEAR else each for each in tested]
     result = judge_gate([audited(*fewer)], Gate.DEFAULT, base)
     assert ([each.why for each in result.new], result.holds) == (
         ["tested 4 times, in the base 9 times"],
         False,
     )
-    roomy = [replace(each, chances={Rule.R2: 14, Rule.R4: 4}.get(each.rule, 9)) for each in tested]
+    roomy = [
+        replace(each, chances={Rule.BOUNDARY: 14, Rule.CAPACITY: 4}.get(each.rule, 9)) for each in tested
+    ]
     assert judge_gate([audited(*roomy)], Gate.ANY, base).holds
     assert not judge_gate([audited(*tested[:2])], Gate.ANY, base).holds  # R5 is not judged any more
 
 
 def test_zeros_in_place_of_none_are_no_new_fault() -> None:
-    none = row(Rule.R1, Verdict.XFAIL, "flag: --full", shape=Shape.NONE)
-    zeros = row(Rule.R2, Verdict.FAIL, "flag: --full", shape=Shape.ZEROS)
-    base = base_with(none, row(Rule.R2, Verdict.PASS))
+    none = row(Rule.STRUCTURE, Verdict.XFAIL, "flag: --full", shape=FaultKind.NONE)
+    zeros = row(Rule.BOUNDARY, Verdict.FAIL, "flag: --full", shape=FaultKind.ZEROS)
+    base = base_with(none, row(Rule.BOUNDARY, Verdict.PASS))
     kept = replace(none, verdict=Verdict.PASS)
     assert judge_gate([audited(kept, zeros)], Gate.ANY, base).holds
     for worse in (
         audited(none, zeros),
         audited(kept, replace(zeros, reach="default")),
-        audited(kept, replace(zeros, shape=Shape.CLEARED)),
+        audited(kept, replace(zeros, shape=FaultKind.CLEARED)),
         audited(kept, replace(zeros, trace="cap 16: set 9; get 16")),
     ):
         assert not judge_gate([worse], Gate.ANY, base).holds
@@ -298,7 +306,7 @@ def test_a_new_class_has_no_new_fault_where_it_inherits_the_lines() -> None:
 @pytest.mark.parametrize("carriers", [(), (CARRIER,), (replace(CARRIER, reason="known"),)])
 @pytest.mark.parametrize(
     "rows", [(KEPT,), (BY_DEFAULT,), (BY_FLAG,), (NOT_REACHED,), (NEW,), (NOT_READ,), (MENDED,), EVERY,
-             (row(Rule.R6, Verdict.ERROR),)],
+             (row(Rule.ADDRESS, Verdict.ERROR),)],
 )  # fmt: skip
 def test_headline_last_line_annotations_and_exit_code_agree(
     rows: tuple[Row, ...],

@@ -69,7 +69,7 @@ def test_the_reference_answers_inside_and_raises_outside(mask: str | None, start
 def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) -> None:
     judged = judge(observe(range_named(name)))
     fault = PLACEHOLDER_RANGES[name].fault
-    assert judged.rule is Rule.R12
+    assert judged.rule is Rule.RANGES
     assert judged.verdict is (Verdict.FAIL if fault else Verdict.PASS), judged
     assert ("an empty mask: get_num_embeds()" in judged.detail) == ("an empty mask" in fault)
     assert ("mask 1 (1), start 0, end 0: gives (0, 1), (0, 0) is right" in judged.detail) == (

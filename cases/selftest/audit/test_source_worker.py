@@ -112,7 +112,7 @@ def test_a_splitter_that_ends_the_worker_breaks_r9_and_is_given_up(tmp_path: Pat
     with InProcessWorker(str(write(tmp_path, megatron_files())), "split", end_of(3)) as worker:
         (found,) = worker.classes()
         (row,) = judge_class(found, worker).rows
-    assert (row.rule, row.verdict, row.unit) == (Rule.R9, Verdict.FAIL, "calls")
+    assert (row.rule, row.verdict, row.unit) == (Rule.SHARDING, Verdict.FAIL, "calls")
     assert "step 2 'forward 16' raised exit: exited with 3" in row.detail
     assert worker.ends == MOST_ENDS
 
@@ -122,7 +122,7 @@ def test_ranks_that_end_the_worker_are_not_judged(tmp_path: Path) -> None:
     with InProcessWorker(text, "play_split", CRASH) as worker:
         (found,) = worker.classes()
         row = judge_split(found, worker, {})
-    assert (row.rule, row.verdict) == (Rule.R9, Verdict.ERROR)
+    assert (row.rule, row.verdict) == (Rule.SHARDING, Verdict.ERROR)
     assert SENTENCE in row.detail
 
 

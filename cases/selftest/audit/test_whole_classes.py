@@ -55,8 +55,8 @@ def test_a_fault_of_the_forward_has_its_lines(tmp_path: Path) -> None:
     written = WRONG["clears before it asks"]
     first = line_of(str(written), "def forward")
     rows = {row.rule: row for row in broken_rows(judged(tmp_path, written))}
-    assert rows.keys() == {Rule.R2}
-    assert (rows[Rule.R2].where or "").startswith(f"{QWEN}:{first}-")
+    assert rows.keys() == {Rule.BOUNDARY}
+    assert (rows[Rule.BOUNDARY].where or "").startswith(f"{QWEN}:{first}-")
 
 
 def test_a_class_whose_forward_cannot_be_driven_is_not_judged_whole(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) ->
     verdicts = judged_by_token(tmp_path, by_token.RIGHT[name])
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
     assert verdicts.kept >= {"R1", "R2", "R4", "R7"}
-    assert {row.family for row in verdicts.rows if row.rule is Rule.R2} == {"gemma4"}
+    assert {row.family for row in verdicts.rows if row.rule is Rule.BOUNDARY} == {"gemma4"}
 
 
 @pytest.mark.parametrize("name", by_day(by_token.WRONG))

@@ -8,7 +8,7 @@ from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.errors import Reason
 from deepstack_harness.play.case_worker import ClassWays
@@ -28,7 +28,7 @@ def row(
     reach: str | None = None,
     unit: str = "rows",
     effect: Effect | None = None,
-    shape: Shape = Shape.REPLACED,
+    shape: FaultKind = FaultKind.REPLACED,
 ) -> Row:
     return Row(
         engine="vllm", model_class="Qwen3VL", revision="vllm 0.22.1", source="vllm 0.22.1",
@@ -47,6 +47,6 @@ def base_with(*rows: Row) -> Base:
 
 
 def audited(*rows: Row) -> AuditedSource:
-    references = {("Qwen3VL", Rule.R1): "vllm 43602", ("Qwen3VL", Rule.R8): "unreported"}
+    references = {("Qwen3VL", Rule.STRUCTURE): "vllm 43602", ("Qwen3VL", Rule.REJECTION): "unreported"}
     beside = SourceSystems("vllm 0.22.1", (), ())
     return AuditedSource("vllm 0.22.1", "vllm", (class_verdicts(*rows),), beside, Account(), references)

@@ -76,7 +76,7 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
     assert incident.run[0] == Run(
         "cap 16: profile 16; get 4",
         ("eager", "eager/drop_all"),
-        {"pr40932": (Rule.R1,), "pr40145": (Rule.R1,)},
+        {"pr40932": (Rule.STRUCTURE,), "pr40145": (Rule.STRUCTURE,)},
     )
 
 
@@ -256,7 +256,11 @@ def test_releases_that_break_a_rule_of_an_incident_are_among_its_affected(failur
 
 @pytest.mark.parametrize(
     ("torch", "broken"),
-    [("2.11.0", {Rule.R2}), ("2.12.0+cpu", {Rule.R2, Rule.R10}), ("2.16.0.dev1", {Rule.R2, Rule.R10})],
+    [
+        ("2.11.0", {Rule.BOUNDARY}),
+        ("2.12.0+cpu", {Rule.BOUNDARY, Rule.WORK}),
+        ("2.16.0.dev1", {Rule.BOUNDARY, Rule.WORK}),
+    ],
 )
 def test_a_run_is_planned_for_the_torch_that_answers_so(
     monkeypatch: pytest.MonkeyPatch, torch: str, broken: set[Rule]

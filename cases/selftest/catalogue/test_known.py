@@ -28,11 +28,11 @@ from deepstack_harness.cli.main import build_parser
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Effect, Evidence, Shape
+from deepstack_harness.contract.verdicts import Effect, Evidence, FaultKind
 from deepstack_harness.errors import UsageError
 
-KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
-THERE = {Rule.R1: "vllm 43602"}
+KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.STRUCTURE,), "vllm 43602")
+THERE = {Rule.STRUCTURE: "vllm 43602"}
 
 
 @pytest.mark.parametrize(
@@ -61,37 +61,45 @@ def test_a_range_covers_versions_in_packagings_order(releases: str, version: str
 
 def test_of_an_unknown_version_a_fault_of_any_release_is_known_by_its_trace() -> None:
     assert not covers(">=0", None)
-    first, second = {Rule.R1: ("cap 4: get 4",)}, {Rule.R1: ("cap 4: get 1",)}
-    old = KnownFailure("vllm", "<0.1", ("*",), (Rule.R1,), "vllm 1", shapes=(Shape.NONE,), traces=first)
+    first, second = {Rule.STRUCTURE: ("cap 4: get 4",)}, {Rule.STRUCTURE: ("cap 4: get 1",)}
+    old = KnownFailure(
+        "vllm", "<0.1", ("*",), (Rule.STRUCTURE,), "vllm 1", shapes=(FaultKind.NONE,), traces=first
+    )
     new = KnownFailure(
-        "vllm", ">=9", ("*",), (Rule.R1,), "vllm 9", (Regime.LIVE,), (Shape.NONE,), traces=second
+        "vllm", ">=9", ("*",), (Rule.STRUCTURE,), "vllm 9", (Regime.LIVE,), (FaultKind.NONE,), traces=second
     )
     rules = known_rules_of("vllm", None, "AnyModel", [old, new])
-    assert rules.reference_of(Rule.R1, Regime.CAPTURED, Shape.NONE, "cap 4: get 4") == "vllm 1"
-    assert rules.reference_of(Rule.R1, Regime.LIVE, Shape.NONE, "cap 4: get 1") == "vllm 9"
+    assert rules.reference_of(Rule.STRUCTURE, Regime.CAPTURED, FaultKind.NONE, "cap 4: get 4") == "vllm 1"
+    assert rules.reference_of(Rule.STRUCTURE, Regime.LIVE, FaultKind.NONE, "cap 4: get 1") == "vllm 9"
     others = [
-        (Regime.CAPTURED, Shape.NONE, "cap 4: get 1"),
-        (Regime.LIVE, Shape.MOVED, "cap 4: get 1"),
-        (Regime.LIVE, Shape.NONE, "cap 4: set 1; get 1"),
-        (Regime.LIVE, Shape.NONE, ""),
+        (Regime.CAPTURED, FaultKind.NONE, "cap 4: get 1"),
+        (Regime.LIVE, FaultKind.MOVED, "cap 4: get 1"),
+        (Regime.LIVE, FaultKind.NONE, "cap 4: set 1; get 1"),
+        (Regime.LIVE, FaultKind.NONE, ""),
     ]
-    assert not any(rules.covers(Rule.R1, *other) for other in others)
+    assert not any(rules.covers(Rule.STRUCTURE, *other) for other in others)
     assert "no version" in rules.matched_by
     assert known_rules_of("sglang", None, "AnyModel", [old]) == {}
 
 
 def test_a_trace_counts_for_an_unknown_version_alone() -> None:
     versioned = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
-    assert versioned.covers(Rule.R1, Regime.LIVE, Shape.NONE, "cap 4: any")
+    assert versioned.covers(Rule.STRUCTURE, Regime.LIVE, FaultKind.NONE, "cap 4: any")
     assert versioned.matched_by == ""
-    assert not known_rules_of("vllm", None, "AnyModel", [KNOWN]).covers(Rule.R1, Regime.LIVE, Shape.NONE)
+    assert not known_rules_of("vllm", None, "AnyModel", [KNOWN]).covers(
+        Rule.STRUCTURE, Regime.LIVE, FaultKind.NONE
+    )
 
 
 def test_traces_and_effects_of_another_rule_are_refused() -> None:
     with pytest.raises(ValueError, match="traces of R2, which is none of its rules"):
-        KnownFailure("vllm", "<1", ("*",), (Rule.R1,), "vllm 1", traces={Rule.R2: ("cap 4: get 4",)})
+        KnownFailure(
+            "vllm", "<1", ("*",), (Rule.STRUCTURE,), "vllm 1", traces={Rule.BOUNDARY: ("cap 4: get 4",)}
+        )
     with pytest.raises(ValueError, match="effects of R2, which is none of its rules"):
-        KnownFailure("vllm", "<1", ("*",), (Rule.R1,), "vllm 1", effects={Rule.R2: (Effect.OUTPUT,)})
+        KnownFailure(
+            "vllm", "<1", ("*",), (Rule.STRUCTURE,), "vllm 1", effects={Rule.BOUNDARY: (Effect.OUTPUT,)}
+        )
 
 
 @pytest.mark.parametrize(
@@ -106,21 +114,27 @@ def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:
     version = Version("0.22.1")
     assert known_rules_of("vllm", version, "AnyModel", [KNOWN]) == THERE
     assert known_rules_of("sglang", version, "AnyModel", [KNOWN]) == {}
-    this = KnownFailure("vllm", ">=0.20", ("This",), (Rule.R1,), "vllm 43602")
+    this = KnownFailure("vllm", ">=0.20", ("This",), (Rule.STRUCTURE,), "vllm 43602")
     assert known_rules_of("vllm", version, "This", [this]) == THERE
     assert known_rules_of("vllm", version, "That", [this]) == {}
 
 
 def test_another_regime_or_shape_of_a_known_rule_is_new() -> None:
     entry = KnownFailure(
-        "vllm", ">=0.20", ("*",), (Rule.R5,), "unreported", regimes=(Regime.LIVE,), shapes=(Shape.CLEARED,)
+        "vllm",
+        ">=0.20",
+        ("*",),
+        (Rule.CLEAR,),
+        "unreported",
+        regimes=(Regime.LIVE,),
+        shapes=(FaultKind.CLEARED,),
     )
     rules = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [entry])
-    assert rules.covers(Rule.R5, Regime.LIVE, Shape.CLEARED)
-    assert not rules.covers(Rule.R5, Regime.CAPTURED, Shape.CLEARED)
-    assert not rules.covers(Rule.R5, Regime.LIVE, Shape.LIVE)
+    assert rules.covers(Rule.CLEAR, Regime.LIVE, FaultKind.CLEARED)
+    assert not rules.covers(Rule.CLEAR, Regime.CAPTURED, FaultKind.CLEARED)
+    assert not rules.covers(Rule.CLEAR, Regime.LIVE, FaultKind.LIVE)
     any_shape = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
-    assert any_shape.covers(Rule.R1, Regime.CAPTURED, Shape.NONE)
+    assert any_shape.covers(Rule.STRUCTURE, Regime.CAPTURED, FaultKind.NONE)
 
 
 def test_every_entry_that_comes_along_names_its_package() -> None:

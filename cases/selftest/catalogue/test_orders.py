@@ -117,9 +117,9 @@ def test_a_setting_that_needs_more_flags_than_another_is_left_out() -> None:
 
 def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
     argued = {rule: text for rule in Rule if (text := latent_argument("vllm", rule))}
-    assert set(argued) == {Rule.R3, Rule.R4, Rule.R6, Rule.R8}
+    assert set(argued) == {Rule.FRESHNESS, Rule.CAPACITY, Rule.ADDRESS, Rule.REJECTION}
     assert all(re.search(r"\w+\.py:\d+", text) for text in argued.values())
-    assert latent_argument("sglang", Rule.R4) is None
+    assert latent_argument("sglang", Rule.CAPACITY) is None
 
 
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:

@@ -34,7 +34,7 @@ class SkipsSet(Engine):
     """
 
     faulty: ClassVar[bool] = True
-    rule = Rule.R1
+    rule = Rule.STRUCTURE
     arm = "eager"
     levels = 3
     rows: int
@@ -291,16 +291,16 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 
 def fails(observed):
-    return Judgement(Rule.R2, Verdict.FAIL, detail="a row is wrong")
+    return Judgement(Rule.BOUNDARY, Verdict.FAIL, detail="a row is wrong")
 
 def passes(observed):
-    return Judgement(Rule.R2, Verdict.PASS)
+    return Judgement(Rule.BOUNDARY, Verdict.PASS)
 
 def raises(observed):
     raise ZeroDivisionError("by zero")
 
 def judges_another_rule(observed):
-    return Judgement(Rule.R3, Verdict.FAIL)
+    return Judgement(Rule.FRESHNESS, Verdict.FAIL)
 
 def answers_nothing(observed):
     return None
@@ -314,7 +314,7 @@ def judged(place: Path, monkeypatch: pytest.MonkeyPatch, function: str, ours: Ve
     (place / "acme.py").write_text(ORACLE)
     declare(place, "acme-one", {"oracles": {"R2.acme": f"acme:{function}"}})
     monkeypatch.setattr(judge, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
-    return refined(Judgement(Rule.R2, ours, detail="ours"), ObservedCase(CASE, SEEN))
+    return refined(Judgement(Rule.BOUNDARY, ours, detail="ours"), ObservedCase(CASE, SEEN))
 
 
 @pytest.mark.parametrize(
@@ -341,13 +341,13 @@ def test_an_oracle_of_another_package_can_only_make_a_judgement_worse(
     sentence: str,
 ) -> None:
     actual = judged(place, monkeypatch, function, ours)
-    assert (actual.rule, actual.verdict) == (Rule.R2, verdict)
+    assert (actual.rule, actual.verdict) == (Rule.BOUNDARY, verdict)
     assert sentence in actual.detail
 
 
 def test_an_oracle_leaves_other_rules_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged(place, monkeypatch, "fails", Verdict.PASS)
-    ours = Judgement(Rule.R5, Verdict.PASS)
+    ours = Judgement(Rule.CLEAR, Verdict.PASS)
     assert refined(ours, ObservedCase(CASE, SEEN)) is ours
 
 
@@ -358,7 +358,7 @@ def test_an_oracle_is_named_after_a_rule_of_the_buffer(
     declare(place, "acme-one", {"oracles": {name: "acme:fails"}})
     monkeypatch.setattr(judge, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
     with pytest.raises(UsageError, match=rf"oracle '{name}' of acme-one 1\.0 is not called RULE\.NAME"):
-        refined(Judgement(Rule.R2, Verdict.PASS), ObservedCase(CASE, SEEN))
+        refined(Judgement(Rule.BOUNDARY, Verdict.PASS), ObservedCase(CASE, SEEN))
 
 
 def test_this_environment_declares_nothing() -> None:

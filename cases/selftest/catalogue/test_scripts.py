@@ -210,13 +210,18 @@ def ended(folder: Path, text: str, *arguments: object) -> tuple[int, str]:
 
 
 INLINED = [
-    ("pr43617", "cap 16: set 9; set 3; get 9", Rule.R3, "get 9: wrong rows, or None"),
-    ("pr43617", "cap 16: get 9; set 20; get 9", Rule.R6, "get 9 answered from other storage"),
-    ("pr40145", "cap 16: set 9; forward 16", Rule.R2, "get 16 raised ValueError"),
-    ("pr43617", "cap 16: set 4 levels=4", Rule.R8, "set 4 was accepted"),
-    ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.R3, "get 9: wrong rows, or None"),
-    ("three_levels_only", "cap 16 levels 4 hidden 9: set 9; get 9", Rule.R2, "get 9: wrong rows, or None"),
-    ("reference", HEALTHY, Rule.R3, "no fault"),
+    ("pr43617", "cap 16: set 9; set 3; get 9", Rule.FRESHNESS, "get 9: wrong rows, or None"),
+    ("pr43617", "cap 16: get 9; set 20; get 9", Rule.ADDRESS, "get 9 answered from other storage"),
+    ("pr40145", "cap 16: set 9; forward 16", Rule.BOUNDARY, "get 16 raised ValueError"),
+    ("pr43617", "cap 16: set 4 levels=4", Rule.REJECTION, "set 4 was accepted"),
+    ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.FRESHNESS, "get 9: wrong rows, or None"),
+    (
+        "three_levels_only",
+        "cap 16 levels 4 hidden 9: set 9; get 9",
+        Rule.BOUNDARY,
+        "get 9: wrong rows, or None",
+    ),
+    ("reference", HEALTHY, Rule.FRESHNESS, "no fault"),
 ]
 
 
@@ -239,11 +244,14 @@ def test_our_buffers_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.slow  # 8 s
 def test_an_upstream_class_is_read_from_the_users_copy(tmp_path: Path) -> None:
     Vllm(qwen=str(ModelFile(get=GET))).tree(tmp_path)
-    text = program("cap 16: set 9; get 9; clear 9; get 4", Rule.R1, UPSTREAM)
+    text = program("cap 16: set 9; get 9; clear 9; get 4", Rule.STRUCTURE, UPSTREAM)
     assert len(text.splitlines()) < 80
     assert ended(tmp_path, text, tmp_path) == (1, "get 4: wrong rows, or None")
     assert ended(tmp_path, text, tmp_path / str(UPSTREAM.member))[0] == 1
-    assert ended(tmp_path, program("cap 16: set 9; get 9", Rule.R1, UPSTREAM), tmp_path) == (0, "no fault")
+    assert ended(tmp_path, program("cap 16: set 9; get 9", Rule.STRUCTURE, UPSTREAM), tmp_path) == (
+        0,
+        "no fault",
+    )
 
 
 @pytest.mark.slow  # 2 s
@@ -256,19 +264,19 @@ def test_a_users_class_is_imported(tmp_path: Path) -> None:
         "    def get(self, tokens):\n"
         "        return tuple(self.levels[:, :tokens])\n"
     )
-    text = program("cap 16: get 4", Rule.R2, ProgramBuffer("mine:Mine"))
+    text = program("cap 16: get 4", Rule.BOUNDARY, ProgramBuffer("mine:Mine"))
     assert ended(tmp_path, text) == (1, "get 4: wrong rows, or None")
     assert len(text.splitlines()) < 80
 
 
 def test_what_was_seen_is_told_on_one_line() -> None:
-    text = program("cap 16: get 4", Rule.R1, ProgramBuffer("pr40145"))
+    text = program("cap 16: get 4", Rule.STRUCTURE, ProgramBuffer("pr40145"))
     assert "# Seen: as it was seen\n# The trace: cap 16: get 4\n" in text
 
 
 def test_graphs_cannot_be_written_out() -> None:
     with pytest.raises(UsageError, match="a script cannot play 'capture 16'"):
-        program("cap 16: capture 16; set 9; replay 16", Rule.R5, ProgramBuffer("pr43617"))
+        program("cap 16: capture 16; set 9; replay 16", Rule.CLEAR, ProgramBuffer("pr43617"))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +289,7 @@ def test_graphs_cannot_be_written_out() -> None:
 )
 def test_inputs_that_a_program_does_not_make_are_not_written_out(trace: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=f"a script cannot play '{trace}': {sentence}"):
-        program(trace, Rule.R2, ProgramBuffer("replaces_nan"))
+        program(trace, Rule.BOUNDARY, ProgramBuffer("replaces_nan"))
 
 
 MODULE = """

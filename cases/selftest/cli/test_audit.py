@@ -31,7 +31,7 @@ from deepstack_harness.errors import ExitCode, Reason
 
 Capture = pytest.CaptureFixture[str]
 NO_FORM = {"sarif": None, "markdown": None, "annotations": False}
-BROKEN = row(Rule.R3, Verdict.FAIL, "latent")
+BROKEN = row(Rule.FRESHNESS, Verdict.FAIL, "latent")
 FOUND = audited(BROKEN)
 REFUSED = UnjudgedCarrier("Qwen3Omni", MEMBER, 7, "its forward needs a tower")
 KNOWN = replace(REFUSED, name="Known", reason="no encoder writes it")
@@ -134,8 +134,8 @@ def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.Monke
     assert audit.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
 
 
-KNOWN_ROW = row(Rule.R1, Verdict.XFAIL, "default")
-NEW = row(Rule.R3, Verdict.FAIL, "latent")
+KNOWN_ROW = row(Rule.STRUCTURE, Verdict.XFAIL, "default")
+NEW = row(Rule.FRESHNESS, Verdict.FAIL, "latent")
 
 
 def sarif_of(source: AuditedSource, gate: Gate = Gate.FLAG, base: Base | None = None) -> str:
@@ -143,7 +143,7 @@ def sarif_of(source: AuditedSource, gate: Gate = Gate.FLAG, base: Base | None = 
 
 
 def test_findings_have_rule_file_lines_and_link() -> None:
-    text = sarif_of(audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW))
+    text = sarif_of(audited(KNOWN_ROW, row(Rule.BOUNDARY, Verdict.PASS), NEW))
     (run,) = Sarif.model_validate_json(text).runs
     first, second = run.results or []
     assert [rule.id for rule in run.tool.driver.rules or []] == ["R1", "R3"]
@@ -169,7 +169,7 @@ def test_a_base_tells_new_from_unchanged() -> None:
 
 
 def test_what_was_not_judged_is_a_notification() -> None:
-    text = sarif_of(audited(row(Rule.R6, Verdict.ERROR)))
+    text = sarif_of(audited(row(Rule.ADDRESS, Verdict.ERROR)))
     (run,) = Sarif.model_validate_json(text).runs
     (invocation,) = run.invocations or []
     assert not invocation.executionSuccessful
@@ -187,8 +187,10 @@ def test_a_fingerprint_outlives_moved_lines() -> None:
 def test_the_lines_are_those_of_the_method_that_the_rule_is_about(tmp_path: Path) -> None:
     root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(tmp_path)
     qwen = audited_class("Qwen3VLForConditionalGeneration")
-    rows = [row(rule, Verdict.FAIL) for rule in (Rule.R1, Rule.R3, Rule.R5)]
-    placed = located(class_verdicts(*rows, row(Rule.R2, Verdict.PASS)), open_source(str(root)), qwen).rows
+    rows = [row(rule, Verdict.FAIL) for rule in (Rule.STRUCTURE, Rule.FRESHNESS, Rule.CLEAR)]
+    placed = located(
+        class_verdicts(*rows, row(Rule.BOUNDARY, Verdict.PASS)), open_source(str(root)), qwen
+    ).rows
     lines = (root / MEMBER).read_text().splitlines()
     firsts = [int((each.where or "").partition(":")[2].partition("-")[0]) for each in placed[:3]]
     assert [lines[first - 1].split("(")[0].strip() for first in firsts] == [

@@ -29,16 +29,16 @@ from deepstack_harness.cli.audit_findings import (
 )
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 
-KNOWN = row(Rule.R1, Verdict.XFAIL, "default")
-LATENT = row(Rule.R8, Verdict.XFAIL, "latent", shape=Shape.ACCEPTED)
-NEW = row(Rule.R3, Verdict.FAIL, "latent")
-MENDED = row(Rule.R2, Verdict.IMPROVED)
-UNJUDGED = row(Rule.R6, Verdict.ERROR)
-KEPT = row(Rule.R7, Verdict.PASS)
+KNOWN = row(Rule.STRUCTURE, Verdict.XFAIL, "default")
+LATENT = row(Rule.REJECTION, Verdict.XFAIL, "latent", shape=FaultKind.ACCEPTED)
+NEW = row(Rule.FRESHNESS, Verdict.FAIL, "latent")
+MENDED = row(Rule.BOUNDARY, Verdict.IMPROVED)
+UNJUDGED = row(Rule.ADDRESS, Verdict.ERROR)
+KEPT = row(Rule.PLACEMENT, Verdict.PASS)
 CARRIERS = (
     UnjudgedCarrier("Fresh", "vllm/fresh.py", 7, "nothing drives it"),
     UnjudgedCarrier("Old", "vllm/old.py", None, "nothing drives it", "no encoder writes it"),
@@ -78,9 +78,11 @@ def read(line: str) -> tuple[str, dict[str, str], str]:
 
 
 def test_a_level_that_is_dropped_is_named_as_that() -> None:
-    dropped = row(Rule.R0, Verdict.FAIL, "default", effect=Effect.OUTPUT, shape=Shape.NO_EFFECT)
+    dropped = row(Rule.OUTPUT, Verdict.FAIL, "default", effect=Effect.OUTPUT, shape=FaultKind.NO_EFFECT)
     assert problem_of(dropped).startswith("the text model leaves out levels of the image features, answers")
-    assert problem_of(replace(dropped, shape=Shape.OUTPUT)).startswith("compiled, the model computes another")
+    assert problem_of(replace(dropped, shape=FaultKind.OUTPUT)).startswith(
+        "compiled, the model computes another"
+    )
 
 
 def test_an_annotation_has_file_lines_rule_and_class() -> None:
@@ -152,7 +154,7 @@ def test_classes_that_inherit_the_lines_are_one_entry() -> None:
 
 
 def test_changed_files_come_first() -> None:
-    elsewhere = replace(row(Rule.R1, Verdict.FAIL, "default"), where="vllm/a.py:1-2")
+    elsewhere = replace(row(Rule.STRUCTURE, Verdict.FAIL, "default"), where="vllm/a.py:1-2")
     source = source_of(elsewhere, replace(NEW, reach="default"))
     result = judge_gate([source], Gate.FLAG, base_with())
     orders = [
@@ -230,7 +232,7 @@ AT_RISK = InputStanding(
 
 def test_inputs_at_risk_are_findings_too() -> None:
     results = [
-        DriveResult(Driven.BROKEN, "4.2 from eager", "vllm/a.py:9", Promise.I1, "eager/drop_all"),
+        DriveResult(Driven.BROKEN, "4.2 from eager", "vllm/a.py:9", Promise.SPECIALISATION, "eager/drop_all"),
         DriveResult(Driven.UNKNOWN, "its forward needs a tower"),
         DriveResult(Driven.KEPT, "0 from eager"),
     ]

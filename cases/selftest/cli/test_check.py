@@ -16,7 +16,17 @@ from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.workers.profiles import COMPILE, OWN_CLASS
 
-RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8, Rule.R11)
+RULES = (
+    Rule.STRUCTURE,
+    Rule.BOUNDARY,
+    Rule.FRESHNESS,
+    Rule.CAPACITY,
+    Rule.CLEAR,
+    Rule.ADDRESS,
+    Rule.PLACEMENT,
+    Rule.REJECTION,
+    Rule.GRAPHS,
+)
 
 
 MODULE = "cases.selftest.play.misbehaving_buffers"
@@ -59,7 +69,7 @@ def test_the_exit_code_follows_the_regime(
 ) -> None:
     regimes = (Regime.LIVE, Regime.CAPTURED)
     seen = RegimeVerdicts(
-        {regime: class_verdicts(regime, Rule.R5 if regime is broken else None) for regime in regimes}
+        {regime: class_verdicts(regime, Rule.CLEAR if regime is broken else None) for regime in regimes}
     )
     nothing: list[JudgedCase] = []
     monkeypatch.setattr(check, "_judge", lambda *_: (seen, nothing, None))
@@ -86,8 +96,8 @@ def test_an_exception_without_a_text_breaks_no_rule(capsys: pytest.CaptureFixtur
 def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = class_verdicts(Regime.LIVE, Rule.R5)
-    rows = (replace(row, verdict=Verdict.ERROR) if row.rule is Rule.R2 else row for row in broken.rows)
+    broken = class_verdicts(Regime.LIVE, Rule.CLEAR)
+    rows = (replace(row, verdict=Verdict.ERROR) if row.rule is Rule.BOUNDARY else row for row in broken.rows)
     kept = class_verdicts(Regime.CAPTURED, None)
     seen = RegimeVerdicts({Regime.LIVE: replace(broken, rows=tuple(rows)), Regime.CAPTURED: kept})
     monkeypatch.setattr(check, "_judge", lambda *_: (seen, [], None))

@@ -27,8 +27,8 @@ from deepstack_harness.engines.live.schedules import REPLAY_MODES
 from deepstack_harness.engines.live.session import StartOrder
 
 ORDER = StartOrder(MODELS["qwen3_vl"], Path("folder"))
-NEAR = replace(row(Rule.R0, Verdict.PASS), value=0.001, limit=0.5)
-FAR = replace(row(Rule.R0, Verdict.FAIL, "default"), value=0.0005, limit=0.0001)
+NEAR = replace(row(Rule.OUTPUT, Verdict.PASS), value=0.001, limit=0.5)
+FAR = replace(row(Rule.OUTPUT, Verdict.FAIL, "default"), value=0.0005, limit=0.0001)
 FIRST_MODE = next(iter(REPLAY_MODES.values()))
 
 
@@ -49,8 +49,8 @@ def table(
 def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unmeasured = replace(row(Rule.R0, Verdict.SKIP), value=None)
-    results = [result(NEAR, FAR, unmeasured, replay=FIRST_MODE), result(row(Rule.R2, Verdict.PASS))]
+    unmeasured = replace(row(Rule.OUTPUT, Verdict.SKIP), value=None)
+    results = [result(NEAR, FAR, unmeasured, replay=FIRST_MODE), result(row(Rule.BOUNDARY, Verdict.PASS))]
     good, output = table(results, capsys, "live")
     lines = [line for line in output.splitlines() if "three images" in line]
     assert [line.split()[-1] for line in lines] == ["R0", "none"]
@@ -61,20 +61,25 @@ def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
     assert not good
 
 
-CAPTURED = replace(row(Rule.R2, Verdict.FAIL), regime=Regime.CAPTURED)
+CAPTURED = replace(row(Rule.BOUNDARY, Verdict.FAIL), regime=Regime.CAPTURED)
 BOTH = "live: keeps R2; emulated replays: breaks R2"
-UNJUDGED = row(Rule.R3, Verdict.ERROR)
+UNJUDGED = row(Rule.FRESHNESS, Verdict.ERROR)
 
 
 @pytest.mark.parametrize(
     ("rows", "regime", "good", "sentence"),
     [
-        ([row(Rule.R2, Verdict.PASS)], "live", True, "live: keeps R2"),
-        ([row(Rule.R2, Verdict.PASS), CAPTURED], "live", True, BOTH),
-        ([row(Rule.R2, Verdict.PASS), CAPTURED], "captured", False, BOTH),
-        ([row(Rule.R2, Verdict.PASS), CAPTURED], "both", False, BOTH),
-        ([row(Rule.R2, Verdict.PASS), UNJUDGED], "live", False, "live: keeps R2, not judged R3"),
-        ([row(Rule.R2, Verdict.PASS), row(Rule.R2, Verdict.XFAIL)], "live", False, "live: breaks R2"),
+        ([row(Rule.BOUNDARY, Verdict.PASS)], "live", True, "live: keeps R2"),
+        ([row(Rule.BOUNDARY, Verdict.PASS), CAPTURED], "live", True, BOTH),
+        ([row(Rule.BOUNDARY, Verdict.PASS), CAPTURED], "captured", False, BOTH),
+        ([row(Rule.BOUNDARY, Verdict.PASS), CAPTURED], "both", False, BOTH),
+        ([row(Rule.BOUNDARY, Verdict.PASS), UNJUDGED], "live", False, "live: keeps R2, not judged R3"),
+        (
+            [row(Rule.BOUNDARY, Verdict.PASS), row(Rule.BOUNDARY, Verdict.XFAIL)],
+            "live",
+            False,
+            "live: breaks R2",
+        ),
     ],
 )
 def test_the_verdict_of_a_class_is_that_of_the_regime_that_was_asked_for(
@@ -151,12 +156,12 @@ def test_payload_rows_that_kernels_touched_are_told(
     assert f"effect {RIGHT.effect:.1e}" in line
 
 
-LIVE = row(Rule.R1, Verdict.PASS)
-ARGUMENT = replace(row(Rule.R6, Verdict.SKIP), detail="the payload is an argument")
+LIVE = row(Rule.STRUCTURE, Verdict.PASS)
+ARGUMENT = replace(row(Rule.ADDRESS, Verdict.SKIP), detail="the payload is an argument")
 
 
 def regime(verdict: Verdict, regime: Regime) -> Row:
-    return replace(row(Rule.R2, verdict), regime=regime)
+    return replace(row(Rule.BOUNDARY, verdict), regime=regime)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: 
 
 
 FINDING = Finding(
-    FindingKind.RULE, Rule.R5, "cap 16: get 4", "rows", "row 0 was read", "reference", "eager", "qwen3_vl", 3,
+    FindingKind.RULE, Rule.CLEAR, "cap 16: get 4", "rows", "row 0 was read", "reference", "eager",
+    "qwen3_vl", 3,
     0.5, 0,
 )  # fmt: skip
 

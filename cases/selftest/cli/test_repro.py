@@ -50,7 +50,7 @@ def test_a_fault_is_shown_by_a_faulty_revision_under_its_caller(
 ) -> None:
     trace, arm = Trace.parse("cap 8: profile 8; forward 1"), ArmSpec.parse("h200/drop_all/no_size_asserts")
     case = Case("granite4_vision", registered(revision), trace, arm, caller="static_inputs")
-    judgements = (Judgement(Rule.R10, verdict),)
+    judgements = (Judgement(Rule.WORK, verdict),)
     judged_case = JudgedCase(PlannedCase(case, None), Observation("float32", "cpu", 4, 8, "", ()), judgements)
     assert _is_as_expected(find("40917"), judged_case) is (faulty == (verdict is Verdict.FAIL))
 
@@ -138,7 +138,7 @@ def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
 TRACE = Trace.parse("cap 16: capture 16; set 16; replay 16; replay 16")
 PLANNED = PlannedCase(
     Case("qwen3_vl", registered("pr43617"), TRACE, ArmSpec.parse("eager/full")),
-    frozenset({Rule.R0, Rule.R5}),
+    frozenset({Rule.OUTPUT, Rule.CLEAR}),
 )
 STALE = Answer("tensors", ((RowRange(1, 0, 0, 16),),), (8,), ("float32",), ("cpu",), (64,))
 
@@ -159,7 +159,7 @@ def cells(case: JudgedCase, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_a_step_of_text_alone_that_is_wrong_is_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = stale_case(replace(QUIET, eager=4.2, no_deepstack=4.2, zero_deepstack=4.2))
-    assert wrong.broken == {Rule.R0, Rule.R5}
+    assert wrong.broken == {Rule.OUTPUT, Rule.CLEAR}
     revision, arm, to_eager, to_no_deepstack, *_ = cells(wrong, capsys)
     assert (revision, arm) == ("pr43617", "eager/full")
     assert (to_eager, to_no_deepstack) == ("4.2", "3")
@@ -167,7 +167,7 @@ def test_a_step_of_text_alone_that_is_wrong_is_the_distance(capsys: pytest.Captu
 
 def test_the_table_and_the_judgement_agree(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = stale_case(replace(QUIET, eager=0.25))
-    (judgement,) = (judgement for judgement in wrong.judgements if judgement.rule is Rule.R0)
+    (judgement,) = (judgement for judgement in wrong.judgements if judgement.rule is Rule.OUTPUT)
     assert cells(wrong, capsys)[2] == f"{judgement.value:.2g}" == "0.25"
 
 
@@ -178,7 +178,7 @@ def whole_buffer_case(revision: str, *broken: Rule) -> JudgedCase:
     )  # fmt: skip
     judgements = tuple(
         Judgement(rule, Verdict.FAIL if rule in broken else Verdict.PASS)
-        for rule in (Rule.R0, Rule.R2, Rule.R10)
+        for rule in (Rule.OUTPUT, Rule.BOUNDARY, Rule.WORK)
     )
     return JudgedCase(PlannedCase(case, None), Observation("float32", "cpu", 4, 8, "", ()), judgements)
 
@@ -187,14 +187,14 @@ def whole_buffer_case(revision: str, *broken: Rule) -> JudgedCase:
     ("broken", "sentence"),
     [
         (
-            [Rule.R2, Rule.R10],
+            [Rule.BOUNDARY, Rule.WORK],
             "rules R2 and R10 broken by granite_full@static_inputs, kept by granite_sliced@",
         ),
         (
-            [Rule.R2],
+            [Rule.BOUNDARY],
             "rule R2 broken by granite_full@static_inputs, kept by granite_sliced@static_inputs; R10 not",
         ),
-        ([Rule.R0, Rule.R10], "rule R10 broken by granite_full@static_inputs, kept by granite_sliced@"),
+        ([Rule.OUTPUT, Rule.WORK], "rule R10 broken by granite_full@static_inputs, kept by granite_sliced@"),
         ([], "kept by granite_sliced@static_inputs; no rule broken by granite_full@static_inputs here"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_class_is_found_without_its_name(tmp_path: Path) -> None:
     faults = find_faults(str(write_carrier(tmp_path, NONE_UNTIL_THE_FIRST["dict"])), lambda _: None)
     assert [row.model_class for row in faults.faulty] == ["SoundModel"]
     (row,) = faults.judged
-    assert (row.rule, row.reach) == (Rule.R0, "default")
+    assert (row.rule, row.reach) == (Rule.OUTPUT, "default")
     assert "sound.py:" in row.detail
     assert "SoundDecoder" in row.detail
 
@@ -293,7 +293,7 @@ class First:
 """
 
 
-HAS = SourceVerdict("vllm 1, Sound", frozenset({Rule.R0}), "eager", classes=("Sound",))
+HAS = SourceVerdict("vllm 1, Sound", frozenset({Rule.OUTPUT}), "eager", classes=("Sound",))
 FREE = SourceVerdict("vllm 1, Vision", classes=("Vision",))
 
 

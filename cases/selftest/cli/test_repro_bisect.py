@@ -74,7 +74,7 @@ def test_inductor_is_played_where_nothing_else_shows_the_fault(
         Run(PROFILED, tuple(names), {"pr40932": tuple(map(Rule, rules))}) for names, rules in runs
     )
     incident = Incident(
-        id="1", name="made", title="", references=("sequence made",), rules=(Rule.R0, Rule.R1),
+        id="1", name="made", title="", references=("sequence made",), rules=(Rule.OUTPUT, Rule.STRUCTURE),
         faulty=("pr40932",), fixed=("reference",), symptom="", cause="", families=("qwen3_vl",), run=written,
     )  # fmt: skip
     assert arms(cheapest(incident)) == played
@@ -189,7 +189,9 @@ def judging(first: str, *, absent: str = "") -> Callable[[str], SourceVerdict]:
         if version == absent:
             raise UsageError(f"vllm {version} has no class with a deepstack buffer")
         has = Version(version) >= Version(first)
-        return SourceVerdict(f"vllm {version}", frozenset({Rule.R1} if has else ()), "eager" if has else "")
+        return SourceVerdict(
+            f"vllm {version}", frozenset({Rule.STRUCTURE} if has else ()), "eager" if has else ""
+        )
 
     return judge
 

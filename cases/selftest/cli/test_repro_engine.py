@@ -34,7 +34,7 @@ from deepstack_harness.sources.source import Source
 
 Capture = pytest.CaptureFixture[str]
 INCIDENT = find("33726")
-RUN = EngineRun("sglang", ("cap 4: set 2; get 2",), (Rule.R2,))
+RUN = EngineRun("sglang", ("cap 4: set 2; get 2",), (Rule.BOUNDARY,))
 SOURCE = cast(Source, SimpleNamespace(label="sglang 0.5.4", package="sglang"))
 _NOT_CUT = Reason("it was not cut")
 ENGINE_CUT = ArgumentCut(
@@ -47,7 +47,7 @@ FOUND = AuditedClass(DeepstackCut("Qwen3LLMModel", "qwen3_vl.py", ENGINE_CUT, _N
 def judged(verdict: Verdict) -> JudgedCase:
     case = Case("qwen3_vl", registered("reference"), Trace.parse(RUN.traces[0]), EAGER)
     seen = Observation("float32", "cpu", 3, 8, "2.13.0", ())
-    return JudgedCase(PlannedCase(case, None), seen, (Judgement(Rule.R2, verdict, detail="2 rows"),))
+    return JudgedCase(PlannedCase(case, None), seen, (Judgement(Rule.BOUNDARY, verdict, detail="2 rows"),))
 
 
 @pytest.mark.parametrize(

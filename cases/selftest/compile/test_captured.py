@@ -357,12 +357,12 @@ DETACHED = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
 def test_rows_of_a_detached_graph_are_told_by_the_address_rule_alone(qwen: Model, then: str) -> None:
     judged = judge(qwen, f"{DETACHED}; {then}", "moves_unannounced", FULL)
     broken = {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL}
-    assert broken - {Rule.R0} == {Rule.R6}
+    assert broken - {Rule.OUTPUT} == {Rule.ADDRESS}
 
 
 def test_rows_are_compared_again_once_a_call_of_the_buffers_own_has_cleared_it(qwen: Model) -> None:
     judged = judge(qwen, f"{DETACHED}; clear 20; set 9; set 3; get 9", "original", FULL)
-    assert judged[Rule.R3].verdict is Verdict.FAIL
+    assert judged[Rule.FRESHNESS].verdict is Verdict.FAIL
 
 
 def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
@@ -386,7 +386,7 @@ def test_rows_are_judged_the_same_where_no_decoder_runs(qwen: Model, buffer: str
     for trace in (*CAPTURE_TRACES, DETACHED):
         alone = judge(qwen, trace, buffer, FULL, Compare.NOTHING)
         beside = judge(qwen, trace, buffer, FULL, Compare.EAGER)
-        for of_decoder in (Rule.R0, Rule.R10):
+        for of_decoder in (Rule.OUTPUT, Rule.WORK):
             del alone[of_decoder], beside[of_decoder]
         assert alone == beside
 

@@ -119,7 +119,7 @@ def sizes(*counts: int, first: str = "profile 16") -> str:
 def test_unbacked_sizes_are_one_graph_down_to_1(guards: str) -> None:
     found = played(WRITTEN_OUT, f"eager/{guards}/mark_unbacked", sizes(5, 9, 2, 1))
     assert (found.graphs, found.broken) == (1, set())
-    assert found.judgements[Rule.R0].verdict is Verdict.PASS
+    assert found.judgements[Rule.OUTPUT].verdict is Verdict.PASS
 
 
 @ON_EAGER
@@ -136,8 +136,8 @@ def test_unbacked_sizes_that_differ_raise_where_others_broadcast() -> None:
     trace = sizes(9, first="profile 1")
     silent = played(WRITTEN_OUT, "eager/drop_all", trace, caller="asks_by_batch_size")
     assert not silent.observation.steps[-1].raised
-    assert Rule.R0 in silent.broken
-    raised = played(WRITTEN_OUT, UNBACKED, trace, caller="asks_by_batch_size").judgements[Rule.R0]
+    assert Rule.OUTPUT in silent.broken
+    raised = played(WRITTEN_OUT, UNBACKED, trace, caller="asks_by_batch_size").judgements[Rule.OUTPUT]
     assert raised.verdict is Verdict.FAIL
     assert "raised RuntimeError: Runtime assertion failed for expression Eq" in raised.detail
 
@@ -145,9 +145,11 @@ def test_unbacked_sizes_that_differ_raise_where_others_broadcast() -> None:
 @ON_EAGER
 def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
     found = played("granite4_vision", UNBACKED, sizes(9))
-    assert found.broken == {Rule.R0}
-    assert "step 1 'profile 16' raised UserError: " in found.judgements[Rule.R0].detail
-    assert found.judgements[Rule.R11].detail == "nothing was compiled: step 1 'profile 16' raised UserError"
+    assert found.broken == {Rule.OUTPUT}
+    assert "step 1 'profile 16' raised UserError: " in found.judgements[Rule.OUTPUT].detail
+    assert (
+        found.judgements[Rule.GRAPHS].detail == "nothing was compiled: step 1 'profile 16' raised UserError"
+    )
     assert "unbacked sizes cannot be compared with each other" in found.diagnosis
 
 
@@ -155,8 +157,8 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
 def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
     assert found.observation.steps[2].raised is None
-    assert (found.graphs, found.broken) == (1, {Rule.R0})
-    assert "step 5 'forward 9' raised RuntimeError" in found.judgements[Rule.R0].detail
+    assert (found.graphs, found.broken) == (1, {Rule.OUTPUT})
+    assert "step 5 'forward 9' raised RuntimeError" in found.judgements[Rule.OUTPUT].detail
     assert "the graph is for one size alone, and no guard was left to notice 9 tokens" in found.diagnosis
 
 
@@ -166,10 +168,10 @@ def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
     counts = range(3, 12)  # one more than Dynamo's recompile limit
     found = played("qwen3_vl", "eager/stock/static", sizes(*counts, first="profile 3"))
     assert (found.graphs, found.case.graph_budget) == (8, 9)
-    assert found.broken == {Rule.R11}
+    assert found.broken == {Rule.GRAPHS}
     assert found.observation.graphs is not None
     assert found.observation.graphs.limit_hit
-    assert "the recompile limit was reached" in found.judgements[Rule.R11].detail
+    assert "the recompile limit was reached" in found.judgements[Rule.GRAPHS].detail
     assert "torch compiles no more than 8 graphs" in found.diagnosis
 
 
@@ -177,7 +179,7 @@ def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
 @pytest.mark.parametrize(
     ("arm", "caller", "broken"),
     [
-        ("eager/stock/static/breaks", "boolean_index", {Rule.R11}),
+        ("eager/stock/static/breaks", "boolean_index", {Rule.GRAPHS}),
         ("eager/stock/static/breaks", "masked_scatter", set()),
         # With fullgraph torch records the size that it does not know.
         pytest.param("eager/stock/static", "boolean_index", set(), marks=pytest.mark.slow),

@@ -47,7 +47,7 @@ def test_kernels_are_held_against_the_rows_the_symbol_and_the_bytes_of_the_step(
     kernels: tuple[Kernel, ...], verdict: Verdict, value: float, limit: float, unit: str
 ) -> None:
     said = said_of(*kernels)
-    assert (said.rule, said.verdict, said.value, said.unit) == (Rule.R10, verdict, value, unit)
+    assert (said.rule, said.verdict, said.value, said.unit) == (Rule.WORK, verdict, value, unit)
     assert said.limit == pytest.approx(limit)
 
 
@@ -79,7 +79,7 @@ def test_what_was_not_measured_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(systems, "measure", cached)
     found = list(Kernels().ours(INCIDENT))
-    assert [judged.unjudged for judged in found] == [{Rule.R10}] * len(VARIANTS)
+    assert [judged.unjudged for judged in found] == [{Rule.WORK}] * len(VARIANTS)
     assert not any(judged.as_expected for judged in found)
 
 

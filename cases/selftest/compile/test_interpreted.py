@@ -53,7 +53,7 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
     assert (written.tensor, written.shape, written.written) == ("buffer 0", (17, 8), ((0, 17),))
     assert (facts.launches, facts.share, facts.unwritten_rows) == (1, 1.0, 0)
     assert {one.rule: one.verdict for one in judge_step(facts, TOKENS)} == {
-        Rule.R10: Verdict.PASS, Rule.R14: Verdict.PASS,
+        Rule.WORK: Verdict.PASS, Rule.MEMORY: Verdict.PASS,
     }  # fmt: skip
 
 
@@ -119,15 +119,15 @@ def broken(found: dict[str, Any]) -> set[Rule]:
 @pytest.mark.parametrize(
     ("name", "rule", "words"),
     [
-        ("short", Rule.R14, ["payload[0] (in_ptr1), which has 512: row 16 of 16, outside of any memory"]),
+        ("short", Rule.MEMORY, ["payload[0] (in_ptr1), which has 512: row 16 of 16, outside of any memory"]),
         (
             "short view",
-            Rule.R14,
+            Rule.MEMORY,
             ["payload[0] (in_ptr1)", "row 16 of 16, in the storage of which it is a view"],
         ),
-        ("capacity", Rule.R10, ["rows 0..63 of payload[0] (in_"]),
-        ("index", Rule.R14, ["of payload[0] (in_ptr", "row 70 of 64, outside of any memory"]),
-        ("left out", Rule.R14, ["17 rows depend on", "read buffer 0 (in_"]),
+        ("capacity", Rule.WORK, ["rows 0..63 of payload[0] (in_"]),
+        ("index", Rule.MEMORY, ["of payload[0] (in_ptr", "row 70 of 64, outside of any memory"]),
+        ("left out", Rule.MEMORY, ["17 rows depend on", "read buffer 0 (in_"]),
     ],
 )
 def test_a_planted_fault_breaks_its_rule_and_its_absence_none(
@@ -148,7 +148,7 @@ def test_a_planted_fault_breaks_its_rule_and_its_absence_none(
 def test_the_configurations_of_generated_kernels_agree(faults: dict[str, dict[str, Any]]) -> None:
     facts = msgspec.convert(faults["left out, right"]["facts"], AccessFacts)
     assert facts.compared >= 1
-    assert judged(faults["left out, right"])[Rule.R0].verdict is Verdict.PASS
+    assert judged(faults["left out, right"])[Rule.OUTPUT].verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(

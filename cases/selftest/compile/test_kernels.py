@@ -314,9 +314,9 @@ def test_equal_kernels_make_no_table(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_rule_is_said_with_its_figure_where_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
     show_judgement(
-        Output(None, quiet=False), QWEN, Judgement(Rule.R10, Verdict.FAIL, 8192, 77, "rows", "a slice")
+        Output(None, quiet=False), QWEN, Judgement(Rule.WORK, Verdict.FAIL, 8192, 77, "rows", "a slice")
     )
-    show_judgement(Output(None, quiet=False), QWEN, Judgement(Rule.R10, Verdict.SKIP, detail="no kernel"))
+    show_judgement(Output(None, quiet=False), QWEN, Judgement(Rule.WORK, Verdict.SKIP, detail="no kernel"))
     broken, skipped = capsys.readouterr().out.splitlines()
     assert broken.startswith("R10 of pr43617: ")
     assert broken.endswith(", 8,192 rows against 77; a slice")

@@ -90,10 +90,10 @@ def test_a_subject_names_a_caller_that_is_no_engine() -> None:
 
 def test_a_planned_case_goes_to_a_worker_as_json() -> None:
     buffer = source_buffer("vllm", None, "vllm at /src (v1)", "Any")
-    planned = PlannedCase(replace(CASE, buffer=buffer), frozenset({Rule.R5, Rule.R0}), "note", "43602")
+    planned = PlannedCase(replace(CASE, buffer=buffer), frozenset({Rule.CLEAR, Rule.OUTPUT}), "note", "43602")
     assert msgspec.json.decode(msgspec.json.encode(planned), type=PlannedCase) == planned
-    assert planned.wanted == (Rule.R0, Rule.R5)
-    assert [planned.expects(rule) for rule in (Rule.R0, Rule.R1)] == [True, False]
+    assert planned.wanted == (Rule.OUTPUT, Rule.CLEAR)
+    assert [planned.expects(rule) for rule in (Rule.OUTPUT, Rule.STRUCTURE)] == [True, False]
     assert (planned.id, planned.group) == (planned.case.id, "qwen3_vl eager cpu")
     unknown = replace(planned, must_break=None)
-    assert (unknown.wanted, unknown.expects(Rule.R0)) == (None, None)
+    assert (unknown.wanted, unknown.expects(Rule.OUTPUT)) == (None, None)

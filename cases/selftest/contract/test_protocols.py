@@ -31,11 +31,23 @@ def test_the_text_is_complete(said: str) -> None:
     assert said in contract_text()
 
 
-@pytest.mark.parametrize("rule", [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule.STRUCTURE,
+        Rule.BOUNDARY,
+        Rule.FRESHNESS,
+        Rule.CAPACITY,
+        Rule.CLEAR,
+        Rule.ADDRESS,
+        Rule.PLACEMENT,
+        Rule.REJECTION,
+    ],
+)
 def test_a_rule_is_quoted_with_its_promise(rule: Rule) -> None:
     assert quoted(rule).startswith(f"{rule} {rule.word}: {rule.promise}")
 
 
 def test_a_rule_names_the_calls_that_it_is_about() -> None:
-    assert quoted(Rule.R5).endswith("(see Buffer.clear)")
+    assert quoted(Rule.CLEAR).endswith("(see Buffer.clear)")
     assert "micro-batches" in text_of_call("clear")

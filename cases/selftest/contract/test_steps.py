@@ -16,14 +16,14 @@ ANSWER, LEFT = Difference("answer[0]", "tensor", 0.5, 0.1), Difference("self.cal
 @pytest.mark.parametrize(
     ("promise", "call", "difference", "effect"),
     [
-        (Promise.I1, RIGHT, ANSWER, Effect.OUTPUT),
-        (Promise.I1, RAISES, None, Effect.CRASH),
-        (Promise.I1, BOTH_RAISE, None, None),
-        (Promise.I2, RIGHT, ANSWER, Effect.OUTPUT),
-        (Promise.I3, RIGHT, None, Effect.OUTPUT),
-        (Promise.I4, RIGHT, LEFT, None),
-        (Promise.I5, RIGHT, None, Effect.OUTPUT),
-        (Promise.I5, PART_RAISES, None, Effect.CRASH),
+        (Promise.SPECIALISATION, RIGHT, ANSWER, Effect.OUTPUT),
+        (Promise.SPECIALISATION, RAISES, None, Effect.CRASH),
+        (Promise.SPECIALISATION, BOTH_RAISE, None, None),
+        (Promise.LAYOUT, RIGHT, ANSWER, Effect.OUTPUT),
+        (Promise.NEUTRAL_ROWS, RIGHT, None, Effect.OUTPUT),
+        (Promise.EFFECTS, RIGHT, LEFT, None),
+        (Promise.OWNERSHIP, RIGHT, None, Effect.OUTPUT),
+        (Promise.OWNERSHIP, PART_RAISES, None, Effect.CRASH),
     ],
 )
 def test_the_effect_follows_from_the_first_call(
@@ -34,4 +34,4 @@ def test_the_effect_follows_from_the_first_call(
 
 
 def test_a_kept_promise_has_no_effect() -> None:
-    assert StepFinding(Promise.I1, "eager/drop_all", Verdict.PASS, 1).effect is None
+    assert StepFinding(Promise.SPECIALISATION, "eager/drop_all", Verdict.PASS, 1).effect is None

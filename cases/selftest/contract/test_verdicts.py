@@ -18,10 +18,10 @@ from deepstack_harness.contract.verdicts import (
     UNEXPECTED,
     WORST_FIRST,
     Effect,
+    FaultKind,
     Judgement,
     Row,
     RuleVerdicts,
-    Shape,
     Verdict,
     against_expectation,
     beside_expectation,
@@ -104,7 +104,7 @@ CASE = Case(
     ArmSpec.parse("eager/drop_all/full"),
     caller="static_inputs",
 )
-SAID = Judgement(Rule.R5, Verdict.FAIL, 3, 0, "rows", "row 1", Effect.OUTPUT, shape=Shape.CLEARED)
+SAID = Judgement(Rule.CLEAR, Verdict.FAIL, 3, 0, "rows", "row 1", Effect.OUTPUT, shape=FaultKind.CLEARED)
 
 
 def test_the_columns_are_public_and_stay() -> None:
@@ -126,23 +126,23 @@ def test_a_row_says_what_was_judged_and_how() -> None:
         "eager/drop_all/full", "drop_all", "eager", "full", "captured",
     )  # fmt: skip
     assert (row.rule, row.verdict, row.value, row.limit, row.unit, row.effect, row.detail, row.shape) == (
-        Rule.R5, Verdict.FAIL, 3, 0, "rows", Effect.OUTPUT, "row 1", "cleared payload",
+        Rule.CLEAR, Verdict.FAIL, 3, 0, "rows", Effect.OUTPUT, "row 1", "cleared payload",
     )  # fmt: skip
 
 
 def test_the_promise_of_a_row_follows_from_its_rule() -> None:
     promises = {
-        Promise.I1: {Rule.R0, Rule.R1},
-        Promise.I2: {Rule.R6, Rule.R7, Rule.R11},
-        Promise.I3: {Rule.R2, Rule.R3, Rule.R5},
-        Promise.I5: {Rule.R9},
-        None: {Rule.R4, Rule.R8, Rule.R10, Rule.R12, Rule.R13, Rule.R14},
+        Promise.SPECIALISATION: {Rule.OUTPUT, Rule.STRUCTURE},
+        Promise.LAYOUT: {Rule.ADDRESS, Rule.PLACEMENT, Rule.GRAPHS},
+        Promise.NEUTRAL_ROWS: {Rule.BOUNDARY, Rule.FRESHNESS, Rule.CLEAR},
+        Promise.OWNERSHIP: {Rule.SHARDING},
+        None: {Rule.CAPACITY, Rule.REJECTION, Rule.WORK, Rule.RANGES, Rule.ORDERING, Rule.MEMORY},
     }
     assert {rule: each for each, rules in promises.items() for rule in rules} == {
         rule: Row(revision="", rule=rule, verdict=Verdict.PASS).promise for rule in Rule
     }
     row = row_of_case(CASE, SAID, "")
-    assert replace(row, rule=Rule.R8).promise is None
+    assert replace(row, rule=Rule.REJECTION).promise is None
     written = msgspec.json.decode(row.to_json())
     assert written.pop("promise") == "I3"
     assert msgspec.convert(written, Row) == row  # as an earlier version wrote it

@@ -60,21 +60,21 @@ RIGHT = {
     .replace(_ROWS, "[each[: self._within(inputs_embeds.size(0))] for each in self.rows_of_layers]"),
 }
 WRONG = {
-    "swaps layers": (STACKED.replace(_LOOK_UP, f"{_LOOK_UP}.flip(1)"), Rule.R2),
+    "swaps layers": (STACKED.replace(_LOOK_UP, f"{_LOOK_UP}.flip(1)"), Rule.BOUNDARY),
     "hands on a row too few": (
         STACKED.replace("inputs_embeds.size(0))]", "inputs_embeds.size(0)) - 1]"),
-        Rule.R2,
+        Rule.BOUNDARY,
     ),
     "leaves the last row out": (
         STACKED.replace(f"len(rows))].copy_({_LOOK_UP})", f"len(rows)) - 1].copy_({_LOOK_UP}[:-1])"),
-        Rule.R2,
+        Rule.BOUNDARY,
     ),
     "keeps the first payload": (
         STACKED.replace(
             "        self.rows_of_layers[:",
             "        if not self.rows_of_layers.any():\n            self.rows_of_layers[:",
         ),
-        Rule.R3,
+        Rule.FRESHNESS,
     ),
 }
 """Classes, each with the rule that it breaks in live use, by default."""

@@ -366,16 +366,16 @@ WRONG: Mapping[str, WholeClass] = MappingProxyType(
         "never clears": WholeClass(
             forward(f"payload = {_GET}({_N})\nRUN\nreturn hidden"),
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", "pass"),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "clears before it asks": WholeClass(
-            forward(f"{_CLEAR}({_N})\npayload = {_GET}({_N})\nRUN\nreturn hidden"), breaks=Rule.R2
+            forward(f"{_CLEAR}({_N})\npayload = {_GET}({_N})\nRUN\nreturn hidden"), breaks=Rule.BOUNDARY
         ),
         "clears before it calls, and hands on views": WholeClass(
-            forward(f"payload = {_GET}({_N})\n{_CLEAR}({_N})\nRUN\nreturn hidden"), breaks=Rule.R2
+            forward(f"payload = {_GET}({_N})\n{_CLEAR}({_N})\nRUN\nreturn hidden"), breaks=Rule.BOUNDARY
         ),
         "asks for a row too few": WholeClass(
-            FORWARD.replace(f"{_GET}({_N})", f"{_GET}({_N} - 1)"), breaks=Rule.R2
+            FORWARD.replace(f"{_GET}({_N})", f"{_GET}({_N} - 1)"), breaks=Rule.BOUNDARY
         ),
         "asks for a row too few, and calls by position": WholeClass(
             forward(f"""\
@@ -384,20 +384,20 @@ WRONG: Mapping[str, WholeClass] = MappingProxyType(
             {_CLEAR}({_N})
             return hidden
             """),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "asks for a row too many": WholeClass(
-            FORWARD.replace(f"{_GET}({_N})", f"{_GET}({_N} + 1)"), breaks=Rule.R2
+            FORWARD.replace(f"{_GET}({_N})", f"{_GET}({_N} + 1)"), breaks=Rule.BOUNDARY
         ),
         "asks for the rows that were set": WholeClass(
             FORWARD.replace(f"{_GET}({_N})", f"{_GET}(self.used or {_N})"),
             embed=embed(_SET, f"{_SET}    self.used = text.size(0)\n"),
             init=("self.used = 0",),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "swaps levels": WholeClass(
             embed=embed(_SET, "self._set_deepstack_input_embeds(payload[[1, 0, *range(2, self.levels)]])\n"),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "swaps levels, and calls with a dict": WholeClass(
             forward(f"""\
@@ -407,7 +407,7 @@ WRONG: Mapping[str, WholeClass] = MappingProxyType(
             return hidden
             """),
             embed=embed(_SET, "self._set_deepstack_input_embeds(payload.flip(0))\n"),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "adds the rows of the step before": WholeClass(
             embed=embed(
@@ -420,7 +420,7 @@ if self.before is not None:
 """,
             ),
             init=("self.before = None",),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "clears where a payload was set": WholeClass(
             FORWARD.replace(
@@ -430,28 +430,28 @@ if self.before is not None:
                 "self._clear_deepstack_input_embeds(text.size(0))", "pass"
             ),
             init=("self.filled = False",),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
             regime=Regime.CAPTURED,
         ),
         "clears in the next embedding": WholeClass(
-            forward(f"payload = {_GET}({_N})\nRUN\nreturn hidden"), breaks=Rule.R5
+            forward(f"payload = {_GET}({_N})\nRUN\nreturn hidden"), breaks=Rule.CLEAR
         ),
         "clears visual steps alone": WholeClass(
             FORWARD.replace(f"    {_CLEAR}({_N})", f"    if input_ids is not None:\n        {_CLEAR}({_N})"),
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", "pass"),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "clears all rows but the first": WholeClass(
             FORWARD.replace(
                 f"{_CLEAR}({_N})", f"[rows[1:{_N}].zero_() for rows in self.deepstack_input_embeds]"
             ),
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", "pass"),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "clears the first level alone": WholeClass(
             FORWARD.replace(f"{_CLEAR}({_N})", "self.deepstack_input_embeds[0].zero_()"),
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", "pass"),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "writes visual rows to the front": WholeClass(
             embed=embed(
@@ -460,7 +460,7 @@ if self.before is not None:
 payload[:, : len(levels)] = levels.unflatten(1, (self.levels, self.width)).permute(1, 0, 2)
 """,
             ),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "takes the first image alone": WholeClass(
             embed=embed(
@@ -470,7 +470,7 @@ image = multimodal_embeddings[0][:, self.width :].unflatten(1, (self.levels, sel
     payload[:, is_multimodal.nonzero().squeeze(1)[: len(image)]] = image.permute(1, 0, 2)
 """,
             ),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "asks once, and keeps the answer": WholeClass(
             forward(f"""\
@@ -486,7 +486,7 @@ image = multimodal_embeddings[0][:, self.width :].unflatten(1, (self.levels, sel
             """),
             embed=embed(_SET, f"{_SET}    self.fresh = True\n"),
             init=("self.kept, self.fresh = None, False",),
-            breaks=Rule.R5,
+            breaks=Rule.CLEAR,
         ),
         "hands nothing on where the step is padded": WholeClass(
             forward(f"""\
@@ -497,15 +497,16 @@ image = multimodal_embeddings[0][:, self.width :].unflatten(1, (self.levels, sel
             """),
             embed=embed(_SET, f"{_SET}    self.used = text.size(0)\n"),
             init=("self.used = 0",),
-            breaks=Rule.R1,
+            breaks=Rule.STRUCTURE,
         ),
         "hands nothing on": WholeClass(
-            FORWARD.replace("deepstack_input_embeds=payload", "deepstack_input_embeds=None"), breaks=Rule.R1
+            FORWARD.replace("deepstack_input_embeds=payload", "deepstack_input_embeds=None"),
+            breaks=Rule.STRUCTURE,
         ),
-        "returns nothing": WholeClass(FORWARD.replace("    return hidden\n", ""), breaks=Rule.R2),
+        "returns nothing": WholeClass(FORWARD.replace("    return hidden\n", ""), breaks=Rule.BOUNDARY),
         "raises on a step of text": WholeClass(
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", 'raise ValueError("no image")'),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "sets the payload of the step before": WholeClass(
             embed=embed(
@@ -517,14 +518,14 @@ late, self.late = self.late, payload
 """,
             ),
             init=("self.late = None",),
-            breaks=Rule.R2,
+            breaks=Rule.BOUNDARY,
         ),
         "changes the features that it was given": WholeClass(
             embed=embed(
                 "    text[is_multimodal] = main\n",
                 "    text[is_multimodal] = main\n    [image.zero_() for image in multimodal_embeddings]\n",
             ),
-            breaks=Rule.R3,
+            breaks=Rule.FRESHNESS,
         ),
     }
 )

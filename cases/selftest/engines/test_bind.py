@@ -212,8 +212,8 @@ def test_a_buffer_cannot_be_asked_of_an_argument(tmp_path: Path) -> None:
     ("name", "expected"),
     [
         # The counter is 0 at capture, so the clear records nothing: the payload stays.
-        ("pr43617", {Rule.R5: 36}),
-        ("pr49397", {Rule.R5: 36}),
+        ("pr43617", {Rule.CLEAR: 36}),
+        ("pr49397", {Rule.CLEAR: 36}),
         # Without a counter the zeroing is recorded.
         ("original", {}),
         ("reference", {}),
@@ -224,7 +224,7 @@ def test_a_text_only_replay_after_a_visual_one(qwen: Model, name: str, expected:
 
 
 def test_none_at_capture_is_none_for_ever(qwen: Model) -> None:
-    assert Rule.R1 in broken(qwen, "cap 16: profile 16; set 12; forward 16", "pr40932")
+    assert Rule.STRUCTURE in broken(qwen, "cap 16: profile 16; set 12; forward 16", "pr40932")
 
 
 def test_a_replay_reads_the_storage_it_was_captured_with() -> None:

@@ -198,7 +198,7 @@ def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Dist
     probe = NumericsProbe(decoder, family.levels, family.hidden, each_level=True)
     case = Case("qwen3_vl", only.buffer, COMPILED_TRACE, ArmSpec.parse(f"eager/{guards}"))
     seen = play(case, Model(family, decoder, probe, torch.float32, CPU), forward)
-    (said,) = [each for each in judge_all(ObservedCase(case, seen)) if each.rule is Rule.R0]
+    (said,) = [each for each in judge_all(ObservedCase(case, seen)) if each.rule is Rule.OUTPUT]
     apart = seen.steps[2].distances
     assert apart is not None
     return said, apart

@@ -145,7 +145,7 @@ def test_the_text_only_step_that_forgets_its_rows_is_caught_and_the_owner_named(
     tmp_path: Path, qwen: Model
 ) -> None:
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.R3]
+    said = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.FRESHNESS]
     assert (said.verdict, said.value) == (Verdict.FAIL, 81)  # 9 rows of 3 levels, three times
     assert "payload 1 (request a, replaced at step 2)" in said.detail
 
@@ -155,12 +155,12 @@ def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: M
     for model in ("qwen3_vl", "granite4_vision"):
         said = judge(qwen, trace, driven(tmp_path, model))
         assert not [each for each in said.values() if each.verdict in {Verdict.FAIL, Verdict.ERROR}]
-        assert said[Rule.R5].verdict is Verdict.PASS
+        assert said[Rule.CLEAR].verdict is Verdict.PASS
 
 
 def test_two_micro_batches_leave_rows_behind_that_the_next_step_reads(tmp_path: Path, qwen: Model) -> None:
     trace = "cap 16: set 8; get 4; clear 4; get 4; clear 4; forward 8"
-    said = judge(qwen, trace, driven(tmp_path))[Rule.R5]
+    said = judge(qwen, trace, driven(tmp_path))[Rule.CLEAR]
     assert (said.verdict, said.value) == (Verdict.FAIL, 12)
 
 
@@ -280,7 +280,7 @@ def test_a_class_that_loses_its_payload_is_judged_for_it(tmp_path: Path, qwen: M
     text = SCATTERED.replace("self.kept = [torch.zeros(rows, width) for _ in self.layers]", "self.kept = []")
     of = driven(tmp_path, "granite4_vision", granite=text)
     judged = judge(qwen, "cap 16: profile 16; set 9; forward 9", of)
-    assert {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL} == {Rule.R1}
+    assert {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL} == {Rule.STRUCTURE}
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_the_profile_run_is_answered_with_none_in_0_20_1_and_0_22_1(qwen: Model,
 def test_granites_text_only_step_leaves_its_rows_to_every_step_after_it(qwen: Model, release: str) -> None:
     of = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, of)[Rule.R3]
+    said = judge(qwen, trace, of)[Rule.FRESHNESS]
     assert (said.verdict, said.value) == (Verdict.FAIL, 81)
     assert "payload 1 (request a, replaced at step 2)" in said.detail
 

@@ -31,13 +31,13 @@ def stale(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
 
 
 def test_a_buffer_without_a_count_breaks_the_named_rules(stale: ClassVerdicts) -> None:
-    assert set(stale.broken_in(Regime.LIVE)) == {R.R3, R.R4, R.R5, R.R8}
-    assert R.R6 in stale.broken_in(Regime.CAPTURED)
-    assert {R.R1, R.R2, R.R7} <= stale.kept
+    assert set(stale.broken_in(Regime.LIVE)) == {R.FRESHNESS, R.CAPACITY, R.CLEAR, R.REJECTION}
+    assert R.ADDRESS in stale.broken_in(Regime.CAPTURED)
+    assert {R.STRUCTURE, R.BOUNDARY, R.PLACEMENT} <= stale.kept
 
 
 def test_stale_rows_are_counted_and_placed(stale: ClassVerdicts) -> None:
-    (row,) = (row for row in stale.rows if row.rule is R.R3 and row.regime is Regime.LIVE)
+    (row,) = (row for row in stale.rows if row.rule is R.FRESHNESS and row.regime is Regime.LIVE)
     assert row.value == 18
     assert row.where is not None
     assert row.where.startswith(f"{MODEL}:")
@@ -49,7 +49,16 @@ def test_stale_rows_are_counted_and_placed(stale: ClassVerdicts) -> None:
 def test_a_buffer_that_refuses_and_zeroes_keeps_every_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, fastdeploy_files(RIGHT))
     assert not verdicts.broken
-    assert {R.R1, R.R2, R.R3, R.R4, R.R5, R.R6, R.R7, R.R8} <= verdicts.kept
+    assert {
+        R.STRUCTURE,
+        R.BOUNDARY,
+        R.FRESHNESS,
+        R.CAPACITY,
+        R.CLEAR,
+        R.ADDRESS,
+        R.PLACEMENT,
+        R.REJECTION,
+    } <= verdicts.kept
 
 
 @pytest.mark.parametrize("folder", ["", "fastdeploy"])

@@ -16,7 +16,7 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode
 
 R = Rule
-ASKED = {R.R2, R.R3, R.R5, R.R7}
+ASKED = {R.BOUNDARY, R.FRESHNESS, R.CLEAR, R.PLACEMENT}
 TRANSFORMERS = "transformers/models/qwen3_vl/modeling_qwen3_vl.py"
 LMDEPLOY = "lmdeploy/pytorch/models/qwen3_vl.py"
 
@@ -104,7 +104,7 @@ def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> Non
     assert not verdicts.broken
     assert verdicts.kept == ASKED
     skipped = {row.rule: row.detail for row in verdicts.rows if row.verdict is Verdict.SKIP}
-    assert all(skipped[rule] for rule in (R.R1, R.R4, R.R6, R.R8))
+    assert all(skipped[rule] for rule in (R.STRUCTURE, R.CAPACITY, R.ADDRESS, R.REJECTION))
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> Non
 def test_a_wrong_row_is_told(tmp_path: Path, member: str, before: str, after: str) -> None:
     assert FILES[member].count(before) >= 1
     verdicts = judged(source(tmp_path, member, FILES[member].replace(before, after)))
-    assert verdicts.broken_in(Regime.LIVE) == {R.R2}
+    assert verdicts.broken_in(Regime.LIVE) == {R.BOUNDARY}
 
 
 def test_a_text_model_that_asks_for_more_is_not_driven(

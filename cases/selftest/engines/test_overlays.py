@@ -69,32 +69,32 @@ BASE_VL = f"{MODELS}/qwen3_vl.py"
 
 
 def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[str, ClassVerdicts]) -> None:
-    row = row_of(patched[OMNI], Rule.R2, Regime.CAPTURED)
+    row = row_of(patched[OMNI], Rule.BOUNDARY, Regime.CAPTURED)
     assert row.verdict is Verdict.FAIL
     assert "the payload is no argument of the jitted step" in row.detail
     assert row.reach == "default"
     assert row.where is not None
     assert row.where.startswith(f"{OMNI_PATCHER}:")
-    assert (Regime.CAPTURED, Rule.R2) not in patched[OMNI].effects
+    assert (Regime.CAPTURED, Rule.BOUNDARY) not in patched[OMNI].effects
 
 
 def test_a_packed_payload_reaches_the_compiled_step(patched: dict[str, ClassVerdicts]) -> None:
-    assert row_of(patched[VL], Rule.R2, Regime.CAPTURED).verdict is Verdict.PASS
+    assert row_of(patched[VL], Rule.BOUNDARY, Regime.CAPTURED).verdict is Verdict.PASS
     assert not patched[VL].broken_in(Regime.CAPTURED)
 
 
 def test_a_payload_that_nothing_erases_is_told(patched: dict[str, ClassVerdicts]) -> None:
-    assert Rule.R5 in patched[OMNI].broken_in(Regime.LIVE)
-    assert row_of(patched[OMNI], Rule.R5, Regime.LIVE).reach == "flag: JAX_DISABLE_JIT=1"
-    assert Rule.R5 in patched[VL].kept
+    assert Rule.CLEAR in patched[OMNI].broken_in(Regime.LIVE)
+    assert row_of(patched[OMNI], Rule.CLEAR, Regime.LIVE).reach == "flag: JAX_DISABLE_JIT=1"
+    assert Rule.CLEAR in patched[VL].kept
 
 
 def test_rows_are_those_that_were_set(patched: dict[str, ClassVerdicts]) -> None:
     for verdicts in patched.values():
-        row = row_of(verdicts, Rule.R2, Regime.LIVE)
+        row = row_of(verdicts, Rule.BOUNDARY, Regime.LIVE)
         assert (row.value, row.trace) == (21, "cap 16: set 9; get 16")
-        assert {Rule.R1, Rule.R3, Rule.R7} <= verdicts.kept
-        assert row_of(verdicts, Rule.R6, Regime.LIVE).verdict is Verdict.SKIP
+        assert {Rule.STRUCTURE, Rule.FRESHNESS, Rule.PLACEMENT} <= verdicts.kept
+        assert row_of(verdicts, Rule.ADDRESS, Regime.LIVE).verdict is Verdict.SKIP
 
 
 @pytest.fixture(scope="module")
@@ -287,10 +287,15 @@ def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(
 @pytest.mark.slow
 def test_released_patches_of_tpu_inference() -> None:
     found = dict(judged_as_far("tpu-inference==0.32.0 over vllm==0.32.0"))
-    assert set(found[VL].broken_in(Regime.LIVE)) == {Rule.R2, Rule.R4, Rule.R8}
+    assert set(found[VL].broken_in(Regime.LIVE)) == {Rule.BOUNDARY, Rule.CAPACITY, Rule.REJECTION}
     assert not found[VL].broken_in(Regime.CAPTURED)
-    assert set(found[OMNI].broken_in(Regime.LIVE)) == {Rule.R2, Rule.R4, Rule.R5, Rule.R8}
-    assert set(found[OMNI].broken_in(Regime.CAPTURED)) == {Rule.R2}
+    assert set(found[OMNI].broken_in(Regime.LIVE)) == {
+        Rule.BOUNDARY,
+        Rule.CAPACITY,
+        Rule.CLEAR,
+        Rule.REJECTION,
+    }
+    assert set(found[OMNI].broken_in(Regime.CAPTURED)) == {Rule.BOUNDARY}
     assert not any(verdicts.new for verdicts in found.values())
 
 
@@ -298,7 +303,7 @@ def test_released_patches_of_tpu_inference() -> None:
 @pytest.mark.slow
 def test_the_released_wrap_of_vllm_ascend() -> None:
     found = dict(judged_as_far("vllm-ascend==0.23.0.post1"))
-    row = row_of(found[VL], Rule.R9, Regime.LIVE)
+    row = row_of(found[VL], Rule.SHARDING, Regime.LIVE)
     assert row.verdict is Verdict.XFAIL
     assert row.reach == "latent"
     assert not found[VL].new

@@ -34,14 +34,14 @@ def place(of: Rebound) -> tuple[str, ...]:
 @pytest.mark.parametrize("means", by_day(WRONG, lambda means: place(WRONG[means])))
 def test_a_clear_that_python_gives_the_objects_is_the_one_that_is_judged(means: str, tmp_path: Path) -> None:
     broken = judged(WRONG[means], tmp_path)
-    assert broken == {(Rule.R5, Regime.LIVE), (Rule.R5, Regime.CAPTURED)}
+    assert broken == {(Rule.CLEAR, Regime.LIVE), (Rule.CLEAR, Regime.CAPTURED)}
 
 
 @pytest.mark.parametrize("means", by_day(HIDDEN, lambda means: place(HIDDEN[means])))
 def test_a_clear_that_cannot_be_followed_refuses_the_class_with_its_place(means: str, tmp_path: Path) -> None:
     result = judged(HIDDEN[means], tmp_path)
     if isinstance(result, set):
-        assert (Rule.R5, Regime.LIVE) in result
+        assert (Rule.CLEAR, Regime.LIVE) in result
         return
     assert all(why.file and why.line for why in result)
     assert all("rebound" in why.text or "made by code" in why.text for why in result)

@@ -45,7 +45,7 @@ from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
 
 R = Rule
-ASKED = {R.R2, R.R3, R.R5, R.R7, R.R8}
+ASKED = {R.BOUNDARY, R.FRESHNESS, R.CLEAR, R.PLACEMENT, R.REJECTION}
 
 
 def row_of(verdicts: ClassVerdicts, rule: Rule, regime: Regime) -> Row:
@@ -90,9 +90,9 @@ def expected(size: int, visual: int) -> torch.Tensor:
 
 
 def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: ClassVerdicts) -> None:
-    assert without_slot.broken_in(Regime.CAPTURED) == {R.R2}
+    assert without_slot.broken_in(Regime.CAPTURED) == {R.BOUNDARY}
     assert not without_slot.broken_in(Regime.LIVE)
-    row = row_of(without_slot, R.R2, Regime.CAPTURED)
+    row = row_of(without_slot, R.BOUNDARY, Regime.CAPTURED)
     assert "input_deepstack_embeds has no static slot" in row.detail
     assert "holds zeros" in row.detail
     closure = RUNNER_FILE.splitlines().index("        def replays(*given, **named):") + 1
@@ -101,13 +101,13 @@ def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: ClassVerdicts)
 
 
 def test_its_reach_names_the_options(without_slot: ClassVerdicts) -> None:
-    row = row_of(without_slot, R.R2, Regime.CAPTURED)
+    row = row_of(without_slot, R.BOUNDARY, Regime.CAPTURED)
     assert row.reach == ("flag: --cuda-graph-backend-prefill full or --cuda-graph-backend-prefill breakable")
 
 
 def test_what_cannot_be_asked_says_why(without_slot: ClassVerdicts) -> None:
-    assert without_slot.kept >= ASKED - {R.R2}
-    for rule in (R.R1, R.R4, R.R6):
+    assert without_slot.kept >= ASKED - {R.BOUNDARY}
+    for rule in (R.STRUCTURE, R.CAPACITY, R.ADDRESS):
         row = row_of(without_slot, rule, Regime.LIVE)
         assert row.verdict is Verdict.SKIP
         assert "argument" in row.detail or "effect" in row.detail
@@ -116,7 +116,7 @@ def test_what_cannot_be_asked_says_why(without_slot: ClassVerdicts) -> None:
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
     found, verdicts = audited(write(tmp_path, with_slot()))
     assert not found.ways.lost
-    assert row_of(verdicts, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
+    assert row_of(verdicts, R.BOUNDARY, Regime.CAPTURED).verdict is Verdict.PASS
     assert not verdicts.broken
     assert verdicts.kept >= ASKED
 
@@ -124,7 +124,7 @@ def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_slot_that_a_text_step_leaves_filled_is_told(tmp_path: Path) -> None:
     _, verdicts = audited(write(tmp_path, with_slot(zeroes=False)))
-    assert verdicts.broken_in(Regime.CAPTURED) == {R.R5}
+    assert verdicts.broken_in(Regime.CAPTURED) == {R.CLEAR}
     assert not verdicts.broken_in(Regime.LIVE)
 
 
@@ -145,7 +145,7 @@ def _changed(before: str, after: str) -> str:
 )
 def test_a_level_at_another_layer_is_told_in_live_use(tmp_path: Path, before: str, after: str) -> None:
     _, verdicts = audited(write(tmp_path, sglang_files(model=_changed(before, after))))
-    assert R.R2 in verdicts.broken_in(Regime.LIVE)
+    assert R.BOUNDARY in verdicts.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
         "        _put(found", "        marks[0] = False\n        levels = levels[1:]\n        _put(found"
     )
     _, verdicts = audited(write(tmp_path, sglang_files(writer=writer)))
-    assert R.R2 in verdicts.broken_in(Regime.LIVE)
+    assert R.BOUNDARY in verdicts.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
@@ -195,8 +195,8 @@ def test_released_text_models(release: str) -> None:
             assert "input_deepstack_embeds has no static slot" in found[name].ways.lost
             verdicts = judge_class(found[name], worker)
             assert not verdicts.broken_in(Regime.LIVE)
-            assert verdicts.broken_in(Regime.CAPTURED) == {R.R2}
-            assert verdicts.kept == ASKED - {R.R2}
+            assert verdicts.broken_in(Regime.CAPTURED) == {R.BOUNDARY}
+            assert verdicts.kept == ASKED - {R.BOUNDARY}
             assert not verdicts.new
         undriven = [one for one in found.values() if not one.ways.methods]
         assert all(

@@ -29,7 +29,7 @@ from deepstack_harness.engines.known import cuts_of, engine_of, open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.play.source_work import observe_split
 
-R9 = Rule.R9
+R9 = Rule.SHARDING
 OFTEN_EQUAL = SPLIT_FILE.replace(
     "mine = slice(first[tp_rank], first[tp_rank + 1])",
     "wrong = (tp_rank + 1) % tp_size\n    mine = slice(first[wrong], first[wrong + 1])",

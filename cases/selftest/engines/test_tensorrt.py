@@ -24,7 +24,7 @@ from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
 
 R = Rule
-KEPT = {R.R2, R.R3, R.R5, R.R7}
+KEPT = {R.BOUNDARY, R.FRESHNESS, R.CLEAR, R.PLACEMENT}
 
 
 def judged(root: Path, writer: str) -> ClassVerdicts:
@@ -39,32 +39,32 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
 
 
 def test_no_levels_on_text_break_r1_and_views_too_short_r4(empty: ClassVerdicts) -> None:
-    assert set(empty.broken) == {R.R1, R.R4}
+    assert set(empty.broken) == {R.STRUCTURE, R.CAPACITY}
     assert set(empty.kept) >= KEPT
 
 
 def test_a_text_step_is_told_as_it_is_and_reached_by_default(empty: ClassVerdicts) -> None:
-    (row,) = (row for row in empty.rows if row.rule is R.R1 and row.regime is Regime.LIVE)
+    (row,) = (row for row in empty.rows if row.rule is R.STRUCTURE and row.regime is Regime.LIVE)
     assert "was answered with 0 levels, not with 3 tensors" in row.detail
     assert row.reach == "default"
 
 
 def test_rules_that_cannot_be_asked_say_why(empty: ClassVerdicts) -> None:
-    said = {row.rule: row for row in empty.rows if row.rule in (R.R6, R.R8)}
+    said = {row.rule: row for row in empty.rows if row.rule in (R.ADDRESS, R.REJECTION)}
     assert {row.verdict for row in said.values()} == {Verdict.SKIP}
-    assert "graphs are not driven" in said[R.R6].detail
-    assert "cut out of the encoder's rows" in said[R.R8].detail
+    assert "graphs are not driven" in said[R.ADDRESS].detail
+    assert "cut out of the encoder's rows" in said[R.REJECTION].detail
 
 
 def test_views_on_every_step_keep_every_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, RIGHT)
     assert not verdicts.broken
-    assert set(verdicts.kept) >= {*KEPT, R.R1, R.R4}
+    assert set(verdicts.kept) >= {*KEPT, R.STRUCTURE, R.CAPACITY}
 
 
 def test_a_buffer_that_is_not_zeroed_shows_earlier_rows(tmp_path: Path) -> None:
     broken = set(judged(tmp_path, NOT_ZEROED).broken)
-    assert broken == {R.R1, R.R3, R.R4, R.R5}
+    assert broken == {R.STRUCTURE, R.FRESHNESS, R.CAPACITY, R.CLEAR}
 
 
 def test_a_tree_is_recognised_and_a_release_refused(tmp_path: Path) -> None:

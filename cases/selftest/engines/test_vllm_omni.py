@@ -35,12 +35,12 @@ def erasing(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
 
 
 def test_a_captured_get_that_erases_is_told(erasing: ClassVerdicts) -> None:
-    assert R.R2 in erasing.broken_in(Regime.CAPTURED)
-    assert R.R2 not in erasing.broken_in(Regime.LIVE)
+    assert R.BOUNDARY in erasing.broken_in(Regime.CAPTURED)
+    assert R.BOUNDARY not in erasing.broken_in(Regime.LIVE)
 
 
 def test_its_row_says_what_leads_there(erasing: ClassVerdicts) -> None:
-    (row,) = (row for row in erasing.rows if row.rule is R.R2 and row.regime is Regime.CAPTURED)
+    (row,) = (row for row in erasing.rows if row.rule is R.BOUNDARY and row.regime is Regime.CAPTURED)
     assert row.reach == "flag: --compilation-config.cudagraph_mode=FULL"
     assert row.evidence == "read"
     assert row.where is not None
@@ -49,8 +49,8 @@ def test_its_row_says_what_leads_there(erasing: ClassVerdicts) -> None:
 
 def test_a_get_that_only_reads_keeps_the_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, omni_files(READS_ONLY))
-    assert R.R2 not in verdicts.broken
-    assert {R.R1, R.R3, R.R5, R.R7} <= verdicts.kept
+    assert R.BOUNDARY not in verdicts.broken
+    assert {R.STRUCTURE, R.FRESHNESS, R.CLEAR, R.PLACEMENT} <= verdicts.kept
 
 
 def test_a_package_folder_is_told_from_that_of_vllm(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_engines_are_listed_with_reasons(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("release", "live", "captured"),
     [
-        ("0.18.0", {R.R3, R.R4, R.R5, R.R8}, {R.R3, R.R6}),
-        ("0.20.0", {R.R1, R.R8}, {R.R1, R.R5, R.R6}),
-        ("0.30.0", {R.R4, R.R8}, {R.R2, R.R6}),
+        ("0.18.0", {R.FRESHNESS, R.CAPACITY, R.CLEAR, R.REJECTION}, {R.FRESHNESS, R.ADDRESS}),
+        ("0.20.0", {R.STRUCTURE, R.REJECTION}, {R.STRUCTURE, R.CLEAR, R.ADDRESS}),
+        ("0.30.0", {R.CAPACITY, R.REJECTION}, {R.BOUNDARY, R.ADDRESS}),
     ],
 )
 def test_released_classes(release: str, live: set[Rule], captured: set[Rule]) -> None:

@@ -125,7 +125,7 @@ def test_a_source_is_a_target_before_its_class_is_known() -> None:
 
 
 FINDING = Finding(
-    FindingKind.RULE, Rule.R5, "cap 16: set 9; clear 9; get 16", "rows", "row 0 was read", "reference",
+    FindingKind.RULE, Rule.CLEAR, "cap 16: set 9; clear 9; get 16", "rows", "row 0 was read", "reference",
     "eager", "qwen3_vl", 3, 0.5, 0,
 )  # fmt: skip
 
@@ -328,10 +328,10 @@ def test_a_hunt_on_an_adapter_class_finds_its_fault_in_a_trace_that_fits(tmp_pat
     request, player = FuzzRequest(buffer=adapter_file("StaleNumbers", tmp_path)), InProcessPlayer()
     target = target_of(request, player)
     searched = hunt(target, player, examples=40)
-    assert {finding.rule for finding in searched.findings} == {Rule.R3}
+    assert {finding.rule for finding in searched.findings} == {Rule.FRESHNESS}
     trace = Trace.parse(searched.findings[0].trace)
     assert (trace.levels, trace.hidden, trace.dtype) == (1, 1, "int64")
-    assert Rule.R3 in broken_rules(str(trace), buffer=request.buffer)
+    assert Rule.FRESHNESS in broken_rules(str(trace), buffer=request.buffer)
 
 
 @pytest.mark.slow  # 2 s

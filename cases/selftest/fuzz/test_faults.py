@@ -8,7 +8,7 @@ from cases.selftest.fuzz.hunting import target
 from deepstack_harness.contract.observation import RowOrigin
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Judgement, Verdict
 from deepstack_harness.fuzz.faults import Fault, FaultKey, fault_of_death, fault_of_judgement
 from deepstack_harness.fuzz.hunt import Hunt
 from deepstack_harness.fuzz.player import Death, FindingKind, InProcessPlayer
@@ -43,8 +43,12 @@ def key(text: str, judgement: Judgement) -> FaultKey:
     return fault_of_judgement(Trace.parse(f"cap 16: get 16; {text}"), judgement).key
 
 
-CALL = Judgement(Rule.R2, Verdict.FAIL, 1, 0, "calls", "step 2", shape=Shape.RAISED, exception="ValueError")
-ROWS = Judgement(Rule.R3, Verdict.FAIL, 2, 0, "rows", "step 2", shape=Shape.REPLACED, level=0, row=9)
+CALL = Judgement(
+    Rule.BOUNDARY, Verdict.FAIL, 1, 0, "calls", "step 2", shape=FaultKind.RAISED, exception="ValueError"
+)
+ROWS = Judgement(
+    Rule.FRESHNESS, Verdict.FAIL, 2, 0, "rows", "step 2", shape=FaultKind.REPLACED, level=0, row=9
+)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +81,8 @@ def test_other_calls_have_other_keys(one: str, other: str) -> None:
     "other",
     [
         replace(CALL, exception="TypeError"),
-        replace(CALL, shape=Shape.ACCEPTED, exception=""),
-        replace(CALL, rule=Rule.R4),
+        replace(CALL, shape=FaultKind.ACCEPTED, exception=""),
+        replace(CALL, rule=Rule.CAPACITY),
     ],
 )
 def test_other_exceptions_shapes_and_rules_have_other_keys(other: Judgement) -> None:
@@ -88,16 +92,16 @@ def test_other_exceptions_shapes_and_rules_have_other_keys(other: Judgement) -> 
 @pytest.mark.parametrize(
     ("buffer", "trace", "fault"),
     [
-        ("stale_after_shorter_set", "set 9; set 3; get 16", (Shape.REPLACED, 3, 0, 3, (1, 0, 3), "")),
-        ("pr43617", "set 9; clear 3; get 16", (Shape.CLEARED, 3, 0, 3, (1, 0, 3), "")),
-        ("pr40145", "set 9; get 16", (Shape.RAISED, 2, None, None, None, "ValueError")),
-        ("pr40932", "get 4", (Shape.NONE, 1, None, None, None, "")),
-        ("pr43617", "set 4; get -1", (Shape.ACCEPTED, 2, None, None, None, "")),
-        ("pr40932", "set 16; get 20", (Shape.MISSING, 2, 0, 16, None, "")),
+        ("stale_after_shorter_set", "set 9; set 3; get 16", (FaultKind.REPLACED, 3, 0, 3, (1, 0, 3), "")),
+        ("pr43617", "set 9; clear 3; get 16", (FaultKind.CLEARED, 3, 0, 3, (1, 0, 3), "")),
+        ("pr40145", "set 9; get 16", (FaultKind.RAISED, 2, None, None, None, "ValueError")),
+        ("pr40932", "get 4", (FaultKind.NONE, 1, None, None, None, "")),
+        ("pr43617", "set 4; get -1", (FaultKind.ACCEPTED, 2, None, None, None, "")),
+        ("pr40932", "set 16; get 20", (FaultKind.MISSING, 2, 0, 16, None, "")),
     ],
 )
 def test_a_judgement_says_what_was_wrong_first(
-    buffer: str, trace: str, fault: tuple[Shape, int, int | None, int | None, RowOrigin | None, str]
+    buffer: str, trace: str, fault: tuple[FaultKind, int, int | None, int | None, RowOrigin | None, str]
 ) -> None:
     (played,) = faults(buffer, f"cap 16: {trace}")
     wrong = played.judgement

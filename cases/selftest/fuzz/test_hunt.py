@@ -87,7 +87,7 @@ def test_a_rejected_call_is_not_blamed_for_rows_that_were_wrong_before_it() -> N
     """New storage of this buffer is not zero; the first read stands behind a rejected call."""
     done = Hunt(target("padding_not_zeroed"), InProcessPlayer())
     faults = done.new_faults(done.play_example(Trace.parse("cap 2: get -1; get 2")))
-    assert [fault.rule for fault in faults] == [Rule.R8]
+    assert [fault.rule for fault in faults] == [Rule.REJECTION]
     assert done.confirmed(faults) == []
 
 
@@ -219,7 +219,7 @@ def test_one_compiled_decoder_serves_all_traces() -> None:
 def test_a_compiled_decoder_shows_its_fault_behind_the_profile_run_that_it_needs() -> None:
     going = Hunt(target("pr40932", "eager/drop_all"), InProcessPlayer())
     faults, _ = going.replay(Trace.parse("cap 16: profile 16; set 16; forward 16"), new_session=True)
-    assert [fault.rule for fault in faults] == [Rule.R1, Rule.R0]
+    assert [fault.rule for fault in faults] == [Rule.STRUCTURE, Rule.OUTPUT]
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> Non
 @pytest.mark.slow
 def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
     told = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
-    assert {one.rule for one in told if one.alone} == {Rule.R11}
+    assert {one.rule for one in told if one.alone} == {Rule.GRAPHS}
 
 
 def test_captured_graphs_are_hunted_on() -> None:
@@ -265,21 +265,21 @@ def fault(rule: Rule, trace: str = "cap 4: get 4") -> Fault:
 
 
 def test_graphs_that_a_new_session_does_not_show_are_told_as_they_are() -> None:
-    wanted = fault(Rule.R11)
-    shown, hidden = Replays("eager/stock", wanted), Replays("eager/stock", fault(Rule.R0))
+    wanted = fault(Rule.GRAPHS)
+    shown, hidden = Replays("eager/stock", wanted), Replays("eager/stock", fault(Rule.OUTPUT))
     assert _Search(shown, 9)._is_shown_again(wanted)
     assert shown.findings == []
     assert not _Search(hidden, 9)._is_shown_again(wanted)
-    assert [(one.rule, one.alone) for one in hidden.findings] == [(Rule.R11, False)]
+    assert [(one.rule, one.alone) for one in hidden.findings] == [(Rule.GRAPHS, False)]
     assert shown.played == hidden.played == [("cap 4: get 4", True)]
-    assert _Search(hidden, 9)._is_shown_again(fault(Rule.R2))  # a session that goes on shows it again
+    assert _Search(hidden, 9)._is_shown_again(fault(Rule.BOUNDARY))  # a session that goes on shows it again
 
 
 @pytest.mark.parametrize(
     ("arm", "left"), [("eager", "cap 4: get 4"), ("eager/drop_all", "cap 4: profile 4; forward 2; get 4")]
 )
 def test_runs_of_a_compiled_decoder_are_not_left_out_of_a_trace(arm: str, left: str) -> None:
-    wanted = fault(Rule.R2, "cap 4: profile 4; set 2; forward 2; clear 2; get 4")
+    wanted = fault(Rule.BOUNDARY, "cap 4: profile 4; set 2; forward 2; clear 2; get 4")
     going = Replays(arm, wanted)
     search = _Search(going, 9)
     search._wanted = wanted
@@ -287,7 +287,7 @@ def test_runs_of_a_compiled_decoder_are_not_left_out_of_a_trace(arm: str, left: 
 
 
 def test_a_trace_is_not_shrunk_when_no_play_is_left() -> None:
-    wanted = fault(Rule.R2)
+    wanted = fault(Rule.BOUNDARY)
     going = Replays("eager", wanted)
     search = _Search(going, 9)
     search._wanted, search._left = wanted, 1
@@ -349,7 +349,7 @@ def test_the_last_step_and_a_buffer_that_is_all_there_is_stay(trace: str) -> Non
 
 def test_what_became_needless_by_a_later_step_is_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second set can be left out when the first one is gone, but is tried before it."""
-    wanted = fault(Rule.R2, "cap 4: set 1; set 2; get 4")
+    wanted = fault(Rule.BOUNDARY, "cap 4: set 1; set 2; get 4")
     going = Replays("eager", wanted)
     search = _Search(going, 9)
     search._wanted = wanted

@@ -77,7 +77,7 @@ def test_a_constructor_that_raises_is_a_finding() -> None:
     player = InProcessPlayer()
     target = Target(player.bind(user_buffer(f"{misbehaving.__module__}:NotOfOneRow"), None, Target.family))
     (found,) = hunt(target, player, examples=20).findings
-    assert (found.rule, found.trace) == (Rule.R2, "cap 1: get 1")
+    assert (found.rule, found.trace) == (Rule.BOUNDARY, "cap 1: get 1")
     assert "make raised RuntimeError: no room today" in found.detail
 
 

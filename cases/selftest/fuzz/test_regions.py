@@ -115,7 +115,7 @@ def test_only_the_stated_promise_under_each_stated_arm_will_do(
     assert not proof.holds
     assert why in proof.wrong
     stated = REGIONS[name].promise
-    arms = [*REGIONS[name].arms, *(["eager"] if stated in {Promise.I3, Promise.I5} else [])]
+    arms = [*REGIONS[name].arms, *(["eager"] if stated in {Promise.NEUTRAL_ROWS, Promise.OWNERSHIP} else [])]
     right = {arm: (str(stated),) for arm in arms} if stated else {}
     assert replace(proof, broken=right).holds
     assert replace(proof, broken=right, chances=0).wrong == "NOT PUT TO THE TEST"

@@ -104,7 +104,7 @@ def test_check_stops_at_the_first_trace_that_breaks_the_stated_rule() -> None:
 def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeing = tuple(oracle for oracle in judge.ORACLES if oracle.rule is not Rule.R4)
+    seeing = tuple(oracle for oracle in judge.ORACLES if oracle.rule is not Rule.CAPACITY)
     monkeypatch.setattr(judge, "ORACLES", seeing)
     assert run("none_when_empty", "growth_loses_payload") == 1
     said = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
 ) -> None:
     def nervous(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
         said = judge_all(observed, rules)
-        return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
+        return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.PLACEMENT else one for one in said]
 
     monkeypatch.setattr(judge, "judge_all", nervous)
     assert run("none_when_empty") == 1

@@ -37,8 +37,8 @@ def test_a_right_buffer_keeps_every_rule(buffer: Any, regime: Regime) -> None:
 @pytest.mark.parametrize("buffer", containers.WRONG)
 def test_a_wrong_buffer_is_caught_by_its_rule(buffer: Any) -> None:
     rule = Rule(containers.WRONG[buffer])
-    regime = Regime.CAPTURED if rule is Rule.R6 else Regime.LIVE
-    traces = CAPTURE_TRACES if rule is Rule.R6 else DAILY
+    regime = Regime.CAPTURED if rule is Rule.ADDRESS else Regime.LIVE
+    traces = CAPTURE_TRACES if rule is Rule.ADDRESS else DAILY
     assert rule in broken_in(check_interface(buffer, buffer.__name__), regime, traces, until=rule)
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_read_without_a_bound() -> None:
     endless = containers.Endless(torch.zeros(1, 2))
     assert len(levels_in(endless) or ()) == 4096
     broken = broken_in(check_interface(made_of("InAnEndlessMapping"), "Endless"), Regime.LIVE, DAILY[:3])
-    assert Rule.R1 in broken
+    assert Rule.STRUCTURE in broken
 
 
 def test_a_tuple_or_list_is_passed_on_as_it_is() -> None:

@@ -74,26 +74,26 @@ def test_a_family_states_its_payload_and_others_need_not(qwen: Model) -> None:
 
 def test_what_is_not_asked_is_told_with_the_reason() -> None:
     output = played("per_layer_inputs", "eager", PADDED).judgements
-    assert output[Rule.R5].verdict is Verdict.SKIP
-    assert output[Rule.R5].detail.startswith("not asked: per-layer inputs exist for every token")
-    assert output[Rule.R2].verdict is Verdict.PASS
-    assert "not asked: zeros behind N" in output[Rule.R2].detail
+    assert output[Rule.CLEAR].verdict is Verdict.SKIP
+    assert output[Rule.CLEAR].detail.startswith("not asked: per-layer inputs exist for every token")
+    assert output[Rule.BOUNDARY].verdict is Verdict.PASS
+    assert "not asked: zeros behind N" in output[Rule.BOUNDARY].detail
 
 
 def test_stale_padding_is_kept_with_the_effect_padding() -> None:
-    output = played("per_layer_inputs", "eager", PADDED).judgements[Rule.R3]
+    output = played("per_layer_inputs", "eager", PADDED).judgements[Rule.FRESHNESS]
     assert (output.verdict, output.effect) == (Verdict.PASS, Effect.PADDING)
     assert "6 rows over 2 levels, first row 9 of level 0 holds row 9, level 0 of payload 1" in output.detail
     assert output.detail.endswith("no real row changed when padding held other values")
 
 
 def test_zeroed_padding_has_no_effect() -> None:
-    output = played("reference", "eager", PADDED).judgements[Rule.R3]
+    output = played("reference", "eager", PADDED).judgements[Rule.FRESHNESS]
     assert (output.verdict, output.effect, output.detail) == (Verdict.PASS, None, "")
 
 
 def test_stale_padding_that_no_decoder_ran_over_is_not_tested() -> None:
-    output = played("per_layer_inputs", "eager", "cap 16: set 12; set 9; get 16").judgements[Rule.R3]
+    output = played("per_layer_inputs", "eager", "cap 16: set 12; set 9; get 16").judgements[Rule.FRESHNESS]
     assert (output.verdict, output.effect) == (Verdict.SKIP, Effect.PADDING)
     assert output.detail.endswith("no live decoder ran over it")
 
@@ -108,8 +108,8 @@ def test_poisoned_padding_leaves_real_rows_as_they_were(subject: str, arm: str) 
 
 def test_a_padded_row_that_reaches_real_ones_breaks_freshness() -> None:
     case = played("per_layer_inputs@padding_sets_scale", "eager", PADDED)
-    assert case.broken == {Rule.R3}
-    output = case.judgements[Rule.R3]
+    assert case.broken == {Rule.FRESHNESS}
+    output = case.judgements[Rule.FRESHNESS]
     assert (output.value, output.effect, output.steps) == (9, Effect.OUTPUT, (4,))
 
 
@@ -131,7 +131,7 @@ def test_the_poison_is_taken_out_again() -> None:
 def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> None:
     case = played("per_layer_inputs", "eager/full", "cap 16: capture 16; set 16; replay 16; set 9; replay 16")
     assert case.broken == set()
-    assert case.judgements[Rule.R3].effect is Effect.PADDING
+    assert case.judgements[Rule.FRESHNESS].effect is Effect.PADDING
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> 
     by_day(
         [
             ("per_layer_pipeline", set()),
-            ("per_layer_pipeline_raises", {Rule.R0}),
-            ("per_layer_in_attribute", {Rule.R0}),
+            ("per_layer_pipeline_raises", {Rule.OUTPUT}),
+            ("per_layer_in_attribute", {Rule.OUTPUT}),
             ("micro_batches_sliced", set()),
-            ("micro_batches", {Rule.R0, Rule.R2}),
+            ("micro_batches", {Rule.OUTPUT, Rule.BOUNDARY}),
         ],
         lambda row: bool(row[1]),
     ),
@@ -163,13 +163,16 @@ def test_stage_graphs_keep_the_slots_that_they_have(caller: str, *, drops: bool)
     assert live is not None
     assert live.eager == 0
     assert (off(case) > 1) is drops
-    assert case.broken == ({Rule.R0} if drops else set())
+    assert case.broken == ({Rule.OUTPUT} if drops else set())
 
 
 def test_an_omitted_write_leaves_the_rows_of_the_replay_before_it() -> None:
     trace = "cap 16: capture 16; set 16; replay 16; set 16 values=zeros; replay 16"
     assert played("per_layer_inputs", "eager/full", trace).broken == set()
-    assert played("per_layer_inputs@omits_zero_payload", "eager/full", trace).broken == {Rule.R0, Rule.R3}
+    assert played("per_layer_inputs@omits_zero_payload", "eager/full", trace).broken == {
+        Rule.OUTPUT,
+        Rule.FRESHNESS,
+    }
 
 
 def test_a_step_of_state_reads_what_was_there_at_load() -> None:

@@ -138,7 +138,7 @@ def test_a_right_buffer_is_not_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", LIVE_ONLY)
 def test_one_that_is_right_live_alone_breaks_the_address_rule_under_graphs(name: str) -> None:
-    assert Rule.R6 in broken_in(buffer_named(name), Regime.CAPTURED)
+    assert Rule.ADDRESS in broken_in(buffer_named(name), Regime.CAPTURED)
 
 
 LITTLE_MEMORY = (

@@ -83,12 +83,12 @@ def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
 ) -> None:
     planned, before = case_of(name), worker.ends
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
-    assert (judged.broken, worker.ends) == (frozenset({Rule.R2}), before + 1)
+    assert (judged.broken, worker.ends) == (frozenset({Rule.BOUNDARY}), before + 1)
     by_rule = {one.rule: one for one in judged.judgements}
-    assert by_rule[Rule.R2].detail == said
-    assert by_rule[Rule.R1].verdict is Verdict.PASS  # put to the test before
-    assert by_rule[Rule.R5].verdict is Verdict.ERROR  # its step was never reached
-    assert by_rule[Rule.R5].detail.endswith("in step 3 'get 9'")
+    assert by_rule[Rule.BOUNDARY].detail == said
+    assert by_rule[Rule.STRUCTURE].verdict is Verdict.PASS  # put to the test before
+    assert by_rule[Rule.CLEAR].verdict is Verdict.ERROR  # its step was never reached
+    assert by_rule[Rule.CLEAR].detail.endswith("in step 3 'get 9'")
     assert [step.unavailable is None for step in judged.observation.steps] == [True] * 3 + [False] * 3
     right = case_of("Behaves")
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).broken
@@ -169,7 +169,11 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
     assert [bool(one.broken) for one in cases] == [False, True, True, True, False]
     assert "ended 3 times" in cases[-1].judgements[0].detail
     rows = {row.rule: row.verdict for row in sum_up(cases, "source", "class").rows}
-    assert (rows[Rule.R2], rows[Rule.R5], rows[Rule.R7]) == (Verdict.FAIL, Verdict.PASS, Verdict.PASS)
+    assert (rows[Rule.BOUNDARY], rows[Rule.CLEAR], rows[Rule.PLACEMENT]) == (
+        Verdict.FAIL,
+        Verdict.PASS,
+        Verdict.PASS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,8 +189,11 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
 def test_no_exception_excuses_a_method(name: str, said: str) -> None:
     planned = case_of(name)
     judged = judge_case(planned, play_case(planned.case))
-    assert judged.broken == {Rule.R2}
-    assert next(one.detail for one in judged.judgements if one.rule is Rule.R2) == f"step 3 'get 9': {said}"
+    assert judged.broken == {Rule.BOUNDARY}
+    assert (
+        next(one.detail for one in judged.judgements if one.rule is Rule.BOUNDARY)
+        == f"step 3 'get 9': {said}"
+    )
     assert judged.observation.steps[-1].answer is not None  # the trace went on
 
 
@@ -201,7 +208,7 @@ def test_a_resize_that_a_buffer_has_not_is_no_fault() -> None:
 def test_an_exit_is_no_way_to_refuse_a_call() -> None:
     planned = case_of("AsksToExit", "cap 4: set 2; get 9")
     judged = judge_case(planned, play_case(planned.case))
-    assert judged.broken == {Rule.R4}
+    assert judged.broken == {Rule.CAPACITY}
 
 
 # Classes of the user, loaded in a worker first

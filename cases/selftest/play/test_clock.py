@@ -65,5 +65,5 @@ class Expires(ReferenceBuffer):
 def test_a_buffer_whose_payload_expires_is_caught_where_time_passes() -> None:
     assert broken_in(Expires, Regime.LIVE, ["cap 16: set 9; get 16; get 9"]) == {}
     late = broken_in(Expires, Regime.LIVE, ["cap 16: set 9; get 16; get 9 after=61", "cap 16: set 9; get 9"])
-    assert {*late} == {Rule.R2}
-    assert "step 3 'get 9 after=61'" in late[Rule.R2]
+    assert {*late} == {Rule.BOUNDARY}
+    assert "step 3 'get 9 after=61'" in late[Rule.BOUNDARY]

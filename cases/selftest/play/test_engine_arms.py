@@ -33,7 +33,7 @@ def judged(buffer: str, arm: str, trace: str, family: str = "qwen3_vl") -> Judge
 
 @pytest.mark.parametrize("arm", DECODES)
 def test_rows_that_only_a_decoding_graph_reads_again_are_found(arm: str) -> None:
-    assert judged("leaves_rows_to_the_next_get", arm, PROMPT_THEN_DECODE).broken == {Rule.R0, Rule.R5}
+    assert judged("leaves_rows_to_the_next_get", arm, PROMPT_THEN_DECODE).broken == {Rule.OUTPUT, Rule.CLEAR}
 
 
 @pytest.mark.parametrize("arm", ["eager/full", "eager/piecewise"])
@@ -45,7 +45,7 @@ def test_the_same_steps_in_one_kind_of_graph_do_not_show_it(arm: str) -> None:
 def test_a_counter_that_full_graphs_do_not_read_is_right_where_prompts_run_without_them(arm: str) -> None:
     """The faulty revision of the incident about replays: text after an image is right in the default mode."""
     assert judged("pr43617", arm, IMAGE_THEN_TEXT).broken == frozenset()
-    assert judged("pr43617", "eager/full", IMAGE_THEN_TEXT).broken == {Rule.R0, Rule.R5}
+    assert judged("pr43617", "eager/full", IMAGE_THEN_TEXT).broken == {Rule.OUTPUT, Rule.CLEAR}
 
 
 @pytest.mark.parametrize("arm", DECODES)
@@ -79,7 +79,8 @@ def test_a_payload_of_every_token_is_decoded_in_full_graphs() -> None:
 def test_what_an_artifact_was_made_without_is_missing_in_the_process_that_loads_it() -> None:
     """A step is compiled, saved, loaded and served: 4 s of the processor for each of two cases."""
     assert (
-        Rule.R0 in judged("pr40145", "eager/drop_all/reloaded", SERVED.replace("16; forward 4", "16")).broken
+        Rule.OUTPUT
+        in judged("pr40145", "eager/drop_all/reloaded", SERVED.replace("16; forward 4", "16")).broken
     )
     assert judged("reference", "eager/drop_all/reloaded", SERVED).broken == frozenset()
 
@@ -87,15 +88,15 @@ def test_what_an_artifact_was_made_without_is_missing_in_the_process_that_loads_
 @pytest.mark.slow  # 4 s
 def test_a_case_whose_artifact_served_nothing_is_not_judged() -> None:
     case = judged("reference", "eager/drop_all/reloaded", "cap 16: profile 16")
-    assert case.unjudged == {Rule.R0, Rule.R11}
+    assert case.unjudged == {Rule.OUTPUT, Rule.GRAPHS}
     assert "no step was served by the reloaded artifact" in str(case.observation.error)
 
 
 @pytest.mark.slow  # 8 s: guards that were saved refuse, and torch never recompiles behind them
 def test_an_artifact_with_guards_refuses_what_torch_would_recompile_for() -> None:
     trace = "cap 16: profile 16; set 16; forward 16"
-    assert Rule.R0 not in judged("pr40145", "eager/stock", trace).broken
-    assert Rule.R0 in judged("pr40145", "eager/stock/reloaded", trace).broken
+    assert Rule.OUTPUT not in judged("pr40145", "eager/stock", trace).broken
+    assert Rule.OUTPUT in judged("pr40145", "eager/stock/reloaded", trace).broken
 
 
 @pytest.mark.slow  # 6 s

@@ -59,8 +59,8 @@ def test_every_rule_of_a_case_that_was_not_played_is_an_error() -> None:
     judged = judge_case(PlannedCase(case(), frozenset()), lost)
     assert judged.unjudged == {oracle.rule for oracle in ORACLES}
     details = {said.rule: said.detail for said in judged.judgements}
-    assert details[Rule.R2] == "rank 1 of 2 died"
-    assert details[Rule.R9] == "rank 1 of 2 died\nit printed: x"
+    assert details[Rule.BOUNDARY] == "rank 1 of 2 died"
+    assert details[Rule.SHARDING] == "rank 1 of 2 died\nit printed: x"
     assert not judged.as_expected
 
 

@@ -40,7 +40,9 @@ class TrustsAddresses(ReferenceBuffer):
     "layout", ["", " layout=permuted", " layout=strided", " layout=slice", " layout=expanded"]
 )
 def test_a_caller_gives_the_next_payload_in_the_same_memory(layout: str) -> None:
-    assert broken(TrustsAddresses, f"cap 16: set 9{layout}; get 16; set 9{layout}; get 16") == {Rule.R3}
+    assert broken(TrustsAddresses, f"cap 16: set 9{layout}; get 16; set 9{layout}; get 16") == {
+        Rule.FRESHNESS
+    }
 
 
 class NeverWritten(ReferenceBuffer):
@@ -55,7 +57,7 @@ class NeverWritten(ReferenceBuffer):
 
 @pytest.mark.parametrize("header", ["cap 16", "cap 9000 levels 1 hidden 64", "cap 16 mode inference"])
 def test_rows_that_nobody_has_written_are_no_zeros(header: str) -> None:
-    assert broken(NeverWritten, f"{header}: set 3; get 9") == {Rule.R2}
+    assert broken(NeverWritten, f"{header}: set 3; get 9") == {Rule.BOUNDARY}
 
 
 def test_memory_is_filled_while_a_buffer_alone_is_played_and_not_afterwards() -> None:
@@ -101,7 +103,7 @@ def test_room_that_was_made_before_an_allocation_failed_may_stay(fails: int) -> 
 
 
 def test_room_that_is_stated_and_was_not_made_is_a_fault_of_growth() -> None:
-    assert broken(StatesRoomFirst, GROWS.format(1)) == {Rule.R4}
+    assert broken(StatesRoomFirst, GROWS.format(1)) == {Rule.CAPACITY}
 
 
 CALLS_ON_CALLER = {
@@ -131,11 +133,11 @@ def test_whatever_set_does_to_the_tensor_of_its_caller_is_seen(what: str, layout
         pass
 
     Changes.what = what
-    assert broken(Changes, f"cap 16: set 9{layout}; get 16") == {Rule.R3}
+    assert broken(Changes, f"cap 16: set 9{layout}; get 16") == {Rule.FRESHNESS}
 
 
 def test_a_write_under_inference_mode_is_seen_by_its_bytes() -> None:
-    assert broken(ChangesItsArgument, "cap 16 mode inference: set 9; get 16") == {Rule.R3}
+    assert broken(ChangesItsArgument, "cap 16 mode inference: set 9; get 16") == {Rule.FRESHNESS}
 
 
 @pytest.mark.parametrize("layout", [f" layout={layout}" for layout in LAYOUTS])
@@ -206,7 +208,7 @@ class ForgetsAtIntegers(RefusesIntegers):
 
 @pytest.mark.parametrize(
     ("buffer", "rules"),
-    [(ReferenceBuffer, set()), (RefusesIntegers, set()), (ForgetsAtIntegers, {Rule.R8})],
+    [(ReferenceBuffer, set()), (RefusesIntegers, set()), (ForgetsAtIntegers, {Rule.REJECTION})],
 )
 def test_integers_may_be_refused_and_then_change_nothing(buffer: BufferFactory, rules: set[Rule]) -> None:
     assert broken(buffer, "cap 16: set 9; get 9; set 4 dtype=int32; get 9; set 4 dtype=int64; get 4") == rules
@@ -240,7 +242,7 @@ class ChangesOnce(ReferenceBuffer):
 
 def test_one_wrong_answer_among_many_calls_is_seen() -> None:
     assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=49") == set()
-    assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=200") == {Rule.R2}
+    assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=200") == {Rule.BOUNDARY}
 
 
 def test_rows_in_another_order_are_not_expanded() -> None:
@@ -263,4 +265,4 @@ class ClearsByAProduct(ReferenceBuffer):
 
 def test_nan_that_survives_a_product_is_a_row_of_the_last_payload_that_leaves_it() -> None:
     trace = "cap 1: set 1 values=nans; get 1; set 1 values=nans; clear 1; get 1"
-    assert broken(ClearsByAProduct, trace) == {Rule.R5}
+    assert broken(ClearsByAProduct, trace) == {Rule.CLEAR}

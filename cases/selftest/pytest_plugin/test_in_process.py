@@ -111,7 +111,7 @@ def test_arms_without_a_trace_are_refused(compile_arms: CompileArms) -> None:
 def test_traces_that_put_no_rule_to_the_test_are_complained_of(
     verdicts: tuple[Verdict, Verdict], said: list[str], *, named: bool
 ) -> None:
-    rules = (Rule.R2, Rule.R3)
+    rules = (Rule.BOUNDARY, Rule.FRESHNESS)
     rows = [row(rule, verdict) for rule, verdict in zip(rules, verdicts, strict=True)]
     assert list(_complaints(class_verdicts(*rows), rules, named=named)) == said
 

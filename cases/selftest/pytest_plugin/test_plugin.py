@@ -37,7 +37,7 @@ def test_the_plugin_is_loaded_once(request: pytest.FixtureRequest) -> None:
 
 def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract) -> None:
     verdicts = deepstack_contract(buffer_named("reference"))
-    assert verdicts.kept == frozenset(RULES) - {Rule.R6}
+    assert verdicts.kept == frozenset(RULES) - {Rule.ADDRESS}
     assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
 
 
@@ -71,7 +71,7 @@ def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: Deeps
 
 def test_rules_that_were_not_asked_for_do_not_count(deepstack_contract: DeepstackContract) -> None:
     verdicts = deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE, rules=["R1"])
-    assert Rule.R3 in verdicts.broken
+    assert Rule.FRESHNESS in verdicts.broken
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_class_that_does_not_fit_is_refused(deepstack_contract: DeepstackContr
 @pytest.mark.slow  # 6 s; `check` of one by day
 def test_an_adapter_class_is_held_to_the_contract(deepstack_contract: DeepstackContract) -> None:
     right = adapter_class(wrong_shapes.Numbers, **numbers("read", "write", "reset"))
-    assert Rule.R3 in deepstack_contract(right, traces=STALE).kept
+    assert Rule.FRESHNESS in deepstack_contract(right, traces=STALE).kept
     with pytest.raises(Failed, match="R3 freshness: 6 rows"):
         deepstack_contract(wrong_shapes.WRONG["StaleNumbers"].adapter, traces=STALE)
 

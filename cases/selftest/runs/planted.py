@@ -124,9 +124,12 @@ class TakesAnyWidth(ReferenceBuffer):
 
 
 SINGLE: Mapping[type[ReferenceBuffer], Rule] = {
-    NoneWhenEmpty: Rule.R1, OneLevelLess: Rule.R1, OneRowLess: Rule.R2, RaisesWithoutPayload: Rule.R2,
-    KeepsOldRows: Rule.R3, ChangesArgument: Rule.R3, LosesRowsInResize: Rule.R4, ClearsNothing: Rule.R5,
-    MovesInSet: Rule.R6, AnswersInDouble: Rule.R7, TakesNegativeGet: Rule.R8, TakesAnyWidth: Rule.R8,
+    NoneWhenEmpty: Rule.STRUCTURE, OneLevelLess: Rule.STRUCTURE, OneRowLess: Rule.BOUNDARY,
+    RaisesWithoutPayload: Rule.BOUNDARY,
+    KeepsOldRows: Rule.FRESHNESS, ChangesArgument: Rule.FRESHNESS, LosesRowsInResize: Rule.CAPACITY,
+    ClearsNothing: Rule.CLEAR,
+    MovesInSet: Rule.ADDRESS, AnswersInDouble: Rule.PLACEMENT, TakesNegativeGet: Rule.REJECTION,
+    TakesAnyWidth: Rule.REJECTION,
 }  # fmt: skip
 """One fault, and the rule that has to head its one finding."""
 
@@ -164,10 +167,10 @@ class RowAndWidth(OneRowLess, TakesAnyWidth):
 
 
 PAIRS: Mapping[type[ReferenceBuffer], tuple[Rule, Rule]] = {
-    NoneAndClear: (Rule.R1, Rule.R5), ClearAndNegative: (Rule.R5, Rule.R8),
-    ResizeAndArgument: (Rule.R3, Rule.R4), NegativeAndWidth: (Rule.R8, Rule.R8),
-    RaisesAndArgument: (Rule.R2, Rule.R3), DoubleAndNegative: (Rule.R7, Rule.R8),
-    OldRowsAndClear: (Rule.R3, Rule.R5), RowAndWidth: (Rule.R2, Rule.R8),
+    NoneAndClear: (Rule.STRUCTURE, Rule.CLEAR), ClearAndNegative: (Rule.CLEAR, Rule.REJECTION),
+    ResizeAndArgument: (Rule.FRESHNESS, Rule.CAPACITY), NegativeAndWidth: (Rule.REJECTION, Rule.REJECTION),
+    RaisesAndArgument: (Rule.BOUNDARY, Rule.FRESHNESS), DoubleAndNegative: (Rule.PLACEMENT, Rule.REJECTION),
+    OldRowsAndClear: (Rule.FRESHNESS, Rule.CLEAR), RowAndWidth: (Rule.BOUNDARY, Rule.REJECTION),
 }  # fmt: skip
 """Two faults, and the rules that have to head their two findings."""
 

@@ -19,7 +19,7 @@ from cases.selftest.runs.planted import (
 )
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Row, Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.runs.case_result import CaseResult
@@ -111,8 +111,8 @@ def test_a_fault_that_is_mended_is_one_improvement(between: Between) -> None:
 
 def test_a_fault_does_not_hide_behind_another_one_of_its_rule(between: Between) -> None:
     def raising(row: Row) -> Row:
-        broken = row.rule is Rule.R8 and row.verdict is Verdict.FAIL
-        return replace(row, shape=Shape.RAISED, exception="IndexError") if broken else row
+        broken = row.rule is Rule.REJECTION and row.verdict is Verdict.FAIL
+        return replace(row, shape=FaultKind.RAISED, exception="IndexError") if broken else row
 
     before = play(TakesNegativeGet)
     (finding,) = between(before, with_rows(before, raising))
@@ -123,7 +123,7 @@ def test_a_fault_does_not_hide_behind_another_one_of_its_rule(between: Between) 
 
 def test_rows_that_vanish_beside_a_fault_follow_from_it_and_elsewhere_do_not(between: Between) -> None:
     def unjudged(row: Row) -> Row:
-        return replace(row, verdict=Verdict.SKIP) if row.rule is Rule.R7 else row
+        return replace(row, verdict=Verdict.SKIP) if row.rule is Rule.PLACEMENT else row
 
     first, second = between(play(ReferenceBuffer), with_rows(play(ClearsNothing), unjudged))
     assert first.title.startswith("R5 ")
@@ -135,27 +135,39 @@ def test_rows_that_vanish_beside_a_fault_follow_from_it_and_elsewhere_do_not(bet
 @pytest.mark.parametrize(
     ("cause", "effect", "follows"),
     [
-        (ObservedFault(Rule.R1, "get", Shape.NONE, ""), ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), True),
-        (ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), ObservedFault(Rule.R1, "get", Shape.NONE, ""), False),
-        (ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), ObservedFault(Rule.R11, "", Shape.GRAPHS, ""), False),
         (
-            ObservedFault(Rule.R3, "set", Shape.ARGUMENT_CHANGED, ""),
-            ObservedFault(Rule.R2, "get", Shape.ZEROS, ""),
-            False,
-        ),
-        (
-            ObservedFault(Rule.R6, "get", Shape.MOVED, ""),
-            ObservedFault(Rule.R3, "get", Shape.REPLACED, ""),
+            ObservedFault(Rule.STRUCTURE, "get", FaultKind.NONE, ""),
+            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
             True,
         ),
         (
-            ObservedFault(Rule.R2, "get", Shape.ZEROS, ""),
-            ObservedFault(Rule.R5, "get", Shape.CLEARED, ""),
+            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
+            ObservedFault(Rule.STRUCTURE, "get", FaultKind.NONE, ""),
             False,
         ),
         (
-            ObservedFault(Rule.R11, "get", Shape.STRIDES, ""),
-            ObservedFault(Rule.R6, "get", Shape.ALLOCATED, ""),
+            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
+            ObservedFault(Rule.GRAPHS, "", FaultKind.GRAPHS, ""),
+            False,
+        ),
+        (
+            ObservedFault(Rule.FRESHNESS, "set", FaultKind.ARGUMENT_CHANGED, ""),
+            ObservedFault(Rule.BOUNDARY, "get", FaultKind.ZEROS, ""),
+            False,
+        ),
+        (
+            ObservedFault(Rule.ADDRESS, "get", FaultKind.MOVED, ""),
+            ObservedFault(Rule.FRESHNESS, "get", FaultKind.REPLACED, ""),
+            True,
+        ),
+        (
+            ObservedFault(Rule.BOUNDARY, "get", FaultKind.ZEROS, ""),
+            ObservedFault(Rule.CLEAR, "get", FaultKind.CLEARED, ""),
+            False,
+        ),
+        (
+            ObservedFault(Rule.GRAPHS, "get", FaultKind.STRIDES, ""),
+            ObservedFault(Rule.ADDRESS, "get", FaultKind.ALLOCATED, ""),
             True,
         ),
     ],

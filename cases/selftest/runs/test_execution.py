@@ -179,7 +179,7 @@ def test_a_reached_recompile_limit_is_an_ending_and_breaks_its_rule() -> None:
     actual = result(limited)
     assert actual.case.ending is CaseEnding.RECOMPILE_LIMIT
     assert actual.case.ending.is_whole  # the process goes on
-    assert verdict(actual, Rule.R11) is Verdict.FAIL
+    assert verdict(actual, Rule.GRAPHS) is Verdict.FAIL
     assert result(forward(RIGHT)).case.ending is CaseEnding.PLAYED
 
 
@@ -207,11 +207,17 @@ def test_a_step_that_is_wrong_without_a_payload_is_told_beside_the_effect_of_one
 
 
 def test_a_row_says_whether_its_rule_was_to_be_broken() -> None:
-    actual = result(forward(RIGHT), Rule.R1, Rule.R3, Rule.R7)
-    assert {row.rule for row in actual.rows if row.expected} == {Rule.R1, Rule.R3, Rule.R7}
-    assert verdict(actual, Rule.R1) is Verdict.XFAIL  # the profile run of the trace is answered with None
-    assert verdict(actual, Rule.R3) is Verdict.MISSING  # nothing was set twice
-    assert verdict(actual, Rule.R7) is Verdict.IMPROVED
+    actual = result(forward(RIGHT), Rule.STRUCTURE, Rule.FRESHNESS, Rule.PLACEMENT)
+    assert {row.rule for row in actual.rows if row.expected} == {
+        Rule.STRUCTURE,
+        Rule.FRESHNESS,
+        Rule.PLACEMENT,
+    }
+    assert (
+        verdict(actual, Rule.STRUCTURE) is Verdict.XFAIL
+    )  # the profile run of the trace is answered with None
+    assert verdict(actual, Rule.FRESHNESS) is Verdict.MISSING  # nothing was set twice
+    assert verdict(actual, Rule.PLACEMENT) is Verdict.IMPROVED
 
 
 def test_where_no_catalogue_speaks_nothing_is_expected() -> None:
@@ -222,13 +228,15 @@ def test_where_no_catalogue_speaks_nothing_is_expected() -> None:
 
 
 def test_a_lost_case_tells_what_was_printed_last() -> None:
-    actual = lost_result(planned(Rule.R1), CaseEnding.CRASHED, "ended by SIGSEGV", "first\nlast words\n", 0.1)
+    actual = lost_result(
+        planned(Rule.STRUCTURE), CaseEnding.CRASHED, "ended by SIGSEGV", "first\nlast words\n", 0.1
+    )
     assert {row.detail for row in actual.rows} == {
         "crashed: ended by SIGSEGV; printed at the end: last words"
     }
     assert {row.verdict for row in actual.rows} == {Verdict.ERROR}
     assert actual.case.output == "first\nlast words\n"
-    assert actual.case.expected == (Rule.R1,)
+    assert actual.case.expected == (Rule.STRUCTURE,)
 
 
 def test_two_tests_may_judge_the_same_case() -> None:
@@ -246,7 +254,7 @@ def test_two_tests_may_judge_the_same_case() -> None:
 def test_a_class_inside_a_function_has_no_script() -> None:
     inside = replace(CASE, buffer=live_buffer("test_it:test_it.<locals>.Mine"))
     judged_case = judge_case(PlannedCase(inside, None), forward(RIGHT))
-    assert Rule.R1 in judged_case.broken
+    assert Rule.STRUCTURE in judged_case.broken
     assert result_of(judged_case, 0.0).case.script is None
     outside = replace(CASE, buffer=live_buffer("test_it:Mine"))
     script = result_of(judge_case(PlannedCase(outside, None), forward(RIGHT)), 0.0).case.script
@@ -260,7 +268,7 @@ def test_the_program_beside_a_case_shows_its_worst_rule() -> None:
     for name in ("pr40145", "original", "reference"):
         case = replace(CASE, buffer=registered(name))
         judged_case = judge_case(PlannedCase(case, None, incident="43602"), wrong)
-        assert {Rule.R0, Rule.R1} <= judged_case.broken
+        assert {Rule.OUTPUT, Rule.STRUCTURE} <= judged_case.broken
         script = result_of(judged_case, 0.0).case.script
         assert script is not None
         assert "torch.compile(" in script

@@ -21,7 +21,7 @@ from deepstack_harness.sources.source import KnownPackage
 
 Capture = pytest.CaptureFixture[str]
 PLACE = "vllm/models/qwen3_vl.py:12"
-KNOWN = row(Rule.R1, Verdict.XFAIL, "default")
+KNOWN = row(Rule.STRUCTURE, Verdict.XFAIL, "default")
 DRIVEN = replace(audited(KNOWN), places={"Qwen3VL": PLACE, "graphs of Qwen3VL": "vllm/runner.py:7"})
 FILE = PLACE.partition(":")[0]
 REFUSED = UnjudgedCarrier("Qwen3VL", FILE, 20, "no x")
@@ -158,7 +158,9 @@ def test_a_night_without_a_network_is_told_and_does_not_forget(night: Night) -> 
 
 def test_an_unexpected_verdict_is_red_and_changes_are_told(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
-    new = replace(audited(row(Rule.R3, Verdict.FAIL, "latent")), label="vllm 0.22.2", places=DRIVEN.places)
+    new = replace(
+        audited(row(Rule.FRESHNESS, Verdict.FAIL, "latent")), label="vllm 0.22.2", places=DRIVEN.places
+    )
     code, printed = night(new)
     assert code is ExitCode.BROKEN
     assert any(line.startswith("vllm 0.22.2: broken since vllm 0.22.1: Qwen3VL R3") for line in printed)

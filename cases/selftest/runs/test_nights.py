@@ -491,7 +491,7 @@ def test_known_failures_of_a_source_do_not_make_the_night_red(
     rows = tmp_path / "audit.jsonl"
     judged_rows = [] if verdicts == "torn" else map(Verdict, verdicts.split())
     written = [
-        Row(revision="vllm 0.33.0", rule=Rule.R3, verdict=verdict).to_json() for verdict in judged_rows
+        Row(revision="vllm 0.33.0", rule=Rule.FRESHNESS, verdict=verdict).to_json() for verdict in judged_rows
     ]
     rows.write_text("torn\n" if verdicts == "torn" else "".join(f"{row}\n" for row in written))
     assert has_unexpected(rows) is red

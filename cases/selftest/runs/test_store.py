@@ -26,7 +26,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import JsonLines, Output, OutputLost
 from deepstack_harness.contract.names import Names
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, FaultKind, Row, Verdict
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.runs import frames
 from deepstack_harness.runs.execution import Execution
@@ -447,7 +447,7 @@ def later(tmp_path: Path) -> Path:
 
 
 def with_shape(row: Row) -> Row:
-    shape = Shape.CLEARED if row.verdict is Verdict.XFAIL else None
+    shape = FaultKind.CLEARED if row.verdict is Verdict.XFAIL else None
     return replace(row, schema_version=SCHEMA_VERSION, shape=shape)
 
 
@@ -482,7 +482,7 @@ def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) 
         pq.write_table(pa.Table.from_pylist(written), tmp_path / "earlier" / f"{kind}.parquet")
     runs = list(read_dataset("mine", tmp_path))
     assert [len(run.rows) for run in runs] == [24, 24]
-    assert [{row.shape for row in run.rows} for run in runs] == [{None}, {None, Shape.CLEARED}]
+    assert [{row.shape for row in run.rows} for run in runs] == [{None}, {None, FaultKind.CLEARED}]
 
 
 def test_a_run_is_not_continued(earlier: Path) -> None:

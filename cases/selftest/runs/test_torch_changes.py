@@ -67,7 +67,7 @@ def test_equal_runs_have_no_line_but_the_time(tmp_path: Path) -> None:
 
 def test_a_verdict(tmp_path: Path) -> None:
     made = lines(table(tmp_path, {**VERDICTS, "a": ("PASS", "FAIL")}))
-    assert made.pop(("regression", f"R2 {Rule.R2.word}: broken")) == ("", "1 case")
+    assert made.pop(("regression", f"R2 {Rule.BOUNDARY.word}: broken")) == ("", "1 case")
     assert made.pop((ARM, "rules broken")) == ("0", "1")
     assert made.pop((ARM, "rules kept")) == ("4", "3")
     assert made == SAME

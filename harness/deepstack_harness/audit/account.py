@@ -80,7 +80,8 @@ class UnjudgedCarrier:
     def row(self, label: str, package: str) -> dict[str, object]:
         """Return its row for programs: the fields of a `Row`, with None for the rule."""
         row = Row(
-            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label, rule=Rule.R0,
+            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label,
+            rule=Rule.OUTPUT,
             verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN, detail=self.detail,
             where=self.where, expected=bool(self.reason),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, un
 from deepstack_harness.audit.systems import SourceSystems, judge_systems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, FaultKind, Row, Verdict
 from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import parse
@@ -44,7 +44,7 @@ class AuditScope:
 
 WHOLE = AuditScope()
 
-_VERBS = {Rule.R3: "set", Rule.R4: "set", Rule.R5: "clear"}
+_VERBS = {Rule.FRESHNESS: "set", Rule.CAPACITY: "set", Rule.CLEAR: "clear"}
 """Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
 _Statement = ast.ClassDef | ast.FunctionDef
 """A class, or a function that splits a payload over ranks."""
@@ -65,9 +65,9 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
         in_forward = (row.regime, row.rule) in verdicts.in_forward
         if row.regime is Regime.CAPTURED and audited.replayed_at:
             return replace(row, where=audited.replayed_at)
-        if row.rule is Rule.R9 and audited.patched_at:
+        if row.rule is Rule.SHARDING and audited.patched_at:
             return replace(row, where=audited.patched_at)
-        if row.shape == Shape.NO_EFFECT:  # of the text model: MEMBER:LINE NAME
+        if row.shape == FaultKind.NO_EFFECT:  # of the text model: MEMBER:LINE NAME
             return replace(row, where=audited.ways.compiled.partition(" ")[0])
         place = _place_of(row.rule, methods, in_forward=in_forward)
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""

@@ -37,7 +37,7 @@ Replay = Callable[[PlannedCase], JudgedCase | None]
 """Plays and judges one more case; None where nothing can be played any more."""
 
 
-_NOT_OF_BUFFERS = frozenset({Rule.R0, Rule.R9, Rule.R10})
+_NOT_OF_BUFFERS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK})
 """Rules of outputs, ranks and work: they explain no broken rule of the buffer, and none explains them."""
 
 
@@ -52,7 +52,7 @@ def effects_in(cases: Iterable[JudgedCase]) -> dict[Place, Place]:
                     0
                 ]
     # Rows that a graph reads wrongly follow from storage that moved.
-    order = [Rule.R6, *Rule]
+    order = [Rule.ADDRESS, *Rule]
     # A fault that shows in more traces explains one that shows in fewer, never the other way round.
     ranked = sorted(first, key=lambda place: (-len(first[place]), order.index(place[1])))
     effects: dict[Place, Place] = {}
@@ -94,7 +94,7 @@ def _without_graphs(planned: PlannedCase) -> PlannedCase:
     return replace(planned, case=case)
 
 
-_NOT_OF_METHODS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11})
+_NOT_OF_METHODS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.GRAPHS})
 """Rules of a compiled decoder, or of ranks: methods that are driven alone say nothing about them."""
 
 
@@ -384,7 +384,17 @@ def _weight(judged: JudgedCase, row: Row, *, ended: bool) -> tuple[float, int]:
     return rank, len(judged.case.trace.steps)
 
 
-RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8, Rule.R11)
+RULES = (
+    Rule.STRUCTURE,
+    Rule.BOUNDARY,
+    Rule.FRESHNESS,
+    Rule.CAPACITY,
+    Rule.CLEAR,
+    Rule.ADDRESS,
+    Rule.PLACEMENT,
+    Rule.REJECTION,
+    Rule.GRAPHS,
+)
 """Rules of a buffer that is played without a decoder; R11 is judged by what guards look at."""
 
 BOTH = "both"

@@ -108,7 +108,7 @@ def judge_split(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule
     padded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in PADDED]
     unpadded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in UNPADDED]
     cases = [*padded, *unpadded]
-    (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.R9]).rows
+    (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.SHARDING]).rows
     return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
 
 
@@ -127,11 +127,11 @@ def _judge_on_ranks(audited: AuditedClass, worker: SourceWorker, text: str, rank
 
 def _with_split_reach(row: Row, package: str, padded: Sequence[JudgedCase]) -> Row:
     """Return the row with its reach: an engine that pads comes to a fault of padded steps alone."""
-    broken = [judged for judged in padded if Rule.R9 in judged.broken]
+    broken = [judged for judged in padded if Rule.SHARDING in judged.broken]
     if broken:
         return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
     kept = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
-    if latent_argument(package, Rule.R9) is None:
+    if latent_argument(package, Rule.SHARDING) is None:
         return replace(row, reach=UNKNOWN, detail=kept)
     return replace(row, reach=LATENT, evidence=Evidence.READ, detail=kept)
 
@@ -155,7 +155,7 @@ def judge_splitter(
     """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
     cases = list(_judge_splits(audited, worker))
     label = worker.source.label
-    verdicts = sum_up(cases, label, audited.model_class, known, rules=(Rule.R9,))
+    verdicts = sum_up(cases, label, audited.model_class, known, rules=(Rule.SHARDING,))
     rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
 
@@ -183,7 +183,7 @@ def _judge_splits(audited: AuditedClass, worker: SourceWorker) -> Iterator[Judge
         return value_of(result, f"the parts of {audited.model_class}")
 
     plan = plan_splits(buffer_of(worker.source, audited.model_class))
-    return judge_cases(plan, play, (Rule.R9,), given_up=gives_up(worker))
+    return judge_cases(plan, play, (Rule.SHARDING,), given_up=gives_up(worker))
 
 
 def _ended(case: Case, end: WorkerEnd) -> Observation:
@@ -265,7 +265,7 @@ def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[R
         judged = unjudged_case(planned, audited.ways.uncompiled)
     else:
         (judged,) = worker.judge([planned], audited.model_class, "compiled")
-    verdicts = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.R0])
+    verdicts = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.OUTPUT])
     (row,) = verdicts.rows
     if not audited.ways.compiled:
         return [replace(row, verdict=Verdict.SKIP, value=None, detail=audited.ways.uncompiled, expected=None)]

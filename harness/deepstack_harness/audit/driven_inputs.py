@@ -264,14 +264,14 @@ def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedStep
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
         return _unknown(Reason(judged.unjudged[0]))
-    split = [finding for finding in judged.findings if finding.promise is Promise.I5]
+    split = [finding for finding in judged.findings if finding.promise is Promise.OWNERSHIP]
     if not split or split[0].verdict is Verdict.SKIP:
         return _unknown(Reason("two pipeline stages cannot be run one after the other over stand-ins"))
     if split[0].verdict is Verdict.PASS:
         detail = (
             f"two pipeline stages answer as one does; `{wanted.name}` changes it by {measured.effect:.4g}"
         )
-        return DriveResult(Driven.KEPT, detail, "", Promise.I5, split[0].arm, effect=measured.effect)
+        return DriveResult(Driven.KEPT, detail, "", Promise.OWNERSHIP, split[0].arm, effect=measured.effect)
     if measured.mended is None or judge_steps(measured.mended).broken:
         return _unknown(Reason(f"two stages differ from one also where both are given `{wanted.name}`"))
     detail = (
@@ -279,5 +279,5 @@ def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedStep
         "and agree where it is given to both"
     )
     return DriveResult(
-        Driven.BROKEN, detail, "", Promise.I5, split[0].arm, split[0].calls[:1], "", split[0].value,
+        Driven.BROKEN, detail, "", Promise.OWNERSHIP, split[0].arm, split[0].calls[:1], "", split[0].value,
         split[0].limit, measured.effect, )  # fmt: skip

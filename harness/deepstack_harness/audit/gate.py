@@ -19,7 +19,7 @@ from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts, F
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Effect, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Effect, FaultKind, Row, Verdict
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.account import UnjudgedCarrier
@@ -266,10 +266,10 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
 def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
     regime, rule = place
-    old = _row_of((regime, Rule.R1), before)
+    old = _row_of((regime, Rule.STRUCTURE), before)
     row = _row_of(place, now)
     if (
-        rule is not Rule.R2
+        rule is not Rule.BOUNDARY
         or row is None
         or row.verdict not in BROKEN
         or not old
@@ -278,7 +278,7 @@ def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
         return False
     known = {each.trace for each in _traces(before, old)}
     reach, before_reach = (REACHES.index(reach_kind(each.reach)) for each in (row, old))
-    zeros = all(each.shape == Shape.ZEROS and each.trace in known for each in _traces(now, row))
+    zeros = all(each.shape == FaultKind.ZEROS and each.trace in known for each in _traces(now, row))
     return zeros and reach >= before_reach
 
 
@@ -309,7 +309,7 @@ def gives_payload(now: ClassVerdicts, before: SeenClass | None) -> bool:
 
 def _gives(regime: Regime, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether a class gives all levels of its payload now, and did not in the base."""
-    was, row = (_row_of((regime, Rule.R1), each) for each in (before, now))
+    was, row = (_row_of((regime, Rule.STRUCTURE), each) for each in (before, now))
     return bool(was and row and was.verdict in BROKEN and row.verdict in KEPT)
 
 
@@ -410,7 +410,7 @@ def _hides(before: BrokenTrace, now: BrokenTrace) -> bool:
     """
     same = (before.trace, before.regime) == (now.trace, now.regime)
     earlier = bool(before.steps) and min(before.steps) <= min(now.steps, default=0)
-    as_bad = before.rule is Rule.R6 or _EFFECTS.index(before.effect) >= _EFFECTS.index(now.effect)
+    as_bad = before.rule is Rule.ADDRESS or _EFFECTS.index(before.effect) >= _EFFECTS.index(now.effect)
     return same and earlier and as_bad
 
 
@@ -452,8 +452,8 @@ def _fewer_chances(now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenC
         was, tested = old.chances or 0, row.chances or 0
         if old.verdict in BROKEN:
             was -= len(_traces(before, old))
-        if old.rule is Rule.R4:
-            calls = [_row_of((old.regime, Rule.R2), each) for each in (now, before)]
+        if old.rule is Rule.CAPACITY:
+            calls = [_row_of((old.regime, Rule.BOUNDARY), each) for each in (now, before)]
             less = [(each.chances or 0) if each else 0 for each in calls]
             was = 0 if less[0] >= less[1] else was
         if tested < was:

@@ -89,7 +89,7 @@ _RIGHT = "reference"
 _WHERE = Where("qwen3_vl")
 CONTROLS = tuple(
     next(name for name, mutant in MUTANTS.items() if mutant.rule is rule and mutant.arm == "eager")
-    for rule in (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R8)
+    for rule in (Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.REJECTION)
 )
 """A mutant of each rule that the methods of a buffer keep or break, and that shows without a decoder."""
 

@@ -173,7 +173,7 @@ class PlaceholderRanges:
         range_file(worker.source)
         result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
         if isinstance(result, WorkerEnd):
-            yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
+            yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.RANGES, worker, result)
             return
         answer = value_of(result, f"calls of {RANGES_CLASS}")
         seen = answer.observation
@@ -205,7 +205,7 @@ class DualStreams:
             row = _system_row(incident, seen.subject, neighbours.judge_ordering(seen), seen.torch)
             yield JudgedSubject(seen.subject.model_class or "", None, (row,), _subgraphs(seen), helper.where)
         if isinstance(result, WorkerEnd):
-            yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
+            yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.ORDERING, worker, result)
         else:
             value_of(result, "dual-stream helpers")
 
@@ -292,7 +292,7 @@ def _judge_kernel_variants(subjects: Sequence[Subject]) -> list[tuple[Judgement,
     try:
         measurements = measure(subjects)
     except NotMeasured as why:
-        return [(error(Rule.R10, str(why)), None) for _ in subjects]
+        return [(error(Rule.WORK, str(why)), None) for _ in subjects]
     return [(compiler.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measurements]
 
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN, covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Effect, Evidence, Shape
+from deepstack_harness.contract.verdicts import Effect, Evidence, FaultKind
 from deepstack_harness.files import DataFile
 
 UNREPORTED = "unreported"
@@ -60,7 +60,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[Rule, ...]
     reference: str
     regimes: tuple[Regime, ...] = ()
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[FaultKind, ...] = ()
     traces: Mapping[Rule, tuple[str, ...]] = msgspec.field(default_factory=dict)
     effects: Mapping[Rule, tuple[Effect, ...]] = msgspec.field(default_factory=dict)
     worst_reach: Literal["flag", "default"] = "default"

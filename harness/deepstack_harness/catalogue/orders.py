@@ -452,19 +452,19 @@ _WITHIN_BUDGET = (
 _ARGUMENTS: Mapping[str, Mapping[Rule, str]] = MappingProxyType(
     {
         "vllm": {
-            Rule.R3: (
+            Rule.FRESHNESS: (
                 "set takes all rows of a step, zeros of text included (models/qwen3_vl.py:3161), and each "
                 "embed is followed by the forward of its step (v1/worker/gpu_model_runner.py:3342, :4207)"
             ),
-            Rule.R4: _WITHIN_BUDGET,
-            Rule.R6: f"storage moves where a call is above the capacity only; {_WITHIN_BUDGET}",
-            Rule.R8: (
+            Rule.CAPACITY: _WITHIN_BUDGET,
+            Rule.ADDRESS: f"storage moves where a call is above the capacity only; {_WITHIN_BUDGET}",
+            Rule.REJECTION: (
                 "get and clear are given the rows of a tensor (models/qwen3_vl.py:3202, :3217), and set a "
                 "payload of the class's own (:3161)"
             ),
         },
         "vllm-ascend": {
-            Rule.R9: (
+            Rule.SHARDING: (
                 "the runner pads a step to a multiple of the ranks where they share it "
                 "(vllm_ascend/worker/model_runner_v1.py:2876 and :2949 in 0.23.0.post1)"
             ),

@@ -39,7 +39,7 @@ class ReadClass:
     """A class as its file has it: MODULE:CLASS, its name, and the first line of its docstring.
 
     `stated` are the class attributes that are a text or a truth value, or a member of an enum, by the name
-    of the member (`R1` of `Rule.R1`).
+    of the member (`R1` of `Rule.STRUCTURE`).
     """
 
     target: str

@@ -242,7 +242,7 @@ class SourceProgram:
 
 SOURCE_VARIABLE = "DEEPSTACK_HARNESS_SOURCE"
 """Environment variable that tells a written pytest file which copy of the package to read."""
-_OF_ROWS = frozenset({Rule.R2, Rule.R3, Rule.R4, Rule.R5})
+_OF_ROWS = frozenset({Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR})
 
 
 def render_source_script(incident: Incident, family: str, source: SourceProgram) -> str:
@@ -270,12 +270,12 @@ def _render_source(kind: str, incident: Incident, family: str, source: SourcePro
         raise UsageError(f"{cannot}: its trace saves compiled code and loads it in another process; {judged}")
     if arm.captured or (arm.compiled and arm.guards is not GuardPolicy.DROP_ALL):
         raise UsageError(f"{cannot}: torch alone does not run '{script.arm}' around their methods; {judged}")
-    shown = {*_OF_ROWS, Rule.R1, *([Rule.R0] if arm.compiled else [])}
+    shown = {*_OF_ROWS, Rule.STRUCTURE, *([Rule.OUTPUT] if arm.compiled else [])}
     rules = [rule for rule in incident.rules if rule in shown]
     if not rules:
         raise UsageError(f"{cannot}: it would have to judge {', '.join(incident.rules)}; {judged}")
     variables = _trace_variables(incident, script, family)
-    variables["backend"] = arm.backend.compiler if Rule.R0 in rules else ""
+    variables["backend"] = arm.backend.compiler if Rule.OUTPUT in rules else ""
     text = environment().get_template(f"source/{kind}.py.jinja").render(
         incident=incident, buffer=source.buffer, title=source.title, label=source.label, rules=rules,
         rows=bool(_OF_ROWS & set(rules)), variable=SOURCE_VARIABLE,

@@ -25,7 +25,7 @@ from deepstack_harness.audit.gate import REACHES, GateResult, cause_of, reach_ki
 from deepstack_harness.catalogue.known import UNREPORTED, link_of
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import BROKEN, Effect, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Effect, FaultKind, Row, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.runs.report.github import (
     MOST_ANNOTATIONS,
@@ -221,22 +221,22 @@ def _not_measured(source: AuditedSource, result: GateResult) -> Iterator[AuditFi
 
 
 _PROBLEMS: Mapping[Rule, str] = {
-    Rule.R0: "compiled, the model computes another output than uncompiled",
-    Rule.R1: "what the model is given has another structure in some steps, so that a graph that was compiled "
-    "without image features ignores them in later steps",
-    Rule.R2: "a step does not get the image features of its own tokens",
-    Rule.R3: "image features of an earlier step are read in a later one",
-    Rule.R4: "a step with more tokens than the buffer was made for does not get its image features",
-    Rule.R5: "image features of a finished request are read by a later one",
-    Rule.R6: "captured graphs read storage that the class does not write to any more",
-    Rule.R7: "image features come in another dtype or on another device than the hidden states",
-    Rule.R8: "a wrong call is accepted, or changes the buffer before it is refused",
-    Rule.R9: "ranks do not read the image features of their own rows",
-    Rule.R10: "kernels process more rows than the step has",
-    Rule.R11: "the compiler builds more graphs than it should",
-    Rule.R12: "the ranges of placeholders are not those of the image tokens",
-    Rule.R13: "two streams give another result than one, or layers are compiled again and again",
-    Rule.R14: "a kernel reads or writes memory that is not its own",
+    Rule.OUTPUT: "compiled, the model computes another output than uncompiled",
+    Rule.STRUCTURE: "what the model is given has another structure in some steps, so that a graph that was "
+    "compiled without image features ignores them in later steps",
+    Rule.BOUNDARY: "a step does not get the image features of its own tokens",
+    Rule.FRESHNESS: "image features of an earlier step are read in a later one",
+    Rule.CAPACITY: "a step with more tokens than the buffer was made for does not get its image features",
+    Rule.CLEAR: "image features of a finished request are read by a later one",
+    Rule.ADDRESS: "captured graphs read storage that the class does not write to any more",
+    Rule.PLACEMENT: "image features come in another dtype or on another device than the hidden states",
+    Rule.REJECTION: "a wrong call is accepted, or changes the buffer before it is refused",
+    Rule.SHARDING: "ranks do not read the image features of their own rows",
+    Rule.WORK: "kernels process more rows than the step has",
+    Rule.GRAPHS: "the compiler builds more graphs than it should",
+    Rule.RANGES: "the ranges of placeholders are not those of the image tokens",
+    Rule.ORDERING: "two streams give another result than one, or layers are compiled again and again",
+    Rule.MEMORY: "a kernel reads or writes memory that is not its own",
 }
 _NOTICED = {
     Effect.OUTPUT: "answers are wrong",
@@ -255,9 +255,9 @@ def problem_of(row: Row) -> str:
     """Return what a user of the engine notices of a broken rule, and under which settings."""
     kind = reach_kind(row.reach)
     leads = f"with {(row.reach or '').removeprefix(FLAG)}" if kind == FLAG else _LEADS[kind]
-    zeros = row.rule is Rule.R2 and row.shape in (Shape.ZEROS, Shape.NEVER_SET)
+    zeros = row.rule is Rule.BOUNDARY and row.shape in (FaultKind.ZEROS, FaultKind.NEVER_SET)
     what = "a step is computed without its image features" if zeros else _PROBLEMS[row.rule]
-    if row.shape == Shape.NO_EFFECT:
+    if row.shape == FaultKind.NO_EFFECT:
         what = "the text model leaves out levels of the image features"
     return ", ".join(filter(None, [what, row.effect and _NOTICED[row.effect], leads]))
 

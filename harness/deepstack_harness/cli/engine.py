@@ -224,7 +224,9 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
 def _worst(result: EngineResult) -> Row | None:
     """Return the row of answers that should be equal and are furthest apart."""
     rows = [
-        row for row in result.rows if row.rule is Rule.R0 and row.value is not None and row.limit is not None
+        row
+        for row in result.rows
+        if row.rule is Rule.OUTPUT and row.value is not None and row.limit is not None
     ]
     return max(rows, key=lambda row: (row.verdict in BROKEN, row.value), default=None)
 

@@ -257,7 +257,7 @@ def _refuse_combinations(incident: Incident, args: Namespace) -> None:
         return
     if args.full or args.trace is not None or args.arm is not None:
         raise UsageError("--workload brings its own trace and arms: leave --full, --trace and --arm out")
-    if Rule.R0 not in incident.rules:
+    if Rule.OUTPUT not in incident.rules:
         raise UsageError(
             f"incident {incident.id} does not change outputs (rule R0): leave --workload out, it cannot show"
         )

@@ -21,7 +21,7 @@ from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.cli.repro_releases import SourceVerdict, one_verdict, why_unjudged
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
-from deepstack_harness.contract.verdicts import Row, Shape
+from deepstack_harness.contract.verdicts import FaultKind, Row
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.text import parse_python
@@ -126,7 +126,7 @@ def _print_verdict(
     name = f"{source.label}, {audited.model_class}"
     _print_place(audited, output, broken=bool(broken))
     if broken:
-        silent = any(row.shape != Shape.RAISED for row in rows)
+        silent = any(row.shape != FaultKind.RAISED for row in rows)
         has = "HAS incident" if silent else "raises, and does not lose rows silently as in incident"
         output.verdict(f"{name}: {has} {incident.id}, breaks {names_of(broken)}", good=False)
     elif unjudged:

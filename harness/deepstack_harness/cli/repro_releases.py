@@ -68,7 +68,9 @@ def is_compiled_fault(incident: Incident) -> bool:
 
     traces = (str(run.trace) for run in incident.run)
     order = str(COMPILED_TRACE)
-    return {Rule.R0, Rule.R1} <= set(incident.rules) and any(order.startswith(trace) for trace in traces)
+    return {Rule.OUTPUT, Rule.STRUCTURE} <= set(incident.rules) and any(
+        order.startswith(trace) for trace in traces
+    )
 
 
 @dataclass(frozen=True)

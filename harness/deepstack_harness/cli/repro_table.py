@@ -248,7 +248,7 @@ def _and(rules: Iterable[Rule]) -> str:
 def _silently_wrong(result: JudgedCase) -> bool:
     """Say whether a decoder that returned was wrong: one that raised breaks R0 too."""
     return any(
-        judgement.rule is Rule.R0 and judgement.effect is Effect.OUTPUT for judgement in result.judgements
+        judgement.rule is Rule.OUTPUT and judgement.effect is Effect.OUTPUT for judgement in result.judgements
     )
 
 

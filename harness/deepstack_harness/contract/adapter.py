@@ -56,13 +56,13 @@ class Adapter:
     def _reasons(self) -> Iterator[tuple[Rule, str]]:
         sizes = [f"{name} of {value}" for name in ("levels", "hidden") if (value := getattr(self, name))]
         every = (
-            (Rule.R2, not self.cleared, "rows behind N, because nothing clears them"),
-            (Rule.R3, not self.cleared, "rows behind N, because nothing clears them"),
-            (Rule.R5, not self.cleared, "nothing clears it"),
-            (Rule.R2, self.integers, "NaN, infinity and other dtypes, because rows are integers"),
-            (Rule.R2, bool(sizes), f"other sizes than {' and '.join(sizes)}"),
-            (Rule.R8, self.levels == 1, "a wrong number of levels, because there is one"),
-            (Rule.R8, self.hidden == 1, "a wrong width, because a row is one number"),
+            (Rule.BOUNDARY, not self.cleared, "rows behind N, because nothing clears them"),
+            (Rule.FRESHNESS, not self.cleared, "rows behind N, because nothing clears them"),
+            (Rule.CLEAR, not self.cleared, "nothing clears it"),
+            (Rule.BOUNDARY, self.integers, "NaN, infinity and other dtypes, because rows are integers"),
+            (Rule.BOUNDARY, bool(sizes), f"other sizes than {' and '.join(sizes)}"),
+            (Rule.REJECTION, self.levels == 1, "a wrong number of levels, because there is one"),
+            (Rule.REJECTION, self.hidden == 1, "a wrong width, because a row is one number"),
         )
         return ((rule, why) for rule, holds, why in every if holds)
 

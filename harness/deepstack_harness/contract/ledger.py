@@ -139,17 +139,17 @@ class Ledger:
     def expect(self, step: Step) -> Expected:
         """Return the expectation of the next step, before it is done."""
         if self._invalid(step):
-            return Expected(CallOutcome.RAISES, Rule.R8)
+            return Expected(CallOutcome.RAISES, Rule.REJECTION)
         if step.op is Op.RESIZE:
-            return Expected(CallOutcome.EITHER, Rule.R4)
+            return Expected(CallOutcome.EITHER, Rule.CAPACITY)
         if step.dtype in INTEGERS and step.tokens <= self.capacity:
-            return Expected(CallOutcome.EITHER, Rule.R2)
+            return Expected(CallOutcome.EITHER, Rule.BOUNDARY)
         rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
         if step.fail is not None or step.tokens > self.capacity:
             has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
             outcome = CallOutcome.ANSWERS if has_to else CallOutcome.EITHER
-            return Expected(outcome, Rule.R4, rows, self._may_be_zero, self._real)
-        return Expected(CallOutcome.ANSWERS, Rule.R2, rows, self._may_be_zero, self._real)
+            return Expected(outcome, Rule.CAPACITY, rows, self._may_be_zero, self._real)
+        return Expected(CallOutcome.ANSWERS, Rule.BOUNDARY, rows, self._may_be_zero, self._real)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int, content: Rows | None = None) -> None:
         """Move on behind a step; `accepted`: its last buffer call returned, `capacity`: reported then.

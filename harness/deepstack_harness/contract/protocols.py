@@ -428,13 +428,13 @@ def innermost(session: Session) -> Session:
 CALLS = ("get", "set", "clear", "resize", "capacity")
 """The members of a buffer by name."""
 _ABOUT: dict[Rule, tuple[str, ...]] = {
-    Rule.R1: ("get",),
-    Rule.R2: ("get", "set"),
-    Rule.R3: ("set",),
-    Rule.R4: ("resize", "capacity"),
-    Rule.R5: ("clear",),
-    Rule.R7: ("get",),
-    Rule.R11: ("get",),
+    Rule.STRUCTURE: ("get",),
+    Rule.BOUNDARY: ("get", "set"),
+    Rule.FRESHNESS: ("set",),
+    Rule.CAPACITY: ("resize", "capacity"),
+    Rule.CLEAR: ("clear",),
+    Rule.PLACEMENT: ("get",),
+    Rule.GRAPHS: ("get",),
 }
 """The calls whose text says what a rule promises; the others are in the text of the whole class."""
 WHERE = "the whole contract: pytest --fixtures -v, or deepstack_harness.contract.protocols.Buffer"

@@ -11,11 +11,11 @@ class Promise(StrEnum):
     an attribute, a persistent buffer.  Rules about deepstack's buffer are instances, see `Rule.instance_of`.
     """
 
-    I1 = "I1"
-    I2 = "I2"
-    I3 = "I3"
-    I4 = "I4"
-    I5 = "I5"
+    SPECIALISATION = "I1"
+    LAYOUT = "I2"
+    NEUTRAL_ROWS = "I3"
+    EFFECTS = "I4"
+    OWNERSHIP = "I5"
 
     @property
     def word(self) -> str:
@@ -29,50 +29,50 @@ class Promise(StrEnum):
 
 
 _SIDE_INPUTS: dict[Promise, tuple[str, str]] = {
-    Promise.I1: (
+    Promise.SPECIALISATION: (
         "specialisation",
         (
             "every later step computes what the uncompiled code computes, whatever presence, types, Python "
             "values and sizes the warm-up saw; or the region recompiles, or refuses"
         ),
     ),
-    Promise.I2: (
+    Promise.LAYOUT: (
         "layout",
         (
             "an input keeps its dtype, device, strides and, where a graph was captured, its address, or "
             "the region says so"
         ),
     ),
-    Promise.I3: (
+    Promise.NEUTRAL_ROWS: (
         "neutral rows",
         "rows that neither this step wrote nor the caller declares live have no influence",
     ),
-    Promise.I4: (
+    Promise.EFFECTS: (
         "effects",
         "what the region writes is there after the same step, compiled or replayed, as it is uncompiled",
     ),
-    Promise.I5: ("ownership", "each stage, rank and micro-batch reads its own rows"),
+    Promise.OWNERSHIP: ("ownership", "each stage, rank and micro-batch reads its own rows"),
 }
 
 
 class Rule(StrEnum):
     """A promise of the contract; the value is its public name."""
 
-    R0 = "R0"
-    R1 = "R1"
-    R2 = "R2"
-    R3 = "R3"
-    R4 = "R4"
-    R5 = "R5"
-    R6 = "R6"
-    R7 = "R7"
-    R8 = "R8"
-    R9 = "R9"
-    R10 = "R10"
-    R11 = "R11"
-    R12 = "R12"
-    R13 = "R13"
-    R14 = "R14"
+    OUTPUT = "R0"
+    STRUCTURE = "R1"
+    BOUNDARY = "R2"
+    FRESHNESS = "R3"
+    CAPACITY = "R4"
+    CLEAR = "R5"
+    ADDRESS = "R6"
+    PLACEMENT = "R7"
+    REJECTION = "R8"
+    SHARDING = "R9"
+    WORK = "R10"
+    GRAPHS = "R11"
+    RANGES = "R12"
+    ORDERING = "R13"
+    MEMORY = "R14"
 
     @property
     def word(self) -> str:
@@ -102,66 +102,66 @@ def names_of(rules: Iterable[Rule]) -> str:
 
 
 PROMISES: dict[Rule, tuple[str, str]] = {
-    Rule.R0: ("output", "compiled equals eager within the tolerance of the dtype"),
-    Rule.R1: ("structure", "every get answers with all levels, always tensors, never None"),
-    Rule.R2: (
+    Rule.OUTPUT: ("output", "compiled equals eager within the tolerance of the dtype"),
+    Rule.STRUCTURE: ("structure", "every get answers with all levels, always tensors, never None"),
+    Rule.BOUNDARY: (
         "boundary",
         (
             "get(P) gives P rows of width hidden: the payload in [0, min(N, P)), equal after the cast to the "
             "buffer's dtype, exact zeros behind it; get and clear never raise for 0 <= P <= capacity"
         ),
     ),
-    Rule.R3: (
+    Rule.FRESHNESS: (
         "freshness",
         "no row of a replaced payload is ever read; set copies, and leaves the caller's tensor as it was",
     ),
-    Rule.R4: (
+    Rule.CAPACITY: (
         "capacity",
         (
             "a call above the capacity grows and keeps the payload, or raises and changes nothing; "
             "resize below N raises or keeps all N rows"
         ),
     ),
-    Rule.R5: (
+    Rule.CLEAR: (
         "clear",
         (
             "after clear(n) no earlier row is ever read, also when n < N, unless the get before it asked "
             "for just these n rows: then the others belong to another micro-batch"
         ),
     ),
-    Rule.R6: (
+    Rule.ADDRESS: (
         "address",
         (
             "in the captured regime: while the generation stays, get(P) gives the addresses that were "
             "captured, and get and clear allocate nothing while they are captured"
         ),
     ),
-    Rule.R7: ("placement", "rows come in the dtype and on the device of the hidden states"),
-    Rule.R8: (
+    Rule.PLACEMENT: ("placement", "rows come in the dtype and on the device of the hidden states"),
+    Rule.REJECTION: (
         "rejection",
         (
             "negative counts, a wrong level count, a wrong hidden size and any other shape raise and change "
             "nothing"
         ),
     ),
-    Rule.R9: (
+    Rule.SHARDING: (
         "sharding",
         (
             "under the stated partition (contiguous by default) each row reaches exactly one rank, and the "
             "gathered result equals the unsharded run"
         ),
     ),
-    Rule.R10: ("work", "kernels and opaque ops process P rows, never the capacity"),
-    Rule.R11: (
+    Rule.WORK: ("work", "kernels and opaque ops process P rows, never the capacity"),
+    Rule.GRAPHS: (
         "graphs",
         (
             "the stated number of graphs, no break, no fall-back to eager; answers keep the types of their "
             "container and tensors, strides and requires_grad, which guards look at"
         ),
     ),
-    Rule.R12: ("ranges", "placeholder ranges equal a brute-force count"),
-    Rule.R13: ("ordering", "dual-stream results equal sequential, every dependent pair ordered"),
-    Rule.R14: (
+    Rule.RANGES: ("ranges", "placeholder ranges equal a brute-force count"),
+    Rule.ORDERING: ("ordering", "dual-stream results equal sequential, every dependent pair ordered"),
+    Rule.MEMORY: (
         "memory",
         "no kernel accesses memory outside its tensors, and nothing that was never written reaches rows < n",
     ),
@@ -169,33 +169,33 @@ PROMISES: dict[Rule, tuple[str, str]] = {
 
 
 _INSTANCES: dict[Rule, Promise] = {
-    Rule.R0: Promise.I1,
-    Rule.R1: Promise.I1,
-    Rule.R6: Promise.I2,
-    Rule.R7: Promise.I2,
-    Rule.R11: Promise.I2,
-    Rule.R2: Promise.I3,
-    Rule.R3: Promise.I3,
-    Rule.R5: Promise.I3,
-    Rule.R9: Promise.I5,
+    Rule.OUTPUT: Promise.SPECIALISATION,
+    Rule.STRUCTURE: Promise.SPECIALISATION,
+    Rule.ADDRESS: Promise.LAYOUT,
+    Rule.PLACEMENT: Promise.LAYOUT,
+    Rule.GRAPHS: Promise.LAYOUT,
+    Rule.BOUNDARY: Promise.NEUTRAL_ROWS,
+    Rule.FRESHNESS: Promise.NEUTRAL_ROWS,
+    Rule.CLEAR: Promise.NEUTRAL_ROWS,
+    Rule.SHARDING: Promise.OWNERSHIP,
 }
 
 _CHANCES: dict[Rule, str] = {
-    Rule.R0: "compared output",
-    Rule.R1: "answer",
-    Rule.R2: "call",
-    Rule.R3: "stale-row read",
-    Rule.R4: "growth",
-    Rule.R5: "stale-row read",
-    Rule.R6: "graph use",
-    Rule.R7: "answer",
-    Rule.R8: "bad call",
-    Rule.R9: "shared step",
-    Rule.R10: "step",
-    Rule.R11: "comparison",
-    Rule.R12: "question",
-    Rule.R13: "comparison",
-    Rule.R14: "access",
+    Rule.OUTPUT: "compared output",
+    Rule.STRUCTURE: "answer",
+    Rule.BOUNDARY: "call",
+    Rule.FRESHNESS: "stale-row read",
+    Rule.CAPACITY: "growth",
+    Rule.CLEAR: "stale-row read",
+    Rule.ADDRESS: "graph use",
+    Rule.PLACEMENT: "answer",
+    Rule.REJECTION: "bad call",
+    Rule.SHARDING: "shared step",
+    Rule.WORK: "step",
+    Rule.GRAPHS: "comparison",
+    Rule.RANGES: "question",
+    Rule.ORDERING: "comparison",
+    Rule.MEMORY: "access",
 }
 """What puts a rule to the test.
 
@@ -226,11 +226,11 @@ class PayloadKind(StrEnum):
 
 
 _NOT_ASKED: Mapping[Rule, str] = {
-    Rule.R2: (
+    Rule.BOUNDARY: (
         "not asked: zeros behind N, because per-layer inputs exist for every token of a step, "
         "so that the rows behind N are padding"
     ),
-    Rule.R5: (
+    Rule.CLEAR: (
         "not asked: per-layer inputs exist for every token of every step, and no step without them follows, "
         "so that nothing clears them: the next set replaces them"
     ),

@@ -198,7 +198,9 @@ class StepFinding:
         if self.call.split_raised or (self.call.raised and not self.call.wanted):
             return Effect.CRASH
         by_answer = self.difference is not None and self.difference.is_answer
-        return Effect.OUTPUT if by_answer or self.promise in (Promise.I3, Promise.I5) else None
+        return (
+            Effect.OUTPUT if by_answer or self.promise in (Promise.NEUTRAL_ROWS, Promise.OWNERSHIP) else None
+        )
 
 
 def broken(findings: Iterable[StepFinding]) -> list[StepFinding]:

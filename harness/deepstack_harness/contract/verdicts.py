@@ -126,7 +126,7 @@ class Effect(StrEnum):
     COST = "cost"
 
 
-class Shape(StrEnum):
+class FaultKind(StrEnum):
     """The shape of a fault: what is wrong in the first place that breaks a rule, without its numbers.
 
     Wrong rows are named for where their content comes from, calls for what they did.  Known failures and
@@ -303,7 +303,7 @@ class Row:
     of the case (`Case.id`, or one of its own in a test), empty where there is none.  `expected`: True where
     a failure of the rule is known, None where no catalogue was asked.  `node_id` is the pytest node id, in
     tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
-    `shape` says what is wrong with a broken rule (`Shape`, or a word of another package's oracle).
+    `shape` says what is wrong with a broken rule (`FaultKind`, or a word of another package's oracle).
     `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
     `step` is the number (from 1) of the first step of the trace in which the rule was seen broken, `call` the
     call there, and `exception` the type that it raised; earlier rows of version 3 have none of them.

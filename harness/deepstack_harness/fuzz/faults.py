@@ -25,7 +25,7 @@ from deepstack_harness.fuzz.player import Death, FindingKind
 Budget = Callable[[Sequence[Step]], int]
 """Graphs that a correct buffer needs for these steps."""
 
-_SAYS_NOTHING_OF_ROWS = frozenset({Rule.R1, Rule.R6, Rule.R7})
+_SAYS_NOTHING_OF_ROWS = frozenset({Rule.STRUCTURE, Rule.ADDRESS, Rule.PLACEMENT})
 """Rules that may be broken without a row being wrong: behind such a step the trace can be judged further."""
 
 
@@ -98,7 +98,7 @@ def faults_by_step(case: Case, observation: Observation, budget: Budget) -> Iter
         if not broken:
             return
         done |= {fault.rule for fault in broken if fault.rule}
-        yield [fault for fault in broken if fault.rule is not Rule.R0] or broken
+        yield [fault for fault in broken if fault.rule is not Rule.OUTPUT] or broken
 
 
 class _Prefixes:

@@ -205,7 +205,7 @@ class Hunt:
         A row that nobody read before a resize may be wrong since the set before it: that is another rule.
         """
         trace = faults[0].read_everywhere if faults else None
-        if trace is None or faults[0].rule is Rule.R11:
+        if trace is None or faults[0].rule is Rule.GRAPHS:
             return list(faults)
         first, _ = self.replay(trace, new_session=False)
         rules = {fault.rule for fault in first}
@@ -300,7 +300,7 @@ class _Search:
 
         On the session of the examples a graph is built once, so that a second play would not show it.
         """
-        if fault.rule is not Rule.R11:
+        if fault.rule is not Rule.GRAPHS:
             return True
         faults, _ = self._hunt.replay(fault.trace, new_session=True)
         if any(other.rule is fault.rule for other in faults):
@@ -329,7 +329,7 @@ class _Search:
         assert wanted is not None  # something was found
         if self._left <= 0:
             return None
-        new_session = wanted.rule is Rule.R11
+        new_session = wanted.rule is Rule.GRAPHS
         faults, died = self._hunt.replay(trace, new_session=new_session)
         self._left -= _SHRINKS // _SLOW_SHRINKS if new_session or died else 1
         # Reasons of recompiles follow from the graphs that are there: alone, R11 has another shape.

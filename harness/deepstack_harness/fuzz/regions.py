@@ -17,7 +17,7 @@ from deepstack_harness.workers.pool import map_items
 from deepstack_harness.workers.worker import Worker
 
 _UNCOMPILED = "eager"
-_EVERYWHERE = frozenset({Promise.I3, Promise.I5})
+_EVERYWHERE = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
 """Promises that are asked of the uncompiled code too, and break there as well."""
 _CALL_S = 300.0
 

@@ -36,7 +36,7 @@ def prove_trial(trial: Trial, player: Player) -> Proof:
     regime = Regime.CAPTURED if target.arm.captured else Regime.LIVE
     check = _check(buffer, regime, player, trial.rule)
     done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
-    found = [finding for finding in done.findings if finding.rule is not Rule.R0]
+    found = [finding for finding in done.findings if finding.rule is not Rule.OUTPUT]
     others = [finding for finding in found if finding.name != trial.rule]
     shown = min(others or found, key=lambda finding: len(finding.trace), default=None)
     return Proof(
@@ -71,7 +71,7 @@ def _check(buffer: BufferRef, regime: Regime, player: Player, rule: str | None) 
     """
     plan = [planned for planned in plan_check(Where(Target.family), buffer) if planned.case.regime is regime]
     for played, judged in enumerate(judge_cases(plan, player.check), 1):
-        broken = (judged.broken | judged.unjudged) - {Rule.R0}
+        broken = (judged.broken | judged.unjudged) - {Rule.OUTPUT}
         counted = broken & {Rule(rule)} if rule else broken
         if counted:
             axes = axes_of(judged.case.trace)
@@ -97,7 +97,7 @@ class _StopsAfterFinding(Watch):
 
     @override
     def on_finding(self, finding: Finding) -> None:
-        if self._last is None and finding.rule is not Rule.R0:
+        if self._last is None and finding.rule is not Rule.OUTPUT:
             self._last = finding.examples + self._extra
 
     @override

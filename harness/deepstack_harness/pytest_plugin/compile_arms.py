@@ -335,7 +335,7 @@ def _without_payload(runs: Sequence[ArmRun]) -> Iterator[str]:
     """Iterate over a complaint for each arm that kept R0 and ran no step on a payload in any trace."""
     for arm in dict.fromkeys(run.arm for run in runs):
         of_arm = [run for run in runs if run.arm == arm]
-        kept = all(Rule.R0 in run.kept for run in of_arm)
+        kept = all(Rule.OUTPUT in run.kept for run in of_arm)
         if kept and not any(apart.effect > 0 for run in of_arm for apart in run.distances):
             yield (
                 f"  not put to the test: R0 output under {arm}: no step ran the decoder on a payload: let a "
@@ -349,11 +349,11 @@ def _complaints_of(run: ArmRun) -> Iterator[str]:
         applies = _applies(row.rule, run.case.arm)
         if row.verdict is Verdict.FAIL:
             yield f"  broken: {row_in_words(row)}"
-            if row.rule is Rule.R0 and (why := diagnose(run.case, run.observation)):
+            if row.rule is Rule.OUTPUT and (why := diagnose(run.case, run.observation)):
                 yield f"    {why}"
         elif row.verdict is Verdict.ERROR or (row.verdict is Verdict.SKIP and applies):
             yield f"  not judged: {row.rule} {row.rule.word}, {place}: {row.detail}"
-        elif row.rule is Rule.R0 and applies:
+        elif row.rule is Rule.OUTPUT and applies:
             for step, why in _not_compared(run):
                 yield f"  not judged: {row.rule} {row.rule.word}, {place}: {step} was not compared: {why}"
 
@@ -369,13 +369,13 @@ def _not_compared(run: ArmRun) -> Iterator[tuple[str, str]]:
 
 def _applies(rule: Rule, arm: ArmSpec) -> bool:
     """Say whether a rule that was named has to be judged under this arm."""
-    return arm.compiled if rule is Rule.R11 else rule is Rule.R0 and (arm.compiled or arm.captured)
+    return arm.compiled if rule is Rule.GRAPHS else rule is Rule.OUTPUT and (arm.compiled or arm.captured)
 
 
 def _without_effect(runs: Sequence[ArmRun], effects: Sequence[LeafEffect]) -> Iterator[str]:
     """Iterate over complaints about what no call reads: an arm that loses it would pass."""
     for run in runs:
-        if Rule.R0 not in run.kept:
+        if Rule.OUTPUT not in run.kept:
             continue
         limit = max(tolerance(run.case, distances) for distances in run.distances)
         for leaf in effects:

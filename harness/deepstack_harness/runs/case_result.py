@@ -15,7 +15,9 @@ from deepstack_harness.contract.verdicts import Judgement, Row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.records import CaseEnding, CaseRecord, StepRecord
 
-_BUFFER_RULES = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8})
+_BUFFER_RULES = frozenset(
+    {Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.ADDRESS, Rule.REJECTION}
+)
 """Rules that a buffer alone breaks, so that a script without a decoder shows it."""
 
 

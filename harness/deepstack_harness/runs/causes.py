@@ -18,30 +18,34 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from deepstack_harness.contract.rules import Rule, names_of
-from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, FaultKind, Row, Verdict
 from deepstack_harness.runs.compare import GUARDS, KERNELS, Change, ChangeKind, RuleState
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
 from deepstack_harness.text import one_line, shortened
 
-_OF_DECODERS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11, Rule.R14})
+_OF_DECODERS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.GRAPHS, Rule.MEMORY})
 """Rules of what runs behind the buffer: a fault of the buffer shows there too, never the other way round."""
-_FORMS = frozenset({Shape.NONE, Shape.LEVELS, Shape.ONE_TENSOR})
-_CALLS = frozenset({Shape.RAISED, Shape.ACCEPTED, Shape.CAPACITY})
-_STORAGE = frozenset({Shape.MOVED, Shape.GENERATION, Shape.ALLOCATED, Shape.DETACHED, Shape.FREED})
+_FORMS = frozenset({FaultKind.NONE, FaultKind.LEVELS, FaultKind.ONE_TENSOR})
+_CALLS = frozenset({FaultKind.RAISED, FaultKind.ACCEPTED, FaultKind.CAPACITY})
+_STORAGE = frozenset(
+    {FaultKind.MOVED, FaultKind.GENERATION, FaultKind.ALLOCATED, FaultKind.DETACHED, FaultKind.FREED}
+)
 _LAYOUT = frozenset({
-    Shape.DTYPE, Shape.DEVICE, Shape.CONTAINER, Shape.TENSOR_TYPE, Shape.STRIDES, Shape.GRADIENT,
+    FaultKind.DTYPE, FaultKind.DEVICE, FaultKind.CONTAINER, FaultKind.TENSOR_TYPE, FaultKind.STRIDES,
+    FaultKind.GRADIENT,
 })  # fmt: skip
 _ROWS = frozenset({
-    Shape.ZEROS, Shape.NEVER_SET, Shape.LIVE, Shape.REPLACED, Shape.CLEARED, Shape.REJECTED,
-    Shape.OTHER_BUFFER, Shape.CALLER, Shape.MISSING, Shape.SURPLUS, Shape.WIDTH,
+    FaultKind.ZEROS, FaultKind.NEVER_SET, FaultKind.LIVE, FaultKind.REPLACED, FaultKind.CLEARED,
+    FaultKind.REJECTED,
+    FaultKind.OTHER_BUFFER, FaultKind.CALLER, FaultKind.MISSING, FaultKind.SURPLUS, FaultKind.WIDTH,
 })  # fmt: skip
-_FOLLOW: tuple[tuple[frozenset[Shape], frozenset[Shape]], ...] = (
+_FOLLOW: tuple[tuple[frozenset[FaultKind], frozenset[FaultKind]], ...] = (
     (_FORMS, _ROWS | _CALLS | _STORAGE),  # of an answer that is None no row is looked at
     (_CALLS, _FORMS | _ROWS | _CALLS | _STORAGE),  # a call that raised has not done its work
     (_STORAGE, _ROWS),  # a graph reads the storage that it was captured on
-    (_LAYOUT | {Shape.WIDTH}, frozenset({Shape.ALLOCATED})),  # such an answer is made anew
-    (frozenset({Shape.CALLER}), _STORAGE),  # the tensor of a caller is another storage
+    (_LAYOUT | {FaultKind.WIDTH}, frozenset({FaultKind.ALLOCATED})),  # such an answer is made anew
+    (frozenset({FaultKind.CALLER}), _STORAGE),  # the tensor of a caller is another storage
 )
 """Shapes that may follow from others; of all that are not here nothing follows in the buffer."""
 _LAST_STEP = 2**31
@@ -69,7 +73,7 @@ class ObservedFault(NamedTuple):
     def explains(self, other: "ObservedFault") -> bool:
         """Say whether the other fault can follow from this one."""
         if other.is_of_decoder:
-            return not self.is_of_decoder or (self.rule is Rule.R0 and self.shape == Shape.RAISED)
+            return not self.is_of_decoder or (self.rule is Rule.OUTPUT and self.shape == FaultKind.RAISED)
         if self.is_of_decoder:
             return False
         return any(self.shape in causes and other.shape in effects for causes, effects in _FOLLOW)
@@ -340,7 +344,7 @@ def _rule_of(change: Change) -> Rule:
 
 def _order(node: _Node) -> tuple[int, str]:
     # Rows that a graph reads wrongly follow from storage that moved.
-    order = [Rule.R6, *Rule]
+    order = [Rule.ADDRESS, *Rule]
     return order.index(node.fault.rule), node.fault.words
 
 

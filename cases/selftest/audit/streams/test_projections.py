@@ -143,7 +143,7 @@ def observed(project: Project, *settings: str) -> OrderingObservation:
 
 def test_a_wrong_result_is_a_violation_in_every_setting() -> None:
     judged = judge(observed(wrong, ONE, TWO))
-    assert (judged.rule, judged.verdict, judged.value) == (Rule.R13, Verdict.FAIL, 2)
+    assert (judged.rule, judged.verdict, judged.value) == (Rule.ORDERING, Verdict.FAIL, 2)
     assert judged.detail == (
         "one stream: another result than sequential; two streams: another result than sequential; "
         "two streams: nothing ran on aux"

@@ -90,7 +90,16 @@ def test_an_observation_survives_json() -> None:
     assert Observation.from_json(observation.to_json()) == observation
 
 
-RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
+RULES = [
+    Rule.STRUCTURE,
+    Rule.BOUNDARY,
+    Rule.FRESHNESS,
+    Rule.CAPACITY,
+    Rule.CLEAR,
+    Rule.ADDRESS,
+    Rule.PLACEMENT,
+    Rule.REJECTION,
+]
 
 
 PLAYED = [
@@ -101,7 +110,7 @@ PLAYED = [
 
 def rules_broken(model: Model, buffer: str) -> set[Rule]:
     """Without R0: an output is wrong besides, wherever a replay read wrong rows."""
-    return set().union(*(broken(judge(model, trace, buffer, arm)) for trace, arm in PLAYED)) - {Rule.R0}
+    return set().union(*(broken(judge(model, trace, buffer, arm)) for trace, arm in PLAYED)) - {Rule.OUTPUT}
 
 
 def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: Model) -> None:
@@ -113,9 +122,9 @@ def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: 
 
 
 def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Model) -> None:
-    later = {Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8}
+    later = {Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.ADDRESS, Rule.REJECTION}
     assert rules_broken(qwen, "original") == later
-    assert rules_broken(qwen, "pr40932") == later | {Rule.R1}
+    assert rules_broken(qwen, "pr40932") == later | {Rule.STRUCTURE}
     assert rules_broken(qwen, "pr43617") == later
     assert rules_broken(qwen, "pr49397") == later
 
@@ -126,40 +135,40 @@ def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Mode
         (
             "cap 16: set 9; clear 5; get 9",
             "pr43617",
-            Rule.R5,
+            Rule.CLEAR,
             12,
             "payload 1 (request r1, cleared at step 2)",
         ),
         (
             "cap 16: set 9 request=bob; set 3; get 9",
             "pr43617",
-            Rule.R3,
+            Rule.FRESHNESS,
             18,
             "request bob, replaced at step 2",
         ),
         (
             "cap 16: set 16; get 20",
             "pr43617",
-            Rule.R4,
+            Rule.CAPACITY,
             48,
             "48 rows over 3 levels, first row 0 of level 0 holds zeros",
         ),
-        ("cap 16: set 16; get 20", "original", Rule.R4, 12, "first row 16 of level 0 is missing"),
+        ("cap 16: set 16; get 20", "original", Rule.CAPACITY, 12, "first row 16 of level 0 is missing"),
         (
             "cap 16: set 9; get 16",
             "pr40145",
-            Rule.R2,
+            Rule.BOUNDARY,
             1,
             "get raised ValueError: get of 16 tokens, but only 9",
         ),
-        ("cap 16: get -1", "pr43617", Rule.R8, 1, "step 1 'get -1' was accepted"),
-        ("cap 16: get 4; get 2", "pr40932", Rule.R1, 2, "step 1 'get 4' was answered with None"),
-        ("cap 16: set 9; get 20; get 9", "refuses_growth_after_clearing", Rule.R4, 27, "holds zeros"),
-        ("cap 16: set 20; get 16", "one_row_too_many", Rule.R2, 3, "first row 16 of level 0"),
+        ("cap 16: get -1", "pr43617", Rule.REJECTION, 1, "step 1 'get -1' was accepted"),
+        ("cap 16: get 4; get 2", "pr40932", Rule.STRUCTURE, 2, "step 1 'get 4' was answered with None"),
+        ("cap 16: set 9; get 20; get 9", "refuses_growth_after_clearing", Rule.CAPACITY, 27, "holds zeros"),
+        ("cap 16: set 20; get 16", "one_row_too_many", Rule.BOUNDARY, 3, "first row 16 of level 0"),
         (
             "cap 16: set 9; get 9",
             "keeps_callers_tensor",
-            Rule.R3,
+            Rule.FRESHNESS,
             27,
             "follows the caller's tensor of payload 1",
         ),
@@ -175,23 +184,23 @@ def test_the_figure_and_the_words(
 
 def test_rows_lost_by_one_step_are_counted_once(qwen: Model) -> None:
     judged = judge(qwen, "cap 16: set 16; get 20; get 16", "pr43617")
-    assert broken(judged) == {Rule.R4}
+    assert broken(judged) == {Rule.CAPACITY}
 
 
 def test_a_level_that_is_missing_has_not_moved(qwen: Model) -> None:
     judged = judge(qwen, "cap 16: get 16; get 1; get 16", "level_missing_for_one_token")
-    assert broken(judged) == {Rule.R1}
+    assert broken(judged) == {Rule.STRUCTURE}
 
 
 def test_a_step_that_a_revision_lacks_is_skipped(qwen: Model) -> None:
-    said = judge(qwen, "cap 16: set 9; resize 20", "original")[Rule.R4]
+    said = judge(qwen, "cap 16: set 9; resize 20", "original")[Rule.CAPACITY]
     assert said.verdict is Verdict.SKIP
     assert "has no resize" in said.detail
 
 
 def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None:
     judged = judge(qwen, "cap 16: set 9; get 9", "reference")
-    assert {judged[Rule.R3].verdict, judged[Rule.R5].verdict} == {Verdict.SKIP}
+    assert {judged[Rule.FRESHNESS].verdict, judged[Rule.CLEAR].verdict} == {Verdict.SKIP}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -208,9 +217,9 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
 )
 def test_a_row_of_a_rejected_payload_is_told_so_however_late_it_is_read(qwen: Model, trace: str) -> None:
     """A set between the rejection and the read had made it R2 (found by fuzzing pr40932)."""
-    assert Rule.R2 not in broken(judge(qwen, trace, "pr40932"))
+    assert Rule.BOUNDARY not in broken(judge(qwen, trace, "pr40932"))
     if "set 1" in trace:
-        assert Rule.R8 in broken(judge(qwen, trace, "pr40932"))
+        assert Rule.REJECTION in broken(judge(qwen, trace, "pr40932"))
 
 
 class _Unmade(ReferenceBuffer):
@@ -227,6 +236,6 @@ def test_a_constructor_that_raises_is_judged_whatever_is_called_first(qwen: Mode
     """A call that has to be refused comes last: an error of the constructor is no refusal."""
     case = case_of(trace, "reference")
     said = {one.rule: one for one in judge_all(ObservedCase(case, play(case, qwen, _Unmade)))}
-    assert said[Rule.R2].verdict is Verdict.FAIL
-    assert "make raised RuntimeError: no room today" in said[Rule.R2].detail
+    assert said[Rule.BOUNDARY].verdict is Verdict.FAIL
+    assert "make raised RuntimeError: no room today" in said[Rule.BOUNDARY].detail
     assert not [one for one in said.values() if one.verdict in (Verdict.PASS, Verdict.ERROR)]

@@ -12,7 +12,7 @@ from deepstack_harness.contract.case import Compare, Regime, live_buffer
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.oracles.trace_audit import against, kept
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Verdict
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.play_case import play_case
@@ -37,25 +37,25 @@ def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> Non
     ]
     cases = [judge_case(planned, play_case(planned.case, {buffer: RefusesEverySet})) for planned in plan]
     (verdicts,) = sum_up_each_regime(cases, "here", "RefusesEverySet", lambda _: None).of.values()
-    about_a_payload = {Rule.R3, Rule.R4, Rule.R5, Rule.R11}
+    about_a_payload = {Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.GRAPHS}
     assert verdicts.kept & about_a_payload == set()
-    assert Rule.R2 in verdicts.broken
+    assert Rule.BOUNDARY in verdicts.broken
 
 
 @pytest.mark.parametrize(
     ("trace", "rule", "chances"),
     [
-        ("cap 16: get 4; get 16; get 0", Rule.R1, 3),
-        ("cap 16: get 4; set 9; get 16; clear 16", Rule.R2, 3),  # a set alone shows nothing
-        ("cap 16: set 9; get 16; set 3; get 16; get 2; set 9; get 16", Rule.R3, 1),
-        ("cap 16: set 9; get 20; resize 30; set 40; get 40", Rule.R4, 3),
-        ("cap 16: get 20; set 9", Rule.R4, None),  # nothing was there to lose
-        ("cap 16: set 9; clear 9; get 16; get 9; get 0", Rule.R5, 2),
-        ("cap 16: set 9; get 16", Rule.R5, None),
-        ("cap 16: get 16; set 9; get 16", Rule.R7, 2),
-        ("cap 16: get -1; set 4 levels=1; set 4 shape=flat; set 4", Rule.R8, 3),
-        ("cap 16: get 4; get 4; set 4; get 4", Rule.R11, 1),
-        ("cap 16: get 4; get 8; get 4", Rule.R11, None),
+        ("cap 16: get 4; get 16; get 0", Rule.STRUCTURE, 3),
+        ("cap 16: get 4; set 9; get 16; clear 16", Rule.BOUNDARY, 3),  # a set alone shows nothing
+        ("cap 16: set 9; get 16; set 3; get 16; get 2; set 9; get 16", Rule.FRESHNESS, 1),
+        ("cap 16: set 9; get 20; resize 30; set 40; get 40", Rule.CAPACITY, 3),
+        ("cap 16: get 20; set 9", Rule.CAPACITY, None),  # nothing was there to lose
+        ("cap 16: set 9; clear 9; get 16; get 9; get 0", Rule.CLEAR, 2),
+        ("cap 16: set 9; get 16", Rule.CLEAR, None),
+        ("cap 16: get 16; set 9; get 16", Rule.PLACEMENT, 2),
+        ("cap 16: get -1; set 4 levels=1; set 4 shape=flat; set 4", Rule.REJECTION, 3),
+        ("cap 16: get 4; get 4; set 4; get 4", Rule.GRAPHS, 1),
+        ("cap 16: get 4; get 8; get 4", Rule.GRAPHS, None),
     ],
 )
 def test_chances_are_counted(qwen: Model, trace: str, rule: Rule, chances: int | None) -> None:
@@ -65,21 +65,23 @@ def test_chances_are_counted(qwen: Model, trace: str, rule: Rule, chances: int |
 
 def test_uses_of_graphs_are_counted(qwen: Model) -> None:
     trace = "cap 16: capture 16; set 9; replay 16; set 3; replay 16"
-    said = judge(qwen, trace, "reference", ArmSpec.parse("eager/full"), Compare.NOTHING)[Rule.R6]
+    said = judge(qwen, trace, "reference", ArmSpec.parse("eager/full"), Compare.NOTHING)[Rule.ADDRESS]
     assert (said.verdict, said.chances) == (Verdict.PASS, 5)
 
 
 def test_a_broken_rule_has_its_chances_too(qwen: Model) -> None:
-    said = judge(qwen, "cap 16: set 9; clear 9; get 16; get 16", "original", EAGER, Compare.NOTHING)[Rule.R1]
+    said = judge(qwen, "cap 16: set 9; clear 9; get 16; get 16", "original", EAGER, Compare.NOTHING)[
+        Rule.STRUCTURE
+    ]
     assert said.verdict is Verdict.PASS
     assert said.chances == 2
 
 
 def test_without_a_chance_nothing_is_kept() -> None:
-    assert kept(Rule.R4, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
-    assert kept(Rule.R4, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
-    assert against(Rule.R4, 0, 0, "rows", shape=Shape.ZEROS, chances=0).verdict is Verdict.SKIP
-    broken = against(Rule.R4, 1, 0, "rows", shape=Shape.ZEROS, chances=0)
+    assert kept(Rule.CAPACITY, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
+    assert kept(Rule.CAPACITY, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
+    assert against(Rule.CAPACITY, 0, 0, "rows", shape=FaultKind.ZEROS, chances=0).verdict is Verdict.SKIP
+    broken = against(Rule.CAPACITY, 1, 0, "rows", shape=FaultKind.ZEROS, chances=0)
     assert (broken.verdict, broken.chances) == (Verdict.FAIL, 1)
 
 
@@ -90,9 +92,9 @@ def test_verdicts_of_a_class_have_the_chances_of_all_its_cases() -> None:
     cases = [judge_case(planned, play_case(planned.case, {buffer: ReferenceBuffer})) for planned in plan]
     (verdicts,) = sum_up_each_regime(cases, "here", "ReferenceBuffer", lambda _: None).of.values()
     chances = {row.rule: row.chances for row in verdicts.rows}
-    assert chances[Rule.R4] == 3
-    assert chances[Rule.R1] == 2
-    assert chances[Rule.R6] is None
+    assert chances[Rule.CAPACITY] == 3
+    assert chances[Rule.STRUCTURE] == 2
+    assert chances[Rule.ADDRESS] is None
 
 
 @pytest.mark.parametrize("rule", Rule)

@@ -364,14 +364,14 @@ def test_rows_of_the_step_inside_the_tensor_are_right() -> None:
 
 def test_rows_of_a_payload_behind_the_step_break_work_alone() -> None:
     said = broken(READ, WHOLE)
-    assert set(said) == {Rule.R10}
-    assert (said[Rule.R10].value, said[Rule.R10].limit) == (64, 16)
-    assert "kernel add_1 read rows 0..63 of payload[0] (in_ptr1); 62% of the bytes" in said[Rule.R10].detail
+    assert set(said) == {Rule.WORK}
+    assert (said[Rule.WORK].value, said[Rule.WORK].limit) == (64, 16)
+    assert "kernel add_1 read rows 0..63 of payload[0] (in_ptr1); 62% of the bytes" in said[Rule.WORK].detail
 
 
 def test_a_row_that_is_written_counts_as_well() -> None:
     written = replace(READ, read=(), written=((0, 17),))
-    assert "add_0 wrote rows 0..16" in broken(written)[Rule.R10].detail
+    assert "add_0 wrote rows 0..16" in broken(written)[Rule.WORK].detail
 
 
 def test_rows_of_other_tensors_are_no_work_on_a_payload() -> None:
@@ -380,9 +380,9 @@ def test_rows_of_other_tensors_are_no_work_on_a_payload() -> None:
 
 def test_rows_outside_of_the_tensor_break_memory_alone_and_the_first_is_named() -> None:
     said = broken(READ, WILD, replace(WILD, kernel="add_3", end=512))
-    assert set(said) == {Rule.R14}
-    assert said[Rule.R14].value == 8 + 384
-    assert said[Rule.R14].detail == (
+    assert set(said) == {Rule.MEMORY}
+    assert said[Rule.MEMORY].value == 8 + 384
+    assert said[Rule.MEMORY].detail == (
         "kernel add_2 touched bytes [0, 136) of payload[0] (in_ptr1), which has 128: row 16 of 16, "
         "outside of any memory; 1 more accesses were outside"
     )
@@ -391,7 +391,7 @@ def test_rows_outside_of_the_tensor_break_memory_alone_and_the_first_is_named() 
 def test_what_a_library_was_given_unwritten_is_named() -> None:
     facts = AccessFacts((READ,), 3, (replace(MM, unwritten=("buffer 0",)),))
     (said,) = [one for one in judge_step(facts, 16) if one.verdict is Verdict.FAIL]
-    assert (said.rule, said.value, said.unit) == (Rule.R14, 3, "rows")
+    assert (said.rule, said.value, said.unit) == (Rule.MEMORY, 3, "rows")
     assert "aten.mm.out was given buffer 0" in said.detail
 
 
@@ -404,7 +404,7 @@ def test_nothing_measured_is_an_error_of_both() -> None:
 def test_configurations_have_to_agree(difference: float | None, verdict: Verdict) -> None:
     apart = () if difference is None else (Disagreement("add_0", "out_ptr0", PAIR, difference),)
     said = judge_configurations(AccessFacts((READ,), compared=4, disagreements=apart))
-    assert (said.rule, said.verdict) == (Rule.R0, verdict)
+    assert (said.rule, said.verdict) == (Rule.OUTPUT, verdict)
     named = "kernel add_0 writes out_ptr0 differently with XBLOCK=1 and with XBLOCK=8"
     assert (named in said.detail) is (difference is not None)
 
@@ -416,17 +416,17 @@ def judged_step(arm: str, *accesses: KernelAccess) -> dict[Rule, Judgement]:
 
 
 def test_memory_is_judged_where_code_is_interpreted_alone() -> None:
-    assert Rule.R14 not in judged_step("inductor/drop_all")
-    assert judged_step("h200/drop_all")[Rule.R14].verdict is Verdict.SKIP
-    assert judged_step("h200/drop_all", READ)[Rule.R14].verdict is Verdict.PASS
-    said = judged_step("h200/drop_all", READ, WILD)[Rule.R14]
+    assert Rule.MEMORY not in judged_step("inductor/drop_all")
+    assert judged_step("h200/drop_all")[Rule.MEMORY].verdict is Verdict.SKIP
+    assert judged_step("h200/drop_all", READ)[Rule.MEMORY].verdict is Verdict.PASS
+    said = judged_step("h200/drop_all", READ, WILD)[Rule.MEMORY]
     assert (said.verdict, said.steps) == (Verdict.FAIL, (3,))
     assert said.detail.startswith("step 3 'forward 16': kernel add_2 touched")
 
 
 def test_work_of_a_case_is_that_of_its_kernels() -> None:
-    assert judged_step("h200/drop_all", READ)[Rule.R10].verdict is Verdict.PASS
-    said = judged_step("h200/drop_all", READ, WHOLE)[Rule.R10]
+    assert judged_step("h200/drop_all", READ)[Rule.WORK].verdict is Verdict.PASS
+    said = judged_step("h200/drop_all", READ, WHOLE)[Rule.WORK]
     assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, 64, 16)
     assert "kernel add_1 read rows 0..63 of payload[0]" in said.detail
 
@@ -445,7 +445,7 @@ def test_the_facts_of_several_calls_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compared", "rules"), [(0, {Rule.R10, Rule.R14}), (2, {Rule.R0, Rule.R10, Rule.R14})]
+    ("compared", "rules"), [(0, {Rule.WORK, Rule.MEMORY}), (2, {Rule.OUTPUT, Rule.WORK, Rule.MEMORY})]
 )
 def test_configurations_are_judged_where_two_were_run(compared: int, rules: set[Rule]) -> None:
     said = {one.rule: one for one in judge_step(AccessFacts((READ,), calls=(MM,), compared=compared), 16)}

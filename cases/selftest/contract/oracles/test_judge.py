@@ -12,7 +12,7 @@ from deepstack_harness.contract.oracles.judge import ORACLES, effect_of, judge_a
 from deepstack_harness.contract.oracles.trace_audit import Deviation, ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement, Verdict
 
 Row = tuple[int, int]
 """First wrong row, and rows of real tokens."""
@@ -21,7 +21,7 @@ Row = tuple[int, int]
 def deviation(row: Row | None = None, *, raised: bool = False) -> Deviation:
     first, real = row or (None, 0)
     exception = "ValueError" if raised else ""
-    return Deviation(Rule.R2, 1, "rows", "", Shape.ZEROS, None, first, real, exception)
+    return Deviation(Rule.BOUNDARY, 1, "rows", "", FaultKind.ZEROS, None, first, real, exception)
 
 
 @pytest.mark.parametrize("by_compiler", [True, False])
@@ -29,32 +29,36 @@ def test_what_the_compiler_did_wrong_is_not_judged_as_the_buffers(*, by_compiler
     raised = Raised("InductorError", "InvalidCxxCompiler: none", "decoder", "a.py:1", by_compiler=by_compiler)
     planned = PlannedCase(Case("qwen3_vl", registered("reference"), TRACE, COMPILED), None)
     judged = judge_case(planned, forward(None, raised=raised))
-    of_output = next(judgement for judgement in judged.judgements if judgement.rule is Rule.R0)
+    of_output = next(judgement for judgement in judged.judgements if judgement.rule is Rule.OUTPUT)
     assert of_output.verdict is (Verdict.ERROR if by_compiler else Verdict.FAIL)
     assert of_output.exception == "InductorError"
-    assert {Rule.R0, Rule.R10, Rule.R11} <= judged.unjudged if by_compiler else Rule.R0 in judged.broken
-    assert {Rule.R9, Rule.R14}.isdisjoint(judged.unjudged)
+    assert (
+        {Rule.OUTPUT, Rule.WORK, Rule.GRAPHS} <= judged.unjudged
+        if by_compiler
+        else Rule.OUTPUT in judged.broken
+    )
+    assert {Rule.SHARDING, Rule.MEMORY}.isdisjoint(judged.unjudged)
     if by_compiler:
         said = "the compiler of torch 2.13.0 failed here: InductorError: InvalidCxxCompiler: none"
         assert of_output.detail == said
-    assert Rule.R1 in judged.broken  # answers that came before are judged
+    assert Rule.STRUCTURE in judged.broken  # answers that came before are judged
 
 
 @pytest.mark.parametrize(
     ("rule", "deviations", "effect"),
     [
-        (Rule.R0, [], Effect.OUTPUT),
-        (Rule.R0, [deviation(raised=True)], Effect.CRASH),
-        (Rule.R10, [], Effect.COST),
-        (Rule.R2, [deviation((0, 9))], Effect.OUTPUT),
-        (Rule.R3, [deviation((8, 9))], Effect.OUTPUT),
-        (Rule.R5, [deviation((9, 9))], Effect.PADDING),
-        (Rule.R5, [deviation((12, 9)), deviation((3, 4))], Effect.OUTPUT),
-        (Rule.R4, [deviation((0, 9)), deviation(raised=True)], Effect.CRASH),
-        (Rule.R8, [deviation()], None),
-        (Rule.R1, [], None),
-        (Rule.R6, [], None),
-        (Rule.R11, [], None),
+        (Rule.OUTPUT, [], Effect.OUTPUT),
+        (Rule.OUTPUT, [deviation(raised=True)], Effect.CRASH),
+        (Rule.WORK, [], Effect.COST),
+        (Rule.BOUNDARY, [deviation((0, 9))], Effect.OUTPUT),
+        (Rule.FRESHNESS, [deviation((8, 9))], Effect.OUTPUT),
+        (Rule.CLEAR, [deviation((9, 9))], Effect.PADDING),
+        (Rule.CLEAR, [deviation((12, 9)), deviation((3, 4))], Effect.OUTPUT),
+        (Rule.CAPACITY, [deviation((0, 9)), deviation(raised=True)], Effect.CRASH),
+        (Rule.REJECTION, [deviation()], None),
+        (Rule.STRUCTURE, [], None),
+        (Rule.ADDRESS, [], None),
+        (Rule.GRAPHS, [], None),
     ],
 )
 def test_the_worst_effect_follows_from_the_facts(
@@ -67,17 +71,21 @@ def test_the_worst_effect_follows_from_the_facts(
 @pytest.mark.parametrize(
     ("rule", "shape", "effect"),
     [
-        (Rule.R11, Shape.GRAPHS, Effect.COST),
-        (Rule.R11, Shape.BREAKS, Effect.COST),
-        (Rule.R11, Shape.RECOMPILE_LIMIT, Effect.COST),
-        (Rule.R11, Shape.STRIDES, None),  # an answer that nobody compiled: what it costs was not counted
-        (Rule.R13, Shape.SUBGRAPHS, Effect.COST),
-        (Rule.R13, Shape.RAISED, Effect.CRASH),
-        (Rule.R13, Shape.UNORDERED, None),
+        (Rule.GRAPHS, FaultKind.GRAPHS, Effect.COST),
+        (Rule.GRAPHS, FaultKind.BREAKS, Effect.COST),
+        (Rule.GRAPHS, FaultKind.RECOMPILE_LIMIT, Effect.COST),
+        (
+            Rule.GRAPHS,
+            FaultKind.STRIDES,
+            None,
+        ),  # an answer that nobody compiled: what it costs was not counted
+        (Rule.ORDERING, FaultKind.SUBGRAPHS, Effect.COST),
+        (Rule.ORDERING, FaultKind.RAISED, Effect.CRASH),
+        (Rule.ORDERING, FaultKind.UNORDERED, None),
     ],
 )
 def test_an_effect_follows_from_the_shape_of_what_has_no_rows(
-    rule: Rule, shape: Shape, effect: Effect | None
+    rule: Rule, shape: FaultKind, effect: Effect | None
 ) -> None:
     assert effect_of(Judgement(rule, Verdict.FAIL, shape=shape)) is effect
 
@@ -104,7 +112,7 @@ def test_stale_rows_behind_a_shorter_payload_are_padding() -> None:
     said = judged(
         "cap 16: set 9; set 3; get 9", StepFacts("set 9", 16), StepFacts("set 3", 16),
         get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)),
-    )[Rule.R3]  # fmt: skip
+    )[Rule.FRESHNESS]  # fmt: skip
     assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 6, Effect.PADDING)
 
 
@@ -112,20 +120,20 @@ def test_stale_rows_in_a_step_of_text_alone_change_the_output() -> None:
     said = judged(
         "cap 16: set 9; clear 9; get 9", StepFacts("set 9", 16), StepFacts("clear 9", 16),
         get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),
-    )[Rule.R5]  # fmt: skip
+    )[Rule.CLEAR]  # fmt: skip
     assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 4, Effect.OUTPUT)
 
 
 def test_a_lost_row_of_the_payload_changes_the_output() -> None:
     said = judged(
         "cap 16: set 9; get 12", StepFacts("set 9", 16), get(12, RowRange(1, 0, 0, 8), RowRange(0, 0, 0, 4))
-    )[Rule.R2]
+    )[Rule.BOUNDARY]
     assert (said.value, said.effect) == (1, Effect.OUTPUT)
 
 
 def test_a_get_that_raises_is_a_crash() -> None:
     raised = Raised("ValueError", "too many", "get", "buffer.py:3")
-    said = judged("cap 16: get 4", StepFacts("get 4", 16, raised=raised))[Rule.R2]
+    said = judged("cap 16: get 4", StepFacts("get 4", 16, raised=raised))[Rule.BOUNDARY]
     assert (said.unit, said.effect) == ("calls", Effect.CRASH)
 
 
@@ -134,7 +142,10 @@ OBSERVED = ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, COMPILE
 
 def test_rules_are_judged_in_their_order_all_or_those_named() -> None:
     assert [said.rule for said in judge_all(OBSERVED)] == [oracle.rule for oracle in ORACLES]
-    assert [said.rule for said in judge_all(OBSERVED, [Rule.R11, Rule.R0])] == [Rule.R0, Rule.R11]
+    assert [said.rule for said in judge_all(OBSERVED, [Rule.GRAPHS, Rule.OUTPUT])] == [
+        Rule.OUTPUT,
+        Rule.GRAPHS,
+    ]
 
 
 PLAN = [
@@ -150,10 +161,10 @@ def test_each_case_of_a_plan_is_judged_before_the_next_one_is_played() -> None:
         played.append(case)
         return Observation("float32", "cpu", 1, 8, "2.13.0", (get(4, RowRange(0, 0, 0, 4)),))
 
-    cases = judge_cases(PLAN, play, (Rule.R2,))
+    cases = judge_cases(PLAN, play, (Rule.BOUNDARY,))
     first = next(cases)
     assert played == [PLAN[0].case]
-    assert [(said.rule, said.verdict) for said in first.judgements] == [(Rule.R2, Verdict.PASS)]
+    assert [(said.rule, said.verdict) for said in first.judgements] == [(Rule.BOUNDARY, Verdict.PASS)]
     assert [judged.planned for judged in cases] == PLAN[1:]
 
 

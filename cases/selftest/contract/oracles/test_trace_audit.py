@@ -33,7 +33,12 @@ def test_an_audit_that_grows_says_what_a_new_one_says(played: tuple[Case, Observ
     for steps in range(1, len(played[0].trace.steps) + 1):
         part = upto(steps, *played)
         assert judge_all(ObservedCase(*part, audit)) == judge_all(ObservedCase(*part))
-    assert {deviation.rule for deviation in audit.deviations} == {Rule.R3, Rule.R4, Rule.R5, Rule.R8}
+    assert {deviation.rule for deviation in audit.deviations} == {
+        Rule.FRESHNESS,
+        Rule.CAPACITY,
+        Rule.CLEAR,
+        Rule.REJECTION,
+    }
 
 
 def test_the_order_in_which_observations_are_judged_changes_nothing(
@@ -72,7 +77,7 @@ def test_rows_that_a_buffer_states_when_it_is_made_are_no_growth(qwen: Model) ->
     case = case_of("cap 1: get 2", "overstates_capacity")
     audit = ContractAudit()
     audit.follow(case, observe(qwen, str(case.trace), "overstates_capacity"))
-    assert {deviation.rule for deviation in audit.deviations} == {Rule.R2}
+    assert {deviation.rule for deviation in audit.deviations} == {Rule.BOUNDARY}
 
 
 def test_fewer_rows_than_asked_for_are_promised_all_the_same(qwen: Model) -> None:
@@ -81,7 +86,7 @@ def test_fewer_rows_than_asked_for_are_promised_all_the_same(qwen: Model) -> Non
     (facts,) = seen.steps
     audit = ContractAudit()
     audit.follow(case, replace(seen, capacity=3, steps=(replace(facts, capacity=3),)))
-    assert {deviation.rule for deviation in audit.deviations} == {Rule.R4}
+    assert {deviation.rule for deviation in audit.deviations} == {Rule.CAPACITY}
 
 
 def test_rows_of_a_model_without_a_vision_tower_are_not_audited(played: tuple[Case, Observation]) -> None:

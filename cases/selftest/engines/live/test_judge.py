@@ -145,7 +145,12 @@ def test_the_limit_follows_from_the_runs_without_a_payload(noise: dict[str, floa
 
 def test_the_request_that_is_furthest_off_decides() -> None:
     said = judge_equal({"near": 1e-5, "far": 0.5}, FLOOR, "alone beside busy")
-    assert (said.rule, said.verdict, said.value, said.effect) == (Rule.R0, Verdict.FAIL, 0.5, Effect.OUTPUT)
+    assert (said.rule, said.verdict, said.value, said.effect) == (
+        Rule.OUTPUT,
+        Verdict.FAIL,
+        0.5,
+        Effect.OUTPUT,
+    )
     assert "far" in said.detail
     assert "near" not in said.detail
     assert judge_equal({"near": 1e-5}, FLOOR, "alone beside busy").verdict is Verdict.PASS
@@ -173,30 +178,30 @@ def test_right_rows_break_nothing() -> None:
 
 
 def test_a_row_that_was_cleared_is_r5_and_names_its_request() -> None:
-    said = judged_steps([VISUAL_STEP, stale(0)])[Rule.R5]
+    said = judged_steps([VISUAL_STEP, stale(0)])[Rule.CLEAR]
     assert (said.verdict, said.value, said.effect, said.steps) == (Verdict.FAIL, 1.0, Effect.OUTPUT, (2,))
     assert said.detail.endswith("rows of b")
-    assert broken([VISUAL_STEP, stale(0)]) == {Rule.R5}
+    assert broken([VISUAL_STEP, stale(0)]) == {Rule.CLEAR}
 
 
 @pytest.mark.parametrize("steps", [[VISUAL_STEP, VISUAL_STEP, stale(0)], [VISUAL_STEP, stale(0, visual=2)]])
 def test_a_row_that_a_later_payload_replaced_is_r3(steps: Sequence[LiveStep]) -> None:
-    assert broken(steps) == {Rule.R3}
+    assert broken(steps) == {Rule.FRESHNESS}
 
 
 @pytest.mark.parametrize("origin", [None, 1])
 def test_a_row_of_no_earlier_payload_is_r2(origin: int | None) -> None:
-    assert broken([VISUAL_STEP, stale(origin)]) == {Rule.R2}
+    assert broken([VISUAL_STEP, stale(origin)]) == {Rule.BOUNDARY}
 
 
 def test_rows_behind_the_tokens_are_padding() -> None:
-    said = judged_steps([VISUAL_STEP, stale(0, wrong=0, padding=1)])[Rule.R5]
+    said = judged_steps([VISUAL_STEP, stale(0, wrong=0, padding=1)])[Rule.CLEAR]
     assert (said.verdict, said.effect) == (Verdict.FAIL, Effect.PADDING)
 
 
 def test_a_short_answer_and_a_lost_payload_are_r2() -> None:
-    assert broken([LiveStep(4, answered=True, tokens=4, rows=3)]) == {Rule.R2}
-    assert broken([LiveStep(4, answered=False, tokens=4, visual=4, wrong=4)]) == {Rule.R2}
+    assert broken([LiveStep(4, answered=True, tokens=4, rows=3)]) == {Rule.BOUNDARY}
+    assert broken([LiveStep(4, answered=False, tokens=4, visual=4, wrong=4)]) == {Rule.BOUNDARY}
 
 
 def test_no_step_is_no_pass() -> None:
@@ -207,7 +212,7 @@ def test_no_step_is_no_pass() -> None:
 def test_none_in_the_profile_run_is_r1() -> None:
     start = StartFacts("0.22.1", start_steps=(LiveStep(64, answered=False),))
     said = judge_structure(start, [VISUAL_STEP])
-    assert (said.rule, said.verdict, said.value) == (Rule.R1, Verdict.FAIL, 1.0)
+    assert (said.rule, said.verdict, said.value) == (Rule.STRUCTURE, Verdict.FAIL, 1.0)
     assert "profile run" in said.detail
     assert judge_structure(StartFacts("0.32.0"), [VISUAL_STEP]).verdict is Verdict.PASS
 
@@ -271,7 +276,7 @@ def test_a_drawn_schedule_has_nothing_to_prove() -> None:
 
 
 def test_no_pass_is_left_where_a_proof_is_missing() -> None:
-    good, bad = Judgement(Rule.R0, Verdict.PASS, detail="equal"), Judgement(Rule.R5, Verdict.FAIL, 3.0)
+    good, bad = Judgement(Rule.OUTPUT, Verdict.PASS, detail="equal"), Judgement(Rule.CLEAR, Verdict.FAIL, 3.0)
     assert proved([good, bad], []) == [good, bad]
     kept, left = proved([good, bad], ["no request was preempted", "no draft was verified"])
     assert (kept.verdict, left) == (Verdict.ERROR, bad)

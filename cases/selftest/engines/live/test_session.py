@@ -107,7 +107,13 @@ def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEn
 def test_a_right_engine_keeps_every_rule(engine: RunningEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
     assert broken(result) == set()
-    assert {row.rule for row in result.rows} == {Rule.R0, Rule.R1, Rule.R2, Rule.R3, Rule.R5}
+    assert {row.rule for row in result.rows} == {
+        Rule.OUTPUT,
+        Rule.STRUCTURE,
+        Rule.BOUNDARY,
+        Rule.FRESHNESS,
+        Rule.CLEAR,
+    }
     assert {row.verdict for row in result.rows} == {Verdict.PASS}
     assert result.steps > 2
 
@@ -117,7 +123,7 @@ def test_a_replayed_one_token_chunk_leaves_its_row(engine: RunningEngine) -> Non
     assert broken(found[""]) == set()
     assert found[""].visual_decodes > 0
     by_default = found["full_and_piecewise"]
-    assert broken(by_default) == {Rule.R0, Rule.R5}
+    assert broken(by_default) == {Rule.OUTPUT, Rule.CLEAR}
     assert by_default.replayed > 0
     for row in by_default.broken:
         assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
@@ -133,7 +139,7 @@ def test_a_counter_that_comes_with_the_first_set_is_not_there_at_capture(
         live = engine.judge(ONE_TOKEN)
         replayed = engine.judge(ONE_TOKEN, REPLAY_MODES["full_and_piecewise"])
     assert broken(live) == set()
-    assert broken(replayed) == {Rule.R0, Rule.R5}
+    assert broken(replayed) == {Rule.OUTPUT, Rule.CLEAR}
 
 
 def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: RunningEngine) -> None:
@@ -191,7 +197,7 @@ def test_other_methods_are_put_into_the_class(home: EngineHome, order: StartOrde
 def test_a_search_finds_the_chunk_and_makes_it_small(engine: RunningEngine) -> None:
     search_of_chunks = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
     result = searched(engine, search_of_chunks, most=200)
-    assert Rule.R0 in broken(result)
+    assert Rule.OUTPUT in broken(result)
     assert search_of_chunks.smallest is not None
     assert len(search_of_chunks.smallest.requests) <= 3
     assert sum(request.is_visual for request in search_of_chunks.smallest.requests) == 1
@@ -227,7 +233,7 @@ def test_a_clear_that_does_nothing_is_seen_live(
     monkeypatch.setenv("STAND_IN_FAULT", "keeps_rows")
     with RunningEngine(home, "a stand-in", order, lambda _: None) as engine:
         (result,) = engine.results(SCHEDULES["staggered"])
-    assert {Rule.R0, Rule.R5} <= broken(result)
+    assert {Rule.OUTPUT, Rule.CLEAR} <= broken(result)
     assert {row.evidence for row in result.broken} == {"engine"}
 
 
@@ -237,7 +243,7 @@ def test_none_while_profiling_is_r1(
     monkeypatch.setenv("STAND_IN_FAULT", "none_first")
     with RunningEngine(home, "a stand-in", order, lambda _: None) as engine:
         (result,) = engine.results(SCHEDULES["all_at_once"])
-    assert Rule.R1 in broken(result)
+    assert Rule.STRUCTURE in broken(result)
 
 
 def test_an_engine_that_does_not_start_says_why(
@@ -268,7 +274,7 @@ def test_an_engine_that_dies_or_hangs_is_a_crash(
         worker = engine.session._worker
         worker.limits = replace(worker.limits, step_s=1.0)
         (crashed,) = engine.results(SCHEDULES["text_after_image"])
-        assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.R2, Effect.CRASH)]
+        assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.BOUNDARY, Effect.CRASH)]
         assert said in crashed.broken[0].detail
         (after,) = engine.results(SCHEDULES["all_at_once"])
         assert not broken(after)
@@ -286,12 +292,12 @@ def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
         if result.name == "single requests":
             found[result.order.arm] = result
     assert {arm: broken(result) for arm, result in found.items()} == {
-        "engine/eager": {Rule.R1},
-        "engine/compile": {Rule.R0, Rule.R1},
-        "engine/compile/guards_kept": {Rule.R1},
+        "engine/eager": {Rule.STRUCTURE},
+        "engine/compile": {Rule.OUTPUT, Rule.STRUCTURE},
+        "engine/compile/guards_kept": {Rule.STRUCTURE},
         "engine/compile/zeros": set(),
     }
-    lost, apart = (row for row in found["engine/compile"].rows if row.rule is Rule.R0)
+    lost, apart = (row for row in found["engine/compile"].rows if row.rule is Rule.OUTPUT)
     assert lost.detail == "with and without payload: no influence on probe0, probe1"
     assert apart.detail.startswith("compiled beside eager (0 from eager without payload): probe0, probe1 off")
     assert "in the profile run" in found["engine/compile"].broken[0].detail
@@ -305,9 +311,9 @@ def test_rows_that_a_missing_payload_loses_are_told_with_their_request(
         home, "a stand-in", StartOrder(model_of("moss_audio"), tmp_path), lambda _: None
     ) as engine:
         live, replayed, _ = engine.results(SCHEDULES["text_after_image"])
-    assert broken(live) == {Rule.R1}
-    assert broken(replayed) == {Rule.R0, Rule.R2}
-    (row,) = (row for row in replayed.broken if row.rule is Rule.R2)
+    assert broken(live) == {Rule.STRUCTURE}
+    assert broken(replayed) == {Rule.OUTPUT, Rule.BOUNDARY}
+    (row,) = (row for row in replayed.broken if row.rule is Rule.BOUNDARY)
     assert row.detail.endswith("rows of i0")
     assert row.value == 4
 

@@ -41,11 +41,11 @@ def with_verdict(results: Results, rule: Rule, verdict: Verdict) -> Results:
 
 
 def untested() -> Results:
-    return with_verdict(green(), Rule.R7, Verdict.SKIP)
+    return with_verdict(green(), Rule.PLACEMENT, Verdict.SKIP)
 
 
 def unjudged() -> Results:
-    return with_verdict(green(), Rule.R7, Verdict.ERROR)
+    return with_verdict(green(), Rule.PLACEMENT, Verdict.ERROR)
 
 
 def history(folder: Path, nights: Sequence[Results], torch: Sequence[str] = ()) -> Path:
@@ -85,7 +85,7 @@ def strip_of(nights: Nights, rule: Rule) -> Strip:
 @pytest.mark.slow  # 3 s
 def test_a_red_night_after_green_ones_is_told_with_its_versions(shown: Callable[..., Nights]) -> None:
     nights = shown([green()] * 4 + [red()], ["2.13.0"] * 4 + ["2.15.0"])
-    strip = strip_of(nights, Rule.R1)
+    strip = strip_of(nights, Rule.STRUCTURE)
     assert strip.states == (CellState.KEPT,) * 4 + (CellState.RED,)
     assert strip.red_since is nights.nights[-1]
     assert (strip.red_nights, strip.from_the_start, strip.flaky) == (1, False, False)
@@ -96,18 +96,18 @@ def test_a_red_night_after_green_ones_is_told_with_its_versions(shown: Callable[
 
 def test_since_when_is_the_first_of_the_last_red_nights(shown: Callable[..., Nights]) -> None:
     nights = shown([red(), green(), green(), red(), red()])
-    strip = strip_of(nights, Rule.R1)
+    strip = strip_of(nights, Rule.STRUCTURE)
     assert strip.red_since is nights.nights[3]
     assert (strip.red_nights, strip.flips) == (2, 2)
     assert not strip.flaky
 
 
 def test_red_in_all_nights(shown: Callable[..., Nights]) -> None:
-    assert strip_of(shown([red(), red()]), Rule.R1).from_the_start
+    assert strip_of(shown([red(), red()]), Rule.STRUCTURE).from_the_start
 
 
 def test_a_cell_that_flips_without_end_is_flaky(shown: Callable[..., Nights]) -> None:
-    strip = strip_of(shown([green(), unjudged(), green(), unjudged(), green()]), Rule.R7)
+    strip = strip_of(shown([green(), unjudged(), green(), unjudged(), green()]), Rule.PLACEMENT)
     assert strip.flips == 4
     assert strip.flaky
     assert strip.red_since is None
@@ -115,11 +115,11 @@ def test_a_cell_that_flips_without_end_is_flaky(shown: Callable[..., Nights]) ->
 
 def test_a_cell_that_is_not_tested_any_more_is_told_with_its_last_night(shown: Callable[..., Nights]) -> None:
     nights = shown([green(), green(), untested()])
-    strip = strip_of(nights, Rule.R7)
+    strip = strip_of(nights, Rule.PLACEMENT)
     assert strip.last_tested is nights.nights[1]
     assert nights.no_longer_tested == [strip]
     assert not strip.steady
-    assert strip_of(nights, Rule.R1).steady
+    assert strip_of(nights, Rule.STRUCTURE).steady
 
 
 @pytest.mark.slow  # 5 s

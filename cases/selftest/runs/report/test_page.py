@@ -127,9 +127,9 @@ def test_the_matrix_has_the_worst_verdict_of_each_place(run_data: RunData) -> No
         each for each in matrix.lines if each.names == ("granite4_vision", "inductor/drop_all", "cpu")
     )
     shown = {cell.rule: (cell.verdict, cell.times, len(cell.rows)) for cell in line.cells if cell}
-    assert shown[Rule.R0] == (Verdict.FAIL, 1, 3)
-    assert shown[Rule.R1] == (Verdict.XFAIL, 1, 3)
-    assert shown[Rule.R2] == (Verdict.PASS, 3, 3)
+    assert shown[Rule.OUTPUT] == (Verdict.FAIL, 1, 3)
+    assert shown[Rule.STRUCTURE] == (Verdict.XFAIL, 1, 3)
+    assert shown[Rule.BOUNDARY] == (Verdict.PASS, 3, 3)
     assert len(matrix.lines) == 15
 
 
@@ -232,9 +232,9 @@ def test_incidents_tell_what_was_expected_and_what_was_seen(run_data: RunData) -
     assert known.links[0] == ("vllm 43602", "https://github.com/vllm-project/vllm/issues/43602")
     (line,) = known.subjects
     assert (line.subject, line.cases, line.verdict) == ("original", 9, Verdict.XFAIL)
-    assert line.expected == line.seen == (Rule.R0, Rule.R1)
+    assert line.expected == line.seen == (Rule.OUTPUT, Rule.STRUCTURE)
     (wrong,) = (line for line in others.subjects if line.subject == "granite_full")
-    assert (wrong.seen, wrong.expected) == ((Rule.R0, Rule.R10, Rule.R11), ())
+    assert (wrong.seen, wrong.expected) == ((Rule.OUTPUT, Rule.WORK, Rule.GRAPHS), ())
     assert (wrong.cases, wrong.verdict, wrong.unexpected) == (3, Verdict.FAIL, True)
     assert sum(len(group.cases) for group in groups.values()) == len(run_data.cases)
 
@@ -264,7 +264,7 @@ def test_times_are_written_for_people(seconds: float, text: str) -> None:
 
 def test_only_outputs_that_were_judged_have_a_distance(run_data: RunData) -> None:
     rows = tuple(
-        replace(row, verdict=Verdict.SKIP) if row.rule is Rule.R0 and row.verdict is Verdict.PASS else row
+        replace(row, verdict=Verdict.SKIP) if row.rule is Rule.OUTPUT and row.verdict is Verdict.PASS else row
         for row in run_data.rows
     )
     (figure,) = (each for each in figures_of(replace(run_data, rows=rows)) if each.key == "distances")

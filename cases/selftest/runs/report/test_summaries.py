@@ -103,7 +103,7 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:
-    rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
+    rows = [row(Rule.STRUCTURE, Verdict.XFAIL, "default"), row(Rule.FRESHNESS, Verdict.FAIL, "latent")]
     result = judge_gate([audited(*rows)], gate, base)
     show_gate(Output(None, quiet=False), result)
     head, *lines, _ = capsys.readouterr().out.splitlines()
@@ -113,7 +113,7 @@ def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: s
 
 
 def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
-    source = audited(row(Rule.R3, Verdict.ERROR))
+    source = audited(row(Rule.FRESHNESS, Verdict.ERROR))
     text = sarif_text(audit_findings([source], judge_gate([source], Gate.ANY)))
     assert "Qwen3VL: R3 was not judged; step 1 'get 4' was wrong" in text
 
@@ -134,7 +134,7 @@ def repro_case(revision: str, structure: str, must_break: frozenset[Rule]) -> Ju
 
 
 FREE = repro_case("pr43617", "tensors", frozenset())
-HAS = repro_case("pr40932", "none", frozenset({Rule.R1}))
+HAS = repro_case("pr40932", "none", frozenset({Rule.STRUCTURE}))
 
 
 @pytest.fixture
@@ -196,19 +196,21 @@ def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
 
 
 def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
-    off = replace(HAS, judgements=(Judgement(Rule.R0, Verdict.FAIL, effect=Effect.OUTPUT),))
+    off = replace(HAS, judgements=(Judgement(Rule.OUTPUT, Verdict.FAIL, effect=Effect.OUTPUT),))
     table.shown([FREE, off, off])
     assert capsys.readouterr().out.splitlines()[:2] == ["", "wrong without an error under: eager/drop_all"]
-    raised = replace(HAS, judgements=(Judgement(Rule.R0, Verdict.FAIL, effect=Effect.CRASH),))
+    raised = replace(HAS, judgements=(Judgement(Rule.OUTPUT, Verdict.FAIL, effect=Effect.CRASH),))
     table.shown([FREE, raised])
     assert "wrong without" not in capsys.readouterr().out
 
 
 def test_a_case_that_could_not_be_judged_has_the_colour_of_an_error() -> None:
-    lost = replace(FREE, judgements=(Judgement(Rule.R0, Verdict.ERROR), Judgement(Rule.R1, Verdict.FAIL)))
+    lost = replace(
+        FREE, judgements=(Judgement(Rule.OUTPUT, Verdict.ERROR), Judgement(Rule.STRUCTURE, Verdict.FAIL))
+    )
     assert repro_table._style(lost) == Verdict.ERROR.style
-    broken = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.FAIL),))
-    kept = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.PASS),))
+    broken = replace(FREE, judgements=(Judgement(Rule.STRUCTURE, Verdict.FAIL),))
+    kept = replace(FREE, judgements=(Judgement(Rule.STRUCTURE, Verdict.PASS),))
     assert (repro_table._style(broken), repro_table._style(kept)) == (Verdict.FAIL.style, "")
 
 
@@ -249,7 +251,7 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
 
 
 def test_the_classes_of_a_group_stand_in_a_line_for_each_source(capsys: Capture) -> None:
-    broken = row(Rule.R3, Verdict.FAIL)
+    broken = row(Rule.FRESHNESS, Verdict.FAIL)
     AuditTable(Output(None, quiet=False)).show(
         [
             ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),

@@ -25,7 +25,7 @@ ATTACK = (
 TRACE = Trace.parse("cap 16: profile 16; set 9; forward 16; set 5; forward 8")
 FAMILIES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision")
 ARMS = ("eager", "aot_eager/drop_all", "inductor/drop_all", "inductor/stock", "inductor/drop_all/full")
-RULES = (Rule.R0, Rule.R1, Rule.R2, Rule.R3, Rule.R6, Rule.R10, Rule.R11)
+RULES = (Rule.OUTPUT, Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.ADDRESS, Rule.WORK, Rule.GRAPHS)
 UNEXPECTED = 5
 """Judgements of `write_run` that somebody has to look at."""
 
@@ -42,23 +42,29 @@ def said(
 
 
 FAULTY: Found = {
-    Rule.R0: said(Rule.R0, Verdict.XFAIL, 0.71, "absolute", "step 3 'forward 16' is off by 0.71"),
-    Rule.R1: said(Rule.R1, Verdict.XFAIL, 1, "structures", "step 1 answered None, step 3 tensors"),
+    Rule.OUTPUT: said(Rule.OUTPUT, Verdict.XFAIL, 0.71, "absolute", "step 3 'forward 16' is off by 0.71"),
+    Rule.STRUCTURE: said(
+        Rule.STRUCTURE, Verdict.XFAIL, 1, "structures", "step 1 answered None, step 3 tensors"
+    ),
 }
 BROKEN: Found = {
-    Rule.R0: said(Rule.R0, Verdict.FAIL, 1.32, "absolute", f"off by 1.32: {ATTACK}"),
-    Rule.R10: said(Rule.R10, Verdict.FAIL, 4096, "rows", "4096 rows were processed for 16"),
+    Rule.OUTPUT: said(Rule.OUTPUT, Verdict.FAIL, 1.32, "absolute", f"off by 1.32: {ATTACK}"),
+    Rule.WORK: said(Rule.WORK, Verdict.FAIL, 4096, "rows", "4096 rows were processed for 16"),
 }
-CRASHED: Found = {Rule.R0: said(Rule.R0, Verdict.ERROR, detail="its process crashed: signal 11")}
-BETTER: Found = {Rule.R3: said(Rule.R3, Verdict.IMPROVED, detail="was expected to break")}
-SLOW: Found = {Rule.R11: said(Rule.R11, Verdict.FAIL, 4, "graphs", "torch compiled 4 graphs, and not 1")}
+CRASHED: Found = {Rule.OUTPUT: said(Rule.OUTPUT, Verdict.ERROR, detail="its process crashed: signal 11")}
+BETTER: Found = {Rule.FRESHNESS: said(Rule.FRESHNESS, Verdict.IMPROVED, detail="was expected to break")}
+SLOW: Found = {
+    Rule.GRAPHS: said(Rule.GRAPHS, Verdict.FAIL, 4, "graphs", "torch compiled 4 graphs, and not 1")
+}
 
 
 def rows_of(case: Case, found: Found, torch: str = "2.13.0") -> list[Row]:
     """One row for each rule; rules that `found` leaves out are kept, and R6 does not apply."""
     rows = []
     for rule in RULES:
-        usual = said(rule, Verdict.SKIP, detail="no graph") if rule is Rule.R6 else said(rule, Verdict.PASS)
+        usual = (
+            said(rule, Verdict.SKIP, detail="no graph") if rule is Rule.ADDRESS else said(rule, Verdict.PASS)
+        )
         row = row_of_case(case, found.get(rule, usual), torch)
         expected = {Verdict.XFAIL: True, Verdict.IMPROVED: True, Verdict.FAIL: False}.get(row.verdict)
         rows.append(replace(row, expected=expected))
@@ -68,14 +74,14 @@ def rows_of(case: Case, found: Found, torch: str = "2.13.0") -> list[Row]:
 def case_of(case: Case, found: Found) -> CaseRecord:
     """The line of a case: figures follow from what was found."""
     played, known = found is not CRASHED, found is FAULTY
-    compiled, off = played and case.arm.name != "eager", played and Rule.R0 in found
+    compiled, off = played and case.arm.name != "eager", played and Rule.OUTPUT in found
     graphs = [1, 1, 2, 3, 4] if found is SLOW else [1] * 5
     why = f"step 3 'forward 16': argument 'payload' was None when it was traced {ATTACK}"
     return CaseRecord(
         case=case.id, group=case.group, incident="43602" if known else None,
         ending=CaseEnding.PLAYED if played else CaseEnding.CRASHED, seconds=1.25, family=case.family,
         subject=case.subject, buffer=case.buffer, trace=str(case.trace), arm=case.arm.name,
-        device=case.device, dtype=case.dtype, expected=(Rule.R0, Rule.R1) if known else (),
+        device=case.device, dtype=case.dtype, expected=(Rule.OUTPUT, Rule.STRUCTURE) if known else (),
         distances=Distances(1.1 if off else 3e-7, 0.8, 0.7, 0.71, 6e-7) if compiled else None,
         graphs=graphs[-1] if compiled else None, recompiles=graphs[-1] - 1 if compiled else None,
         graph_budget=1, steps=steps_of(found, graphs, compiled=compiled) if played else (),
@@ -85,7 +91,7 @@ def case_of(case: Case, found: Found) -> CaseRecord:
 
 
 def steps_of(found: Found, graphs: Sequence[int], *, compiled: bool) -> tuple[StepRecord, ...]:
-    wasted = 4096 if Rule.R10 in found else None
+    wasted = 4096 if Rule.WORK in found else None
     return tuple(
         StepRecord(str(step), asked, asked and (wasted or asked), built * compiled, None)
         for step, asked, built in zip(TRACE, (16, None, 16, None, 8), graphs, strict=True)
@@ -188,12 +194,12 @@ def kernel_rows() -> Iterable[dict[str, Any]]:
 
 def audit_rows() -> Iterable[Row]:
     for release, broken in (
-        ("0.20.0", {Rule.R0, Rule.R1}),
-        ("0.22.1", {Rule.R2, Rule.R3}),
-        ("0.33.0", {Rule.R3}),
+        ("0.20.0", {Rule.OUTPUT, Rule.STRUCTURE}),
+        ("0.22.1", {Rule.BOUNDARY, Rule.FRESHNESS}),
+        ("0.33.0", {Rule.FRESHNESS}),
     ):
         for model_class in ("Qwen3VLForConditionalGeneration", "Granite4VisionForConditionalGeneration"):
-            for rule in (Rule.R0, Rule.R1, Rule.R2, Rule.R3, Rule.R4):
+            for rule in (Rule.OUTPUT, Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY):
                 verdict = Verdict.FAIL if rule in broken else Verdict.PASS
                 case = Case(
                     "",

@@ -113,7 +113,9 @@ class InputStanding:
     @property
     def promise(self) -> Promise:
         """Return the promise that a later call would break."""
-        return {InputChange.STORAGE: Promise.I2, InputChange.LOST: Promise.I5}.get(self.change, Promise.I1)  # type: ignore[arg-type]
+        if self.change is InputChange.STORAGE:
+            return Promise.LAYOUT
+        return Promise.OWNERSHIP if self.change is InputChange.LOST else Promise.SPECIALISATION
 
 
 @dataclass(frozen=True)

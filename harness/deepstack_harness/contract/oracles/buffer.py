@@ -22,14 +22,14 @@ from deepstack_harness.contract.oracles.trace_audit import (
 )
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
-from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement, Verdict
 from deepstack_harness.text import plural
 
 
 def judge_boundary(observed: ObservedCase) -> Judgement:
     """Judge R2: wrong counts, exceptions and wrong values within the capacity."""
-    judged = _judge_rows_and_calls(Rule.R2, observed, "no get or clear within the capacity")
-    less = observed.observation.payload_kind.not_asked.get(Rule.R2)
+    judged = _judge_rows_and_calls(Rule.BOUNDARY, observed, "no get or clear within the capacity")
+    less = observed.observation.payload_kind.not_asked.get(Rule.BOUNDARY)
     if not less or judged.verdict is Verdict.FAIL:
         return judged
     return replace(judged, detail="; ".join(filter(None, [judged.detail, less])))
@@ -41,7 +41,7 @@ def judge_freshness(observed: ObservedCase) -> Judgement:
     Of a payload that has rows for every token, stale rows behind N are by design: their effect is `padding`
     though the rule is kept, and it is broken where a real row of the output depends on them.
     """
-    judged = _judge_rows_and_calls(Rule.R3, observed, "no row of a replaced payload could be read")
+    judged = _judge_rows_and_calls(Rule.FRESHNESS, observed, "no row of a replaced payload could be read")
     stale = observed.audited().stale_padding
     if judged.verdict not in {Verdict.PASS, Verdict.SKIP} or not stale:
         return judged
@@ -56,19 +56,19 @@ def judge_freshness(observed: ObservedCase) -> Judgement:
 
 def judge_capacity(observed: ObservedCase) -> Judgement:
     """Judge R4: calls above the capacity, and resize."""
-    return _judge_rows_and_calls(Rule.R4, observed, "no step went above the capacity with a payload")
+    return _judge_rows_and_calls(Rule.CAPACITY, observed, "no step went above the capacity with a payload")
 
 
 def judge_clear(observed: ObservedCase) -> Judgement:
     """Judge R5: rows of a payload that was cleared."""
-    if why := observed.observation.payload_kind.not_asked.get(Rule.R5):
-        return skip(Rule.R5, why)
-    return _judge_rows_and_calls(Rule.R5, observed, "no row of a cleared payload could be read")
+    if why := observed.observation.payload_kind.not_asked.get(Rule.CLEAR):
+        return skip(Rule.CLEAR, why)
+    return _judge_rows_and_calls(Rule.CLEAR, observed, "no row of a cleared payload could be read")
 
 
 def judge_rejection(observed: ObservedCase) -> Judgement:
     """Judge R8: bad calls that were accepted, or changed something though they were rejected."""
-    return _judge_rows_and_calls(Rule.R8, observed, "no step makes a bad call")
+    return _judge_rows_and_calls(Rule.REJECTION, observed, "no step makes a bad call")
 
 
 def _judge_rows_and_calls(rule: Rule, observed: ObservedCase, why_skipped: str) -> Judgement:
@@ -95,19 +95,19 @@ def judge_structure(observed: ObservedCase) -> Judgement:
         if facts.answer is not None and step.tokens >= 0  # a negative count should not be answered at all: R8
     ]
     if not answers:
-        return skip(Rule.R1, "no get answered")
+        return skip(Rule.STRUCTURE, "no get answered")
     wanted = observation.levels if observation.vision else 0
     wrong = [(number, step, answer) for number, step, answer in answers if len(answer.rows) != wanted]
     if not wrong:
-        return kept(Rule.R1, 0, 0, "answers", chances=len(answers))
+        return kept(Rule.STRUCTURE, 0, 0, "answers", chances=len(answers))
     number, step, answer = wrong[0]
     # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
     is_none, is_tensor = answer.structure == "none", answer.container == "Tensor"
     given = "None" if is_none else "one tensor" if is_tensor else plural(len(answer.rows), "level")
     detail = f"step {number} '{step}' was answered with {given}, not with {plural(wanted, 'tensor')}"
     steps = [number for number, *_ in wrong]
-    shape = Shape.NONE if is_none else Shape.ONE_TENSOR if is_tensor else Shape.LEVELS
-    return against(Rule.R1, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
+    shape = FaultKind.NONE if is_none else FaultKind.ONE_TENSOR if is_tensor else FaultKind.LEVELS
+    return against(Rule.STRUCTURE, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
 
 
 class StorageFault(NamedTuple):
@@ -115,7 +115,7 @@ class StorageFault(NamedTuple):
 
     number: int
     detail: str
-    shape: Shape
+    shape: FaultKind
 
 
 def judge_address(observed: ObservedCase) -> Judgement:
@@ -126,9 +126,9 @@ def judge_address(observed: ObservedCase) -> Judgement:
     """
     case, observation = observed.case, observed.observation
     if case.regime is not Regime.CAPTURED:
-        return skip(Rule.R6, "no step replays a graph: addresses matter in the captured regime alone")
+        return skip(Rule.ADDRESS, "no step replays a graph: addresses matter in the captured regime alone")
     if not any(facts.graph_use for facts in observation.steps):
-        return skip(Rule.R6, "no graph was captured")
+        return skip(Rule.ADDRESS, "no graph was captured")
     faults = sorted(
         [
             *_moved(case, observation),
@@ -138,11 +138,11 @@ def judge_address(observed: ObservedCase) -> Judgement:
     )
     uses = sum(facts.graph_use is not None for facts in observation.steps)
     if not faults:
-        return kept(Rule.R6, 0, 0, "events", chances=uses)
+        return kept(Rule.ADDRESS, 0, 0, "events", chances=uses)
     first, steps = faults[0], [fault.number for fault in faults]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     detail = f"step {first.number} '{case.trace.steps[first.number - 1]}' {first.detail}{more}"
-    return against(Rule.R6, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses)
+    return against(Rule.ADDRESS, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses)
 
 
 def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
@@ -160,7 +160,7 @@ def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
         before = seen.get(step.tokens, now)
         # Levels that are missing are R1.
         if before[0] == now[0] and any(was != at for was, at in zip(before[1], now[1], strict=False)):
-            yield StorageFault(number, "answered from other storage, unannounced", Shape.MOVED)
+            yield StorageFault(number, "answered from other storage, unannounced", FaultKind.MOVED)
         seen[step.tokens] = now
 
 
@@ -169,7 +169,7 @@ def _generation_went_back(case: Case, observation: Observation) -> Iterator[Stor
     for number, _, facts in numbered_steps(case, observation):
         if last is not None and facts.generation is not None and facts.generation < last:
             detail = f"took the generation back from {last} to {facts.generation}"
-            yield StorageFault(number, detail, Shape.GENERATION)
+            yield StorageFault(number, detail, FaultKind.GENERATION)
         last = facts.generation
 
 
@@ -180,13 +180,13 @@ def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[StorageF
         use = facts.graph_use or GraphUse()
         if use.allocated:
             detail = f"allocated {plural(use.allocated, 'tensor')} in get or clear while they were captured"
-            yield StorageFault(number, detail, Shape.ALLOCATED)
+            yield StorageFault(number, detail, FaultKind.ALLOCATED)
         if use.detached:
             detail = "replayed a graph on storage that get no longer answers from, unannounced"
-            yield StorageFault(number, detail, Shape.DETACHED)
+            yield StorageFault(number, detail, FaultKind.DETACHED)
         if use.freed > before.freed:
             detail = f"found {plural(use.freed, 'storage')} freed that captured graphs still read"
-            yield StorageFault(number, detail, Shape.FREED)
+            yield StorageFault(number, detail, FaultKind.FREED)
         before = use
 
 
@@ -207,10 +207,10 @@ def judge_placement(observed: ObservedCase) -> Judgement:
         if facts.answer is not None and facts.answer.rows and step.tokens >= 0
     ]
     if not answers:
-        return skip(Rule.R7, "no get answered with tensors")
+        return skip(Rule.PLACEMENT, "no get answered with tensors")
     wrong = [answer for answer in answers if answer[2] != {wanted}]
     if not wrong:
-        return kept(Rule.R7, 0, 0, "answers", chances=len(answers))
+        return kept(Rule.PLACEMENT, 0, 0, "answers", chances=len(answers))
     number, step, places = wrong[0]
     others = places - {wanted}
     elsewhere = " and ".join(f"{dtype} on {device}" for dtype, device in sorted(others))
@@ -219,6 +219,6 @@ def judge_placement(observed: ObservedCase) -> Judgement:
     later = [(number, step) for number, step, _ in answers if number > wrong[-1][0]]
     if later:
         detail += f"; right from step {later[0][0]} '{later[0][1]}' on"
-    shape = Shape.DTYPE if any(dtype != wanted[0] for dtype, _ in others) else Shape.DEVICE
+    shape = FaultKind.DTYPE if any(dtype != wanted[0] for dtype, _ in others) else FaultKind.DEVICE
     steps = [number for number, *_ in wrong]
-    return against(Rule.R7, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
+    return against(Rule.PLACEMENT, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))

@@ -22,7 +22,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
 )
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
-from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Judgement, Verdict
 from deepstack_harness.text import plural
 
 
@@ -32,18 +32,24 @@ def judge_graphs(observed: ObservedCase) -> Judgement:
     if not case.arm.compiled:
         return _judge_answers(case, observation)
     if observation.error:
-        return error(Rule.R11, observation.error)
+        return error(Rule.GRAPHS, observation.error)
     built = observation.graphs
     if built is None:
-        return skip(Rule.R11, _why_no_graph(case, observation))
+        return skip(Rule.GRAPHS, _why_no_graph(case, observation))
     surplus = built.breaks + built.limit_hit
     # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
     graphs = max(built.graphs, case.graph_budget) + surplus if surplus else built.graphs
-    shape = Shape.RECOMPILE_LIMIT if built.limit_hit else Shape.BREAKS if built.breaks else Shape.GRAPHS
+    shape = (
+        FaultKind.RECOMPILE_LIMIT
+        if built.limit_hit
+        else FaultKind.BREAKS
+        if built.breaks
+        else FaultKind.GRAPHS
+    )
     steps = numbered_steps(case, observation)
     runs = sum(step.op in RUNS_DECODER and not facts.unavailable for _, step, facts in steps)
     return against(
-        Rule.R11, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape, chances=runs
+        Rule.GRAPHS, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape, chances=runs
     )
 
 
@@ -59,7 +65,7 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     ]
     without_gradient = ("a buffer answers", "without requires_grad")
     first: dict[_Guarded, tuple[str, str]] = {
-        _Guarded(Shape.GRADIENT, level): without_gradient for level in range(observation.levels)
+        _Guarded(FaultKind.GRADIENT, level): without_gradient for level in range(observation.levels)
     }
     differs = [
         (number, f"{where} answered {text}, and {first[key][0]} {first[key][1]}", key)
@@ -69,14 +75,14 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     # Strides of rows and of columns are one change.
     wrong = [*{(number, key.shape, key.level): (number, text, key) for number, text, key in differs}.values()]
     if len({number for number, *_ in properties}) < 2:
-        return skip(Rule.R11, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
+        return skip(Rule.GRAPHS, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
     chances = _answers_with_payload(case, observation)
     if not wrong:
-        return kept(Rule.R11, 0, 0, "changes", chances=chances)
+        return kept(Rule.GRAPHS, 0, 0, "changes", chances=chances)
     _, change, (shape, level, _) = wrong[0]
     detail = f"{change}: a guard fails, and another graph is compiled"
     steps = [number for number, *_ in wrong]
-    judgement = against(Rule.R11, len(wrong), 0, "changes", detail, steps, shape=shape, chances=chances)
+    judgement = against(Rule.GRAPHS, len(wrong), 0, "changes", detail, steps, shape=shape, chances=chances)
     return replace(judgement, level=level)
 
 
@@ -92,7 +98,7 @@ def _answers_with_payload(case: Case, observation: Observation) -> int:
 class _Guarded(NamedTuple):
     """What a guard looks at: the shape of a change of it, the level, and the answers that are compared."""
 
-    shape: Shape
+    shape: FaultKind
     level: int | None = None
     among: str = ""
 
@@ -106,11 +112,14 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
     """
     if answer.structure == "none":
         return  # that is R1
-    yield _Guarded(Shape.CONTAINER), f"with a {answer.container}"
+    yield _Guarded(FaultKind.CONTAINER), f"with a {answer.container}"
     for level, kind in enumerate(answer.types):
-        yield _Guarded(Shape.TENSOR_TYPE, level), f"with a {kind}"
+        yield _Guarded(FaultKind.TENSOR_TYPE, level), f"with a {kind}"
     for level, gradient in enumerate(answer.gradients):
-        yield _Guarded(Shape.GRADIENT, level), "with requires_grad" if gradient else "without requires_grad"
+        yield (
+            _Guarded(FaultKind.GRADIENT, level),
+            "with requires_grad" if gradient else "without requires_grad",
+        )
     for level, (runs, width, strides) in enumerate(
         zip(answer.rows, answer.hidden, answer.strides, strict=False)
     ):
@@ -118,12 +127,15 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
             continue
         rows = sum(run.rows for run in runs)
         if rows < 2:
-            yield _Guarded(Shape.STRIDES, level, f"{rows} rows"), f"with strides {strides}"
+            yield _Guarded(FaultKind.STRIDES, level, f"{rows} rows"), f"with strides {strides}"
         else:
             text = f"with strides {strides[:1] if width == 1 else strides}"
-            yield _Guarded(Shape.STRIDES, level, "rows"), text
+            yield _Guarded(FaultKind.STRIDES, level, "rows"), text
         if rows and width > 1:
-            yield _Guarded(Shape.STRIDES, level, "columns"), f"with a stride of {strides[1]} between columns"
+            yield (
+                _Guarded(FaultKind.STRIDES, level, "columns"),
+                f"with a stride of {strides[1]} between columns",
+            )
 
 
 def _graph_counts(built: GraphFacts) -> str:
@@ -159,11 +171,11 @@ def judge_work(observed: ObservedCase) -> Judgement:
     case, observation = observed.case, observed.observation
     work = list(_work_of_steps(case, observation))
     if not work:
-        return skip(Rule.R10, _why_no_rows(case, observation))
+        return skip(Rule.WORK, _why_no_rows(case, observation))
     number, step, rows, who = max(work, key=lambda each: each.rows / _padded_tokens(case, each.step))
     tokens = _padded_tokens(case, step)
     detail = f"step {number} '{step}': {who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
-    return against(Rule.R10, rows, tokens, "rows", detail, [number], shape=Shape.WORK, chances=len(work))
+    return against(Rule.WORK, rows, tokens, "rows", detail, [number], shape=FaultKind.WORK, chances=len(work))
 
 
 def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
@@ -216,22 +228,22 @@ def judge_accesses(facts: AccessFacts) -> Judgement:
     Reading unwritten bytes alone is allowed: kernels mask the lanes behind the last row.
     """
     if not facts.accesses:
-        return error(Rule.R14, "no access of any kernel was measured")
+        return error(Rule.MEMORY, "no access of any kernel was measured")
     accesses = len(facts.accesses)
     wild = [access for access in facts.accesses if access.outside]
     if wild:
         # The first launch is the cause: what it read spreads, and may lead later ones astray.
         outside = sum(access.outside for access in wild)
         detail = _outside(wild[0], len(wild))
-        return against(Rule.R14, outside, 0, "bytes", detail, shape=Shape.OUTSIDE, chances=accesses)
+        return against(Rule.MEMORY, outside, 0, "bytes", detail, shape=FaultKind.OUTSIDE, chances=accesses)
     if facts.unwritten_rows:
         detail = _unwritten(facts)
         return against(
-            Rule.R14, facts.unwritten_rows, 0, "rows", detail, shape=Shape.UNWRITTEN, chances=accesses
+            Rule.MEMORY, facts.unwritten_rows, 0, "rows", detail, shape=FaultKind.UNWRITTEN, chances=accesses
         )
     kernels = {access.kernel for access in facts.accesses}
     detail = f"{accesses} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
-    return kept(Rule.R14, 0, 0, "bytes", detail, chances=accesses)
+    return kept(Rule.MEMORY, 0, 0, "bytes", detail, chances=accesses)
 
 
 def judge_memory(observed: ObservedCase) -> Judgement:
@@ -243,7 +255,7 @@ def judge_memory(observed: ObservedCase) -> Judgement:
         if facts.accesses is not None and facts.accesses.accesses
     ]
     if not measured:
-        return skip(Rule.R14, f"arm {observed.case.arm.name} measured no access of any kernel")
+        return skip(Rule.MEMORY, f"arm {observed.case.arm.name} measured no access of any kernel")
     judged = [(number, step, judge_accesses(accesses)) for number, step, accesses in measured]
     broken = [each for each in judged if each[2].verdict is Verdict.FAIL]
     number, step, worst = broken[0] if broken else judged[-1]
@@ -287,23 +299,23 @@ def judge_step(facts: AccessFacts, tokens: int) -> Iterator[Judgement]:
 def judge_step_rows(facts: AccessFacts, tokens: int) -> Judgement:
     """Judge the last row of a payload that any kernel read or wrote; ERROR where nothing was measured."""
     if not facts.accesses:
-        return error(Rule.R10, "no access of any kernel was measured")
+        return error(Rule.WORK, "no access of any kernel was measured")
     rows, access = payload_rows(facts)
     share = f"{facts.share:.0%} of the bytes of the step were measured"
     if access is None:
-        return kept(Rule.R10, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
+        return kept(Rule.WORK, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
     of_payloads = (other for other in facts.accesses if other.of_payload)
     first = next((other for other in of_payloads if _end_of_rows(other) > tokens), access)
     does = "read" if first.read else "wrote"
     touched = rows_in_words((*first.read, *first.written))
     detail = f"kernel {first.kernel} {does} {touched} of {first.tensor} ({first.argument}); {share}"
-    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK, chances=1)
+    return against(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
 
 
 def judge_configurations(facts: AccessFacts) -> Judgement:
     """Count launches whose results depend on the configuration: a GPU may be tuned to either."""
     if not facts.compared:
-        return error(Rule.R0, "no launch ran with two configurations")
+        return error(Rule.OUTPUT, "no launch ran with two configurations")
     detail = f"{facts.compared} launches gave the same with the first and the largest configuration"
     if facts.disagreements:
         worst = facts.disagreements[0]
@@ -313,7 +325,9 @@ def judge_configurations(facts: AccessFacts) -> Judgement:
             f"by {worst.difference:.3g} of its value"
         )
     broken = {disagreement.kernel for disagreement in facts.disagreements}
-    return against(Rule.R0, len(broken), 0, "kernels", detail, shape=Shape.OUTPUT, chances=facts.compared)
+    return against(
+        Rule.OUTPUT, len(broken), 0, "kernels", detail, shape=FaultKind.OUTPUT, chances=facts.compared
+    )
 
 
 MARGIN = 1.05
@@ -330,7 +344,7 @@ def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
     """
     kernels = [kernel for call in calls for kernel in call.kernels]
     if not kernels or not all(call.generated for call in calls):
-        return error(Rule.R10, f"{len(calls)} calls of graphs and {len(kernels)} kernels were measured")
+        return error(Rule.WORK, f"{len(calls)} calls of graphs and {len(kernels)} kernels were measured")
     rows = max(call.rows for call in calls)
     fixed = [kernel for call in calls if call.symbolic for kernel in call.kernels if _ignores_step(kernel)]
     moved, needed = sum(call.bytes for call in calls), sum(call.ideal_bytes for call in calls)
@@ -340,10 +354,10 @@ def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
         f"{len(fixed)} have a size without the token symbol; {moved:,} bytes moved, {needed:,} must"
     )
     if rows <= tokens and fixed:
-        return against(Rule.R10, len(fixed), 0, "kernels", detail, shape=Shape.FIXED_SIZE, chances=1)
+        return against(Rule.WORK, len(fixed), 0, "kernels", detail, shape=FaultKind.FIXED_SIZE, chances=1)
     if rows <= tokens and moved > MARGIN * needed:
-        return against(Rule.R10, moved, MARGIN * needed, "bytes", detail, shape=Shape.TRAFFIC, chances=1)
-    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK, chances=1)
+        return against(Rule.WORK, moved, MARGIN * needed, "bytes", detail, shape=FaultKind.TRAFFIC, chances=1)
+    return against(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
 
 
 def _ignores_step(kernel: Kernel) -> bool:

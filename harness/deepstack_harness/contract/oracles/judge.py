@@ -25,10 +25,10 @@ from deepstack_harness.contract.trace import READS_BUFFER
 from deepstack_harness.contract.verdicts import (
     BROKEN,
     Effect,
+    FaultKind,
     Judgement,
     Row,
     RuleVerdicts,
-    Shape,
     Verdict,
     beside_expectation,
     row_of_case,
@@ -46,18 +46,18 @@ def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Eff
     """
     if judgement.verdict not in BROKEN:
         return None
-    if judgement.shape is Shape.RAISED or any(deviation.exception for deviation in deviations):
+    if judgement.shape is FaultKind.RAISED or any(deviation.exception for deviation in deviations):
         return Effect.CRASH
-    if judgement.rule is Rule.R0 or any(deviation.is_real for deviation in deviations):
+    if judgement.rule is Rule.OUTPUT or any(deviation.is_real for deviation in deviations):
         return Effect.OUTPUT
     if any(deviation.first_row is not None for deviation in deviations):
         return Effect.PADDING
-    return Effect.COST if judgement.rule is Rule.R10 or judgement.shape in _WASTED else None
+    return Effect.COST if judgement.rule is Rule.WORK or judgement.shape in _WASTED else None
 
 
-_WASTED = frozenset({Shape.GRAPHS, Shape.BREAKS, Shape.RECOMPILE_LIMIT, Shape.SUBGRAPHS})
+_WASTED = frozenset({FaultKind.GRAPHS, FaultKind.BREAKS, FaultKind.RECOMPILE_LIMIT, FaultKind.SUBGRAPHS})
 """Shapes of R11 and R13 that cost compile time, or compiled code: answers stay right."""
-_WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13, Rule.R14})
+_WITHOUT_BUFFER = frozenset({Rule.RANGES, Rule.ORDERING, Rule.MEMORY})
 _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
 """Judgements of another package that count, the weaker first; all others are 0."""
 
@@ -136,26 +136,30 @@ class RuleOracle(NamedTuple):
 
 
 ORACLES: tuple[RuleOracle, ...] = (
-    RuleOracle(Rule.R0, outputs.judge_output, "distance of compiled to eager"),
-    RuleOracle(Rule.R1, buffer.judge_structure, "answers that are None or lack a level"),
-    RuleOracle(Rule.R2, buffer.judge_boundary, "wrong rows, counts and exceptions within the capacity"),
-    RuleOracle(Rule.R3, buffer.judge_freshness, "rows of a replaced payload"),
-    RuleOracle(Rule.R4, buffer.judge_capacity, "rows lost or short above the capacity"),
-    RuleOracle(Rule.R5, buffer.judge_clear, "rows of a cleared payload"),
-    RuleOracle(Rule.R6, buffer.judge_address, "storage that moved unannounced"),
-    RuleOracle(Rule.R7, buffer.judge_placement, "levels in another dtype or on another device"),
-    RuleOracle(Rule.R8, buffer.judge_rejection, "bad calls accepted, or rejected with the state changed"),
-    RuleOracle(Rule.R9, ranks.judge_sharding, "rows of another rank, outputs off the unsharded run"),
+    RuleOracle(Rule.OUTPUT, outputs.judge_output, "distance of compiled to eager"),
+    RuleOracle(Rule.STRUCTURE, buffer.judge_structure, "answers that are None or lack a level"),
+    RuleOracle(Rule.BOUNDARY, buffer.judge_boundary, "wrong rows, counts and exceptions within the capacity"),
+    RuleOracle(Rule.FRESHNESS, buffer.judge_freshness, "rows of a replaced payload"),
+    RuleOracle(Rule.CAPACITY, buffer.judge_capacity, "rows lost or short above the capacity"),
+    RuleOracle(Rule.CLEAR, buffer.judge_clear, "rows of a cleared payload"),
+    RuleOracle(Rule.ADDRESS, buffer.judge_address, "storage that moved unannounced"),
+    RuleOracle(Rule.PLACEMENT, buffer.judge_placement, "levels in another dtype or on another device"),
     RuleOracle(
-        Rule.R10,
+        Rule.REJECTION, buffer.judge_rejection, "bad calls accepted, or rejected with the state changed"
+    ),
+    RuleOracle(Rule.SHARDING, ranks.judge_sharding, "rows of another rank, outputs off the unsharded run"),
+    RuleOracle(
+        Rule.WORK,
         compiler.judge_work,
         "rows that opaque attention and kernels on a payload processed, against those asked for",
     ),
-    RuleOracle(Rule.R11, compiler.judge_graphs, "graphs built against the budget, breaks, fall-back"),
+    RuleOracle(Rule.GRAPHS, compiler.judge_graphs, "graphs built against the budget, breaks, fall-back"),
 )
 """The oracles of the buffer, in the order of the rules; other packages may refine one (`extensions`)."""
 OF_ACCESSES = (
-    RuleOracle(Rule.R14, compiler.judge_memory, "bytes touched outside of tensors, rows of unwritten memory"),
+    RuleOracle(
+        Rule.MEMORY, compiler.judge_memory, "bytes touched outside of tensors, rows of unwritten memory"
+    ),
 )
 """Oracles of arms whose code is interpreted: no other arm knows what its kernels touch."""
 
@@ -200,7 +204,7 @@ def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
 
 
 def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:
-    own = {Rule.R0: outputs.crashes, Rule.R9: ranks.deviations}.get(rule)
+    own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(rule)
     return own(observed) if own else observed.audited().of(rule)
 
 
@@ -268,9 +272,9 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
     return JudgedCase(planned, nothing, judgements)
 
 
-_OF_COMPILED_CODE = frozenset({Rule.R0, Rule.R10, Rule.R11})
+_OF_COMPILED_CODE = frozenset({Rule.OUTPUT, Rule.WORK, Rule.GRAPHS})
 """Rules that nothing puts to the test where the compiler made no code."""
-_OF_DECODERS = _OF_COMPILED_CODE | {Rule.R9, Rule.R14}
+_OF_DECODERS = _OF_COMPILED_CODE | {Rule.SHARDING, Rule.MEMORY}
 
 
 def _without_compiler(judgement: Judgement, observation: Observation) -> Judgement:
@@ -305,7 +309,7 @@ def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | 
         ]
     why = observation.error or "no step was played"
     return [
-        error(oracle.rule, why if oracle.rule is Rule.R9 else why.splitlines()[0])
+        error(oracle.rule, why if oracle.rule is Rule.SHARDING else why.splitlines()[0])
         for oracle in ORACLES
         if rules is None or oracle.rule in rules
     ]

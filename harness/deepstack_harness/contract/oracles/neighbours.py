@@ -21,7 +21,7 @@ from deepstack_harness.contract.facts import (
 )
 from deepstack_harness.contract.oracles.trace_audit import against, error, kept
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Judgement, Shape
+from deepstack_harness.contract.verdicts import FaultKind, Judgement
 
 Pair = tuple[Operation, Operation, str]
 """Two operations, in the order of the host's calls, and the memory that both use and one writes."""
@@ -30,14 +30,14 @@ Pair = tuple[Operation, Operation, str]
 def judge_ordering(observation: OrderingObservation) -> Judgement:
     """Count violations; ERROR where what was measured shows nothing."""
     if missing := _unmeasured(observation):
-        return error(Rule.R13, missing)
+        return error(Rule.ORDERING, missing)
     violations = list(_violations(observation))
     amount = sum(violation.amount for violation in violations)
     detail = "; ".join([*(violation.detail for violation in violations), *_unused_streams(observation)])
     chances = len(observation.recordings) + len(observation.results)
     if not violations:
-        return kept(Rule.R13, 0, 0, "violations", detail, chances=chances)
-    return against(Rule.R13, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances)
+        return kept(Rule.ORDERING, 0, 0, "violations", detail, chances=chances)
+    return against(Rule.ORDERING, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances)
 
 
 def unordered(recording: Recording) -> list[Pair]:
@@ -90,7 +90,7 @@ def _unused_streams(observation: OrderingObservation) -> Iterator[str]:
 class _Violation(NamedTuple):
     amount: int
     detail: str
-    shape: Shape
+    shape: FaultKind
 
 
 def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
@@ -99,7 +99,7 @@ def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
     for result in observation.results:
         if result.different:
             differ = f"{result.different} of {result.elements} elements differ from sequential"
-            yield _Violation(1, f"{result.how}: {differ}", Shape.OUTPUT)
+            yield _Violation(1, f"{result.how}: {differ}", FaultKind.OUTPUT)
     yield from _of_subgraphs(observation.subgraphs)
     if observation.on_device:
         yield from _of_device(observation.on_device)
@@ -109,16 +109,16 @@ def _of_recording(recording: Recording) -> Iterator[_Violation]:
     where = recording.setting
     pairs = unordered(recording)
     if recording.raised:
-        yield _Violation(1, f"{where}: raised {recording.raised}", Shape.RAISED)
+        yield _Violation(1, f"{where}: raised {recording.raised}", FaultKind.RAISED)
         return
     if pairs:
         first, second, memory = pairs[0]
         more = f" (and {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
         both = f"'{first.name}' on {first.stream} and '{second.name}' on {second.stream}"
         detail = f"{where}: nothing orders {both}, which share {memory}{more}"
-        yield _Violation(len(pairs), detail, Shape.UNORDERED)
+        yield _Violation(len(pairs), detail, FaultKind.UNORDERED)
     if not recording.equal:
-        yield _Violation(1, f"{where}: another result than sequential", Shape.OUTPUT)
+        yield _Violation(1, f"{where}: another result than sequential", FaultKind.OUTPUT)
 
 
 def _of_subgraphs(counted: tuple[Subgraphs, ...]) -> Iterator[_Violation]:
@@ -126,15 +126,15 @@ def _of_subgraphs(counted: tuple[Subgraphs, ...]) -> Iterator[_Violation]:
     if surplus:
         largest = max(counted, key=lambda subgraphs: subgraphs.distinct)
         detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
-        yield _Violation(surplus, detail, Shape.SUBGRAPHS)
+        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
 
 
 def _of_device(seen: OnDevice) -> Iterator[_Violation]:
     if seen.ended:
-        yield _Violation(1, f"{seen.device}: {seen.ended}", Shape.RAISED)
+        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
     elif seen.different:
         differ = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
-        yield _Violation(1, f"{seen.device}: {differ}, the first with {seen.first}", Shape.OUTPUT)
+        yield _Violation(1, f"{seen.device}: {differ}, the first with {seen.first}", FaultKind.OUTPUT)
 
 
 MOST_POSITIONS = 6
@@ -156,12 +156,12 @@ def bounds_within(length: int) -> list[Bounds]:
 def judge_ranges(observation: RangeObservation) -> Judgement:
     """Compare with a plain count; ERROR where a placeholder or one of its ranges was left out."""
     answers = {(each.mask, each.length): each for each in observation.placeholders}
-    wrong: list[tuple[Shape, str]] = []
+    wrong: list[tuple[FaultKind, str]] = []
     chances = 0
     for mask, length in placeholders():
         bounds, seen = bounds_within(length), answers.get((mask, length))
         if seen is None or len(seen.ranges) != len(bounds):
-            return error(Rule.R12, f"never called: {_placeholder(mask, length)}")
+            return error(Rule.RANGES, f"never called: {_placeholder(mask, length)}")
         every = "1" * length if mask is None else mask
         if seen.embeds != every.count("1"):
             said = f"get_num_embeds() gives {seen.embeds}, {every.count('1')} is right"
@@ -172,18 +172,18 @@ def judge_ranges(observation: RangeObservation) -> Judgement:
                 said = f"start {start}, end {end}: gives {answer}, {right} is right"
                 wrong.append((_shape(mask, end), f"{_placeholder(mask, length)}, {said}"))
     if not wrong:
-        return kept(Rule.R12, 0, 0, "wrong answers", chances=chances)
+        return kept(Rule.RANGES, 0, 0, "wrong answers", chances=chances)
     first = dict(reversed(wrong))  # of each shape
     more = f" (and {len(wrong) - len(first)} more)" if len(wrong) > len(first) else ""
     detail = "; ".join(reversed(first.values())) + more
-    return against(Rule.R12, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0], chances=chances)
+    return against(Rule.RANGES, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0], chances=chances)
 
 
-def _shape(mask: str | None, end: int | None) -> Shape:
+def _shape(mask: str | None, end: int | None) -> FaultKind:
     """Return the known fault that a wrong answer is like."""
     if mask == "":
-        return Shape.EMPTY_MASK
-    return Shape.END_ZERO if end == 0 else Shape.COUNT
+        return FaultKind.EMPTY_MASK
+    return FaultKind.END_ZERO if end == 0 else FaultKind.COUNT
 
 
 def _placeholder(mask: str | None, length: int) -> str:

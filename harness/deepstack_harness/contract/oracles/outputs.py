@@ -53,7 +53,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
 )
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
-from deepstack_harness.contract.verdicts import Judgement, Shape
+from deepstack_harness.contract.verdicts import FaultKind, Judgement
 from deepstack_harness.errors import shorten_list
 from deepstack_harness.text import plural
 
@@ -158,14 +158,14 @@ def judge_output(observed: ObservedCase) -> Judgement:
     case, observation = observed.case, observed.observation
     why_not = _why_not_judged(case, observation)
     if why_not:
-        return skip(Rule.R0, why_not)
+        return skip(Rule.OUTPUT, why_not)
     if observation.error:
-        return error(Rule.R0, observation.error)
+        return error(Rule.OUTPUT, observation.error)
     crashed = crashes(observed)
     if crashed:
         crash = crashed[0]
         judgement = against(
-            Rule.R0,
+            Rule.OUTPUT,
             NOT_FINITE,
             FLOORS[case.dtype],
             "abs",
@@ -185,11 +185,11 @@ def crashes(observed: ObservedCase) -> list[Deviation]:
         return []
     return [
         Deviation(
-            Rule.R0,
+            Rule.OUTPUT,
             1,
             "calls",
             f"step {number} '{step}' raised {raised.type}: {raised.message}",
-            Shape.RAISED,
+            FaultKind.RAISED,
             exception=raised.type,
             step=number,
         )
@@ -213,12 +213,12 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     case, observation = observed.case, observed.observation
     worst, measured = worst_step(case, observation), measured_steps(case, observation)
     if worst is None or shows_nothing(case, worst, measured):
-        return skip(Rule.R0, _why_not_compared(case, observation))
+        return skip(Rule.OUTPUT, _why_not_compared(case, observation))
     apart, limit = worst.distances, tolerance(case, worst.distances)
     unsteady = next((step for step in measured if is_unsteady(case.dtype, step.distances)), None)
     if unsteady:
         return error(
-            Rule.R0,
+            Rule.OUTPUT,
             f"step {unsteady.number} '{unsteady.step}': two uncompiled runs from equal state are "
             f"{unsteady.distances.repeated:.2g} apart: the decoder keeps state that cannot be seen (of a C "
             "extension, a file, a clock), or does not compute the same twice",
@@ -229,7 +229,7 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     weak = _first_weak_payload(case, measured)
     if weak:
         return error(
-            Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
+            Rule.OUTPUT, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
     dropped = next(_dropped_levels(case, measured), None) if apart.eager <= limit else None
     if dropped:
@@ -239,7 +239,14 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     words = f"{why}{_distances_in_words(apart)}{_kept_in_words(observation)}"
     detail = f"step {worst.number} '{worst.step}': {words}"
     return against(
-        Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT, chances=len(measured)
+        Rule.OUTPUT,
+        apart.eager,
+        limit,
+        "abs",
+        detail,
+        [worst.number],
+        shape=FaultKind.OUTPUT,
+        chances=len(measured),
     )
 
 
@@ -262,7 +269,7 @@ def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
                 said = f"step {number} '{step}' leaves {fact.played} in the decoder's state {fact.place}, "
                 detail = f"{said}uncompiled it leaves {fact.eager}"
                 yield against(
-                    Rule.R0, fact.apart, limit, "abs", detail, [number], shape=Shape.OUTPUT, chances=1
+                    Rule.OUTPUT, fact.apart, limit, "abs", detail, [number], shape=FaultKind.OUTPUT, chances=1
                 )
 
 
@@ -285,7 +292,7 @@ def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Ju
                 f"output, which the payload moves by {apart.effect:.2g}: the decoder drops image features"
             )
             failed = against(
-                Rule.R0, len(dropped), 0, "levels", detail, [step.number], shape=Shape.NO_EFFECT,
+                Rule.OUTPUT, len(dropped), 0, "levels", detail, [step.number], shape=FaultKind.NO_EFFECT,
                 chances=len(measured),
             )  # fmt: skip
             yield replace(failed, level=dropped[0])

@@ -72,13 +72,17 @@ def judge_steps(region: SteppedRegion) -> JudgedSteps:
 
 
 def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
-    wrong: dict[Promise, list[SteppedCall]] = {Promise.I1: [], Promise.I2: [], Promise.I4: []}
+    wrong: dict[Promise, list[SteppedCall]] = {
+        Promise.SPECIALISATION: [],
+        Promise.LAYOUT: [],
+        Promise.EFFECTS: [],
+    }
     differs_warm = _differs_warm(arm)
     for call in arm.calls:
         # What differs before anything changed differs later too, and no input is to blame.
         counts = not call.warm_up and (not differs_warm or _is_explained(call))
         promise = _broken_by(call)
-        if promise is not None and (counts or promise is Promise.I4):
+        if promise is not None and (counts or promise is Promise.EFFECTS):
             wrong[promise].append(call)
     others, by_layout, effects = wrong.values()
     served = [call for call in arm.calls if not (call.warm_up or (call.raised and call.wanted))]
@@ -86,14 +90,14 @@ def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
         each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
     ]
     layouts = [each for call in served for each in call.changed if each.aspect in LAYOUT]
-    yield _finding(Promise.I1, arm, others, len(deciding) or len(others))
-    yield _finding(Promise.I2, arm, by_layout, len(layouts) or len(by_layout))
+    yield _finding(Promise.SPECIALISATION, arm, others, len(deciding) or len(others))
+    yield _finding(Promise.LAYOUT, arm, by_layout, len(layouts) or len(by_layout))
     poisoned = [call for call in arm.calls if call.poisoned is not None]
-    yield _finding(Promise.I3, arm, [call for call in poisoned if call.poisoned], len(poisoned))
+    yield _finding(Promise.NEUTRAL_ROWS, arm, [call for call in poisoned if call.poisoned], len(poisoned))
     written = sum(call.effects for call in arm.calls if not call.raised)
-    yield _finding(Promise.I4, arm, effects, written or len(effects))
+    yield _finding(Promise.EFFECTS, arm, effects, written or len(effects))
     split = [call for call in arm.calls if call.split is not None]
-    yield _finding(Promise.I5, arm, [call for call in split if call.split], len(split))
+    yield _finding(Promise.OWNERSHIP, arm, [call for call in split if call.split], len(split))
 
 
 def _differs_warm(arm: SteppedArm) -> bool:
@@ -104,14 +108,20 @@ def _differs_warm(arm: SteppedArm) -> bool:
     """
     if ArmSpec.parse(arm.arm).shapes in (ShapePolicy.MARK_UNBACKED, ShapePolicy.BACKED_SIZE_OBLIVIOUS):
         return False
-    return any(call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2) for call in arm.calls)
+    return any(
+        call.warm_up and _broken_by(call) in (Promise.SPECIALISATION, Promise.LAYOUT) for call in arm.calls
+    )
 
 
 def _warm_up_in_words(arm: SteppedArm) -> str:
-    call = next(call for call in arm.calls if call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2))
+    call = next(
+        call
+        for call in arm.calls
+        if call.warm_up and _broken_by(call) in (Promise.SPECIALISATION, Promise.LAYOUT)
+    )
     difference = _answer(call)
     value, limit = (difference.distance, difference.limit) if difference else (None, None)
-    wrong = next(iter(_sentences(Promise.I1, call, difference, value, limit)))
+    wrong = next(iter(_sentences(Promise.SPECIALISATION, call, difference, value, limit)))
     return f"{arm.arm}: {wrong}, in the warm-up: no later change of an input is the cause"
 
 
@@ -119,10 +129,10 @@ def _broken_by(call: SteppedCall) -> Promise | None:
     """Return which of I1, I2 and I4 a call breaks."""
     is_wrong, leaves = _answer(call) is not None or _ends_otherwise(call), _effect(call) is not None
     if leaves and not (is_wrong and _is_explained(call)):
-        return Promise.I4
+        return Promise.EFFECTS
     if not is_wrong:
         return None
-    return Promise.I2 if _is_layout(call) else Promise.I1
+    return Promise.LAYOUT if _is_layout(call) else Promise.SPECIALISATION
 
 
 def _is_explained(call: SteppedCall) -> bool:
@@ -194,8 +204,8 @@ def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], ch
         verdict = Verdict.PASS if chances else Verdict.SKIP
         return StepFinding(promise, arm.arm, verdict, chances)
     call = wrong[0]
-    difference = _effect(call) if promise is Promise.I4 else _answer(call)
-    value = {Promise.I3: call.poisoned, Promise.I5: call.split}.get(
+    difference = _effect(call) if promise is Promise.EFFECTS else _answer(call)
+    value = {Promise.NEUTRAL_ROWS: call.poisoned, Promise.OWNERSHIP: call.split}.get(
         promise, difference.distance if difference else None
     )
     limit = difference.limit if difference else call.limit
@@ -213,11 +223,11 @@ def _sentences(
     value: float | None,
     limit: float | None,
 ) -> Iterator[str]:
-    if promise is Promise.I3:
+    if promise is Promise.NEUTRAL_ROWS:
         of = f" of {', '.join(f'`{name}`' for name in call.neutral)}" if call.neutral else ""
         yield f"step {call.step}: neutral rows{of} with other values change the answer by {_figure(value)}"
         return
-    if promise is Promise.I5:
+    if promise is Promise.OWNERSHIP:
         if call.split_raised:
             yield f"step {call.step}: a part of it ends with {call.split_raised}, and the whole answers"
             return
@@ -273,7 +283,7 @@ def by_cause(findings: Iterable[StepFinding]) -> list[list[StepFinding]]:
     return list(groups.values())
 
 
-_ON_REQUEST = frozenset({Promise.I3, Promise.I5})
+_ON_REQUEST = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
 """Promises that need words of the caller: which rows are neutral, and what the parts of a call are."""
 
 

@@ -27,7 +27,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
 )
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Step
-from deepstack_harness.contract.verdicts import Judgement, Shape
+from deepstack_harness.contract.verdicts import FaultKind, Judgement
 from deepstack_harness.text import plural
 
 _UNITS = ("rows", "ranks", "calls")
@@ -55,15 +55,15 @@ def judge_sharding(observed: ObservedCase) -> Judgement:
     """Count wrong rows over all ranks; without any, ranks whose output strays, or calls that raised."""
     case, observation = observed.case, observed.observation
     if case.arm.ranks == 1:
-        return skip(Rule.R9, f"under arm {case.arm.name} no ranks share a step")
+        return skip(Rule.SHARDING, f"under arm {case.arm.name} no ranks share a step")
     if observation.error:
-        return error(Rule.R9, observation.error)
+        return error(Rule.SHARDING, observation.error)
     wrong, steps = deviations(observed), list(_shared_steps(case, observation))
     if wrong:
-        return against_deviations(Rule.R9, wrong, _first_of_each_unit(wrong), len(steps))
+        return against_deviations(Rule.SHARDING, wrong, _first_of_each_unit(wrong), len(steps))
     if not any(run.payload for shared in steps for ranges in shared.due for run in ranges):
-        return skip(Rule.R9, _why_no_payload(observation))
-    return kept(Rule.R9, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
+        return skip(Rule.SHARDING, _why_no_payload(observation))
+    return kept(Rule.SHARDING, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
 
 
 def deviations(observed: ObservedCase) -> list[Deviation]:
@@ -116,19 +116,27 @@ def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
     first = WrongRow(level, row, given, _shape(given, due))
     lowest = min(row for _, row, *_ in wrong)
     yield Deviation(
-        Rule.R9, len(wrong), "rows", detail, first.shape, first, lowest, shared.real_rows, step=shared.number
+        Rule.SHARDING,
+        len(wrong),
+        "rows",
+        detail,
+        first.shape,
+        first,
+        lowest,
+        shared.real_rows,
+        step=shared.number,
     )
 
 
-def _shape(given: RowOrigin | None, due: RowOrigin | None) -> Shape:
+def _shape(given: RowOrigin | None, due: RowOrigin | None) -> FaultKind:
     if given is None:
-        return Shape.MISSING
+        return FaultKind.MISSING
     payload = given[0]
     if payload is None:
-        return Shape.NEVER_SET
+        return FaultKind.NEVER_SET
     if due is None:
-        return Shape.SURPLUS
-    return Shape.OTHER_RANK if payload else Shape.ZEROS
+        return FaultKind.SURPLUS
+    return FaultKind.OTHER_RANK if payload else FaultKind.ZEROS
 
 
 def _compare(
@@ -163,7 +171,7 @@ def _not_a_partition(shared: _Shared) -> Iterator[Deviation]:
         who = f"{owners[row]} ranks own row {row}, not one" if row < tokens else f"a rank owns row {row}"
         detail = f"step {shared.number} '{shared.step}' of {tokens} rows: {who}"
         yield Deviation(
-            Rule.R9, len(wrong), "rows", detail, Shape.PARTITION, first_row=wrong[0],
+            Rule.SHARDING, len(wrong), "rows", detail, FaultKind.PARTITION, first_row=wrong[0],
             real_rows=shared.real_rows, step=shared.number,
         )  # fmt: skip
 
@@ -181,7 +189,7 @@ def _stray_output(case: Case, shared: _Shared, shard: ShardFacts) -> Iterator[De
         return
     apart = f"gathered an output {shard.stray:.2g} from the unsharded one"
     yield Deviation(
-        Rule.R9, 1, "ranks", f"{shared.where(shard)} {apart}", Shape.OUTPUT, first_row=0,
+        Rule.SHARDING, 1, "ranks", f"{shared.where(shard)} {apart}", FaultKind.OUTPUT, first_row=0,
         real_rows=shared.real_rows, step=shared.number,
     )  # fmt: skip
 
@@ -191,7 +199,7 @@ def _raised(case: Case, observation: Observation) -> Iterator[Deviation]:
         if facts.raised and facts.raised.call == "decoder":
             detail = f"step {number} '{step}' raised {facts.raised.type}: {facts.raised.message}"
             yield Deviation(
-                Rule.R9, 1, "calls", detail, Shape.RAISED, exception=facts.raised.type, step=number
+                Rule.SHARDING, 1, "calls", detail, FaultKind.RAISED, exception=facts.raised.type, step=number
             )
 
 

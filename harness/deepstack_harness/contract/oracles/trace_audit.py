@@ -19,7 +19,7 @@ from deepstack_harness.contract.ledger import CallOutcome, Expected, Fate, Ledge
 from deepstack_harness.contract.observation import Answer, Observation, RowOrigin, RowRange, StepFacts
 from deepstack_harness.contract.rules import PayloadKind, Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, SECOND, Op, Step
-from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Judgement, Verdict
 from deepstack_harness.text import plural
 
 
@@ -30,7 +30,7 @@ class WrongRow:
     level: int
     row: int
     origin: RowOrigin | None
-    shape: Shape
+    shape: FaultKind
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Deviation:
     amount: int
     unit: str
     detail: str
-    shape: Shape
+    shape: FaultKind
     row: WrongRow | None = None
     first_row: int | None = None
     real_rows: int = 0
@@ -76,11 +76,11 @@ _META = "meta"
 """The device whose tensors have no storage; that an answer lies there is R7."""
 
 _SHAPES = {
-    Fate.LIVE: Shape.LIVE,
-    Fate.REPLACED: Shape.REPLACED,
-    Fate.CLEARED: Shape.CLEARED,
-    Fate.REJECTED: Shape.REJECTED,
-    Fate.ELSEWHERE: Shape.OTHER_BUFFER,
+    Fate.LIVE: FaultKind.LIVE,
+    Fate.REPLACED: FaultKind.REPLACED,
+    Fate.CLEARED: FaultKind.CLEARED,
+    Fate.REJECTED: FaultKind.REJECTED,
+    Fate.ELSEWHERE: FaultKind.OTHER_BUFFER,
 }
 """Shapes of rows of a payload, by what became of the payload."""
 
@@ -182,9 +182,9 @@ class _Follower:
         """Count a chance of the rule of this step: without a payload, growth has nothing to lose."""
         if self._astray and expected.levels:
             return
-        if expected.rule is Rule.R2:
+        if expected.rule is Rule.BOUNDARY:
             chance = step.op is Op.CLEAR or facts.answer is not None or facts.raised is not None
-        elif expected.rule is Rule.R4:
+        elif expected.rule is Rule.CAPACITY:
             taken = step.op is Op.SET and step.tokens > 0 and facts.raised is None
             chance = taken or self._ledger.tokens > 0
         else:
@@ -196,18 +196,18 @@ class _Follower:
         if facts.caller_changed:
             what = " and ".join(facts.caller_changed)
             detail = f"{where} changed {what} of the tensor that it was given"
-            self._report(Deviation(Rule.R3, 1, "calls", detail, Shape.ARGUMENT_CHANGED))
+            self._report(Deviation(Rule.FRESHNESS, 1, "calls", detail, FaultKind.ARGUMENT_CHANGED))
         if facts.earlier_changed:
             changed = facts.earlier_changed
             detail = f"{where}: {changed} levels of an earlier answer changed, which still holds"
             rule = self._suspect or expected.rule  # a call in between may have been rejected too late
-            self._report(Deviation(rule, changed, "levels", detail, Shape.ANSWER_CHANGED))
+            self._report(Deviation(rule, changed, "levels", detail, FaultKind.ANSWER_CHANGED))
 
     def _compare_padding(self, where: str, facts: StepFacts) -> None:
         """Report real rows of the output that padded rows of the payload have an influence on."""
         if facts.padding is None:
             return
-        self._audit.chances[Rule.R3] += 1
+        self._audit.chances[Rule.FRESHNESS] += 1
         if changed := facts.padding.changed:
             detail = (
                 f"{where}: {plural(changed, 'row')} of real tokens came out other when the "
@@ -215,26 +215,34 @@ class _Follower:
             )
             real = self._ledger.tokens
             self._report(
-                Deviation(Rule.R3, changed, "rows", detail, Shape.PADDING_READ, first_row=0, real_rows=real)
+                Deviation(
+                    Rule.FRESHNESS,
+                    changed,
+                    "rows",
+                    detail,
+                    FaultKind.PADDING_READ,
+                    first_row=0,
+                    real_rows=real,
+                )
             )
 
     def _compare_outcome(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
         if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
-            self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted", Shape.ACCEPTED))
+            self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted", FaultKind.ACCEPTED))
         # No caller can go on after a call that ended the process or without a buffer: neither is a rejection.
         made = raised is None or raised.call != "make"
         if raised is not None and (raised.ends or not made or expected.outcome is CallOutcome.ANSWERS):
             detail = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
-            rule = self._damaged or expected.rule if made else Rule.R2
-            self._report(Deviation(rule, 1, "calls", detail, Shape.RAISED, exception=raised.type))
+            rule = self._damaged or expected.rule if made else Rule.BOUNDARY
+            self._report(Deviation(rule, 1, "calls", detail, FaultKind.RAISED, exception=raised.type))
         elif raised is not None and facts.failed_allocation and facts.capacity > self._ledger.capacity:
             # Room that was made before the failure, as for a copy of the answer, does no harm.
             self._damaged = expected.rule
         elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
             change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
             detail = f"{where} raised {raised.type}, and {change}"
-            self._report(Deviation(expected.rule, 1, "calls", detail, Shape.CAPACITY))
+            self._report(Deviation(expected.rule, 1, "calls", detail, FaultKind.CAPACITY))
             self._damaged = expected.rule
         elif facts.raised is None and expected.outcome is not CallOutcome.RAISES:
             self._compare_capacity(where, step, facts.capacity)
@@ -244,10 +252,10 @@ class _Follower:
         least = step.tokens if step.op in {Op.SET, Op.RESIZE} else 0
         if capacity < least:
             detail = f"{where} was accepted, and the capacity is {capacity}"
-            self._report(Deviation(Rule.R4, 1, "calls", detail, Shape.CAPACITY))
+            self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
         elif capacity < self._ledger.capacity and step.op is not Op.RESIZE:
             detail = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
-            self._report(Deviation(Rule.R4, 1, "calls", detail, Shape.CAPACITY))
+            self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
 
     def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
         if len(answer.rows) != len(expected.levels):
@@ -262,7 +270,7 @@ class _Follower:
             detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"
             self._report(
                 Deviation(
-                    expected.rule, len(wide), "levels", detail, Shape.WIDTH, first_row=0, real_rows=real
+                    expected.rule, len(wide), "levels", detail, FaultKind.WIDTH, first_row=0, real_rows=real
                 )
             )
             return
@@ -278,7 +286,7 @@ class _Follower:
             first, detail = stale[0], f"{where}: {self._describe(stale)}"
             self._audit.stale_padding.append(
                 Deviation(
-                    Rule.R3,
+                    Rule.FRESHNESS,
                     len(stale),
                     "rows",
                     detail,
@@ -304,7 +312,7 @@ class _Follower:
                 spared |= _is_padding(row, expected) and None not in (origin, right)
                 if origin != right and not spared and (level, row) not in self._reported:
                     self._reported.add((level, row))
-                    shape = Shape.SURPLUS if right is None else self._shape(row, origin)
+                    shape = FaultKind.SURPLUS if right is None else self._shape(row, origin)
                     rule = self._rule(expected, row, origin, right)
                     wrong.setdefault(rule, []).append(WrongRow(level, row, origin, shape))
         return wrong
@@ -323,46 +331,46 @@ class _Follower:
             if _is_padding(row, expected) and origin[0]
         ]
 
-    def _shape(self, row: int, origin: RowOrigin | None) -> Shape:
+    def _shape(self, row: int, origin: RowOrigin | None) -> FaultKind:
         """Return the shape of a wrong row: where its content comes from."""
         if origin is None:
-            return Shape.MISSING
+            return FaultKind.MISSING
         payload = origin[0]
         if payload is None:
-            return Shape.NEVER_SET
+            return FaultKind.NEVER_SET
         if payload <= 0:
-            return Shape.CALLER if payload else Shape.ZEROS
+            return FaultKind.CALLER if payload else FaultKind.ZEROS
         owner = self._ledger.owner_of((payload, *origin[1:]))
         cleared = owner is self._ledger.live and row < owner.first_row
-        return Shape.CLEARED if cleared else _SHAPES[owner.fate]
+        return FaultKind.CLEARED if cleared else _SHAPES[owner.fate]
 
     def _expose(self, tokens: int) -> None:
         if self._ledger.kind is not PayloadKind.VISUAL:
             return  # R3 is judged by what padding does to real rows, R5 is not asked
         # A rule about stale rows is put to the test only where such a row could have been
         # read: behind the live payload, where an ended one once lay.
-        for fate, rule in ((Fate.REPLACED, Rule.R3), (Fate.CLEARED, Rule.R5)):
+        for fate, rule in ((Fate.REPLACED, Rule.FRESHNESS), (Fate.CLEARED, Rule.CLEAR)):
             if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
                 self._audit.chances[rule] += 1
 
     def _rule(self, expected: Expected, row: int, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
-        if expected.rule is Rule.R4:
-            return Rule.R4
+        if expected.rule is Rule.CAPACITY:
+            return Rule.CAPACITY
         if origin is None or right is None:
-            return self._damaged or Rule.R2  # a row missing, or one too many
+            return self._damaged or Rule.BOUNDARY  # a row missing, or one too many
         payload = origin[0]
         if payload is not None and payload < 0:
-            return Rule.R3  # the caller's tensor was kept instead of copied
+            return Rule.FRESHNESS  # the caller's tensor was kept instead of copied
         owner = self._ledger.owner_of((payload, *origin[1:])) if payload else None
         if owner is not None and owner is self._ledger.live and row < owner.first_row:
-            return Rule.R5  # a micro-batch has cleared this row
+            return Rule.CLEAR  # a micro-batch has cleared this row
         fate = owner.fate if owner else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
             visual = self._ledger.kind is PayloadKind.VISUAL
-            return Rule.R5 if fate is Fate.CLEARED and visual else Rule.R3
+            return Rule.CLEAR if fate is Fate.CLEARED and visual else Rule.FRESHNESS
         if owner is not None and fate is Fate.REJECTED:
             return self._suspect or self._rejected[owner.number]
-        return self._suspect or self._damaged or Rule.R2
+        return self._suspect or self._damaged or Rule.BOUNDARY
 
     def _describe(self, rows: list[WrongRow]) -> str:
         first, levels = rows[0], len({wrong.level for wrong in rows})
@@ -396,15 +404,15 @@ class _Follower:
         ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
         self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
         if step.op is Op.SET and not accepted:
-            blamed = Rule.R4 if expected.rule is Rule.R4 else Rule.R8
+            blamed = Rule.CAPACITY if expected.rule is Rule.CAPACITY else Rule.REJECTION
             self._rejected[len(self._ledger.payloads)] = self._damaged or blamed
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None
-        if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and facts.answer is None):
+        if expected.rule is Rule.REJECTION or (expected.rule is Rule.CAPACITY and facts.answer is None):
             self._suspect = expected.rule
         elif step.op is Op.SET and not accepted and expected.outcome is CallOutcome.EITHER:
-            self._suspect = Rule.R8  # a payload that may be refused, such as one of integers
+            self._suspect = Rule.REJECTION  # a payload that may be refused, such as one of integers
 
     def _report(self, deviation: Deviation) -> None:
         self._audit.deviations.append(replace(deviation, step=self._number))
@@ -483,7 +491,7 @@ def against(  # noqa: PLR0913  # the fields of a judgement
     detail: str = "",
     steps: Iterable[int] = (),
     *,
-    shape: Shape,
+    shape: FaultKind,
     chances: int,
 ) -> Judgement:
     """Return FAIL of a shape above the limit, PASS up to it; `steps` are those where the rule was broken."""

@@ -24,10 +24,14 @@ _NO_STORAGE = "the payload is an argument: no storage of the engine's stays betw
 _HOW = "a mask and a list of levels, arguments of the text model, read by their effect"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
     {
-        Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
-        Rule.R4: f"{_NO_STORAGE}, so that it has no capacity",
-        Rule.R6: f"{_NO_STORAGE}, so that it has no address",
-        Rule.R8: "mask and levels come from one forward, so that the engine makes no call with wrong ones",
+        Rule.STRUCTURE: (
+            "the payload is read by its effect, which has no structure: a text-only step is given None"
+        ),
+        Rule.CAPACITY: f"{_NO_STORAGE}, so that it has no capacity",
+        Rule.ADDRESS: f"{_NO_STORAGE}, so that it has no address",
+        Rule.REJECTION: (
+            "mask and levels come from one forward, so that the engine makes no call with wrong ones"
+        ),
     }
 )
 

@@ -141,9 +141,11 @@ FILES = ArgumentFiles(
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
     {
-        Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
-        Rule.R4: f"{_NO_STORAGE}, so that it has no capacity",
-        Rule.R6: f"{_NO_STORAGE}, so that it has no address",
+        Rule.STRUCTURE: (
+            "the payload is read by its effect, which has no structure: a text-only step is given None"
+        ),
+        Rule.CAPACITY: f"{_NO_STORAGE}, so that it has no capacity",
+        Rule.ADDRESS: f"{_NO_STORAGE}, so that it has no address",
     }
 )
 

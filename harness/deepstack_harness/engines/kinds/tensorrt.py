@@ -19,8 +19,10 @@ _CLASS = "Qwen3VLModelBase"
 _REPLAY = "they begin behind the writer of the payload, in the compiled decoder"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
     {
-        Rule.R6: f"its graphs are not driven: {_REPLAY}",
-        Rule.R8: "levels are cut out of the encoder's rows, so that the engine makes no call with wrong ones",
+        Rule.ADDRESS: f"its graphs are not driven: {_REPLAY}",
+        Rule.REJECTION: (
+            "levels are cut out of the encoder's rows, so that the engine makes no call with wrong ones"
+        ),
     }
 )
 

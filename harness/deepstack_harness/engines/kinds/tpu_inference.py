@@ -17,7 +17,7 @@ from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "tpu_inference/models/vllm/experimental"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
-    {Rule.R6: "a payload is a JAX array, which has no address: a jitted step is given its arguments"}
+    {Rule.ADDRESS: "a payload is a JAX array, which has no address: a jitted step is given its arguments"}
 )
 
 TPU_INFERENCE = KnownEngine(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Effect, Evidence, Judgement, Row, Shape, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Effect, Evidence, FaultKind, Judgement, Row, Verdict
 from deepstack_harness.engines.live.schedules import Aim, EngineRequest, ReplayMode, Schedule, flags_of
 from deepstack_harness.engines.live.session import (
     EngineAnswer,
@@ -131,20 +131,20 @@ def tolerance(noise: Mapping[str, float]) -> float:
 def judge_equal(by_request: Mapping[str, float], limit: float, comparison: str) -> Judgement:
     """Judge that answers are equal: the request that is furthest off decides."""
     if not by_request:
-        return Judgement(Rule.R0, Verdict.ERROR, detail=f"{comparison}: there is nothing to compare")
+        return Judgement(Rule.OUTPUT, Verdict.ERROR, detail=f"{comparison}: there is nothing to compare")
     name = max(by_request, key=lambda each: by_request[each])
     wrong = sorted(each for each, value in by_request.items() if value > limit)
     detail = f"{comparison}: {', '.join(wrong)} off" if wrong else f"{comparison}: equal"
     verdict = Verdict.FAIL if wrong else Verdict.PASS
     effect = Effect.OUTPUT if wrong else None
-    shape = Shape.OUTPUT if wrong else None
-    return Judgement(Rule.R0, verdict, by_request[name], limit, UNIT, detail, effect, shape=shape)
+    shape = FaultKind.OUTPUT if wrong else None
+    return Judgement(Rule.OUTPUT, verdict, by_request[name], limit, UNIT, detail, effect, shape=shape)
 
 
 def judge_different(by_request: Mapping[str, float], limit: float, comparison: str) -> Judgement:
     """Judge that answers differ by more than the limit: the request that is nearest decides."""
     if not by_request:
-        return Judgement(Rule.R0, Verdict.ERROR, detail=f"{comparison}: there is nothing to compare")
+        return Judgement(Rule.OUTPUT, Verdict.ERROR, detail=f"{comparison}: there is nothing to compare")
     name = min(by_request, key=lambda each: by_request[each])
     same = sorted(each for each, value in by_request.items() if value <= limit)
     detail = (
@@ -152,9 +152,16 @@ def judge_different(by_request: Mapping[str, float], limit: float, comparison: s
     )
     if same:
         return Judgement(
-            Rule.R0, Verdict.FAIL, by_request[name], limit, UNIT, detail, Effect.OUTPUT, shape=Shape.NO_EFFECT
+            Rule.OUTPUT,
+            Verdict.FAIL,
+            by_request[name],
+            limit,
+            UNIT,
+            detail,
+            Effect.OUTPUT,
+            shape=FaultKind.NO_EFFECT,
         )
-    return Judgement(Rule.R0, Verdict.PASS, by_request[name], limit, UNIT, detail)
+    return Judgement(Rule.OUTPUT, Verdict.PASS, by_request[name], limit, UNIT, detail)
 
 
 _ROWS = "rows"
@@ -165,12 +172,12 @@ def judge_structure(facts: StartFacts, steps: Sequence[LiveStep]) -> Judgement:
     seen = [*facts.start_steps, *steps]
     none = [number for number, step in enumerate(seen, 1) if not step.answered]
     if not seen:
-        return Judgement(Rule.R1, Verdict.ERROR, detail="no read of the buffer was seen")
+        return Judgement(Rule.STRUCTURE, Verdict.ERROR, detail="no read of the buffer was seen")
     when = "in the profile run" if none and none[0] <= len(facts.start_steps) else "while serving"
     detail = f"get answers None {when}, {len(none)} of {len(seen)} reads" if none else f"{len(seen)} reads"
     verdict = Verdict.FAIL if none else Verdict.PASS
-    shape = Shape.NONE if none else None
-    return Judgement(Rule.R1, verdict, float(len(none)), 0.0, "reads", detail, shape=shape)
+    shape = FaultKind.NONE if none else None
+    return Judgement(Rule.STRUCTURE, verdict, float(len(none)), 0.0, "reads", detail, shape=shape)
 
 
 def judge_rows(steps: Sequence[LiveStep]) -> list[Judgement]:
@@ -188,21 +195,21 @@ def judge_rows(steps: Sequence[LiveStep]) -> list[Judgement]:
     return [_judgement(rule, broken[rule], len(steps)) for rule in _RULES]
 
 
-_RULES = (Rule.R2, Rule.R3, Rule.R5)
+_RULES = (Rule.BOUNDARY, Rule.FRESHNESS, Rule.CLEAR)
 
 
 def _broken_by(number: int, step: LiveStep, steps: Sequence[LiveStep]) -> set[Rule]:
     broken = {_rule_of(number, origin, steps) for _, origin in step.origins}
     short = step.answered and step.rows != step.asked
     lost = not step.answered and step.wrong > 0
-    return broken | ({Rule.R2} if short or lost else set())
+    return broken | ({Rule.BOUNDARY} if short or lost else set())
 
 
 def _rule_of(number: int, origin: int | None, steps: Sequence[LiveStep]) -> Rule:
     if origin is None or origin >= number:
-        return Rule.R2
+        return Rule.BOUNDARY
     replaced = any(later.visual for later in steps[origin + 1 : number + 1])
-    return Rule.R3 if replaced else Rule.R5
+    return Rule.FRESHNESS if replaced else Rule.CLEAR
 
 
 def _judgement(rule: Rule, broken: Sequence[tuple[int, LiveStep]], steps: int) -> Judgement:
@@ -220,12 +227,12 @@ def _judgement(rule: Rule, broken: Sequence[tuple[int, LiveStep]], steps: int) -
     )  # fmt: skip
 
 
-def _shape(rule: Rule, step: LiveStep) -> Shape:
-    if rule is not Rule.R2:
-        return Shape.REPLACED if rule is Rule.R3 else Shape.CLEARED
+def _shape(rule: Rule, step: LiveStep) -> FaultKind:
+    if rule is not Rule.BOUNDARY:
+        return FaultKind.REPLACED if rule is Rule.FRESHNESS else FaultKind.CLEARED
     if not step.origins:
-        return Shape.MISSING
-    return Shape.NEVER_SET if step.origins[0][1] is None else Shape.LIVE
+        return FaultKind.MISSING
+    return FaultKind.NEVER_SET if step.origins[0][1] is None else FaultKind.LIVE
 
 
 def _owners(step: LiveStep) -> Iterator[str]:

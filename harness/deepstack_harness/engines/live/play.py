@@ -17,7 +17,7 @@ import msgspec
 from deepstack_harness.catalogue.orders import EngineRecording, RecordedOrder
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
-from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement, Verdict
 from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.judge import (
     EngineResult,
@@ -297,7 +297,7 @@ class RunningEngine:
             return self._judged(schedule, replay, self._limit(schedule))
         except EngineFailed as error:
             crash = Judgement(
-                Rule.R2, Verdict.FAIL, detail=str(error), effect=Effect.CRASH, shape=Shape.RAISED
+                Rule.BOUNDARY, Verdict.FAIL, detail=str(error), effect=Effect.CRASH, shape=FaultKind.RAISED
             )
             self._start_again()
             return self.result(schedule.name, [crash], time.monotonic(), schedule, replay)

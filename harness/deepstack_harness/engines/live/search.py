@@ -133,7 +133,7 @@ def searched(engine: RunningEngine, search: Search, most: int = 1_000_000) -> En
     begun = time.monotonic()
     search.run(most)
     if search.smallest is None:
-        judgement = Judgement(Rule.R0, Verdict.PASS, detail=f"{search.examples} schedules drawn")
+        judgement = Judgement(Rule.OUTPUT, Verdict.PASS, detail=f"{search.examples} schedules drawn")
         result = engine.result("search", [judgement], begun, replay=search.replay)
     else:
         result = replace(engine.judge(search.smallest, search.replay), seconds=time.monotonic() - begun)

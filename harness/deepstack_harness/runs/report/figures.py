@@ -79,7 +79,7 @@ def figure_distances(run: RunData) -> Figure:
 
 
 def _furthest(run: RunData) -> list[FurthestCase]:
-    rows = {row.case: row for row in run.rows if row.rule is Rule.R0}
+    rows = {row.case: row for row in run.rows if row.rule is Rule.OUTPUT}
     furthest: dict[tuple[str, ...], FurthestCase] = {}
     for case in run.cases.values():
         row = rows.get(case.case)
