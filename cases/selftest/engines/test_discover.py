@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,13 @@ def test_code_that_cannot_be_parsed_is_refused(text: str, tmp_path: Path) -> Non
         found_in(tmp_path, {QWEN: text})
 
 
-def test_a_long_chain_of_bases_is_refused(tmp_path: Path) -> None:
-    chain = "".join(f"class C{number + 1}(C{number}):\n    pass\n" for number in range(1100))
+def test_a_long_chain_of_bases_is_refused(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    sys.setrecursionlimit(400)  # a chain above the default of 1000 takes 10 processor seconds
+    monkeypatch.setenv("DEEPSTACK_HARNESS_MAX_DEPTH", "400")
+    chain = "".join(f"class C{number + 1}(C{number}):\n    pass\n" for number in range(400))
     other = f"from .qwen3_vl import {NAME} as C0  # deepstack\n{chain}"
     with pytest.raises(UsageError, match="nested too deeply"):
         found_in(tmp_path, {QWEN: model(), OTHER: other})
