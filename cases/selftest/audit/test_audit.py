@@ -254,7 +254,7 @@ def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.Captu
 
 def test_expected_improved_and_new(audited: Audited) -> None:
     judged_rows = [line for line in audited.rows if json.loads(line)["rule"]]
-    rows = [msgspec.json.decode(line, type=Row) for line in judged_rows]
+    rows = [msgspec.json.decode(line, type=Row[Rule]) for line in judged_rows]
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
     known = {Rule.STRUCTURE: "vllm 43602", Rule.PLACEMENT: "unreported", Rule.SHARDING: "unreported"}
     skipped = replace(rows[0], rule=Rule.SHARDING, verdict=Verdict.SKIP)

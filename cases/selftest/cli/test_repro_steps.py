@@ -39,7 +39,7 @@ def test_the_broken_row_the_right_twin_and_the_guard_are_shown(
     )
     assert not beside(shown)
     (row, *_) = (row for row in map(json.loads, file.read_text().splitlines()) if row["verdict"] == "FAIL")
-    assert (row["incident"], row["system"], row["rule"], row["promise"]) == ("35917", "steps", None, "I1")
+    assert (row["incident"], row["system"], row["rule"], row["promise"]) == ("35917", "steps", "I1", "I1")
     assert (row["revision"], row["arm"], row["steps"]) == ("ids_in_the_first_run", "eager/drop_all", [2])
 
 

@@ -15,7 +15,7 @@ from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSee
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.steps import StepFinding, SteppedRegion
+from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.known import engine_of, open_source
@@ -221,16 +221,14 @@ _CONTROL = "eager/stock"
 def _judge_arms(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps) -> DriveResult:
     if judged.unjudged:
         return _unknown(Reason(judged.unjudged[0]))
-    wrong = [finding for finding in judged.broken if finding.arm == _CONTROL]
+    wrong = [row for row in judged.broken if row.arm == _CONTROL]
     if wrong:
         return _unknown(
             Reason(f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}")
         )
     if judged.broken:
-        return _broken(judged.broken[0], wanted, measured)
-    kept = [
-        finding for finding in judged.findings if finding.verdict is Verdict.PASS and finding.arm != _CONTROL
-    ]
+        return _broken(judged, wanted, measured)
+    kept = [row for row in judged.rows if row.verdict is Verdict.PASS and row.arm != _CONTROL]
     if not kept:
         return _unknown(Reason("nothing was put to the test: no input of the step differs from the warm-up"))
     detail = f"`{wanted.name}` changes the answer by {measured.effect:.4g}, compiled as uncompiled"
@@ -239,15 +237,16 @@ def _judge_arms(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps)
         Driven.KEPT,
         f"{detail} ({measured.value}){always}",
         measured.given_by,
-        kept[0].promise,
+        kept[0].rule,
         kept[0].arm,
         effect=measured.effect,
     )
 
 
-def _broken(finding: StepFinding, wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
-    guard = next((each for each in finding.call.guards if each.decides), None) if finding.call else None
-    detail = finding.detail
+def _broken(judged: JudgedSteps, wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
+    row = judged.broken[0]
+    guard = next((each for each in judged.first_call(row).guards if each.decides), None)
+    detail = row.detail
     if measured.without_by:
         detail += f"; a profile run of its caller gives None ({measured.without_by})"
     elif wanted.assumed:
@@ -255,8 +254,8 @@ def _broken(finding: StepFinding, wanted: DrivenInput, measured: DrivenFacts) ->
     if measured.stood_in:
         detail += f"; a stand-in took it in the place of {', '.join(measured.stood_in)}"
     return DriveResult(
-        Driven.BROKEN, detail, guard.where if guard else "", finding.promise, finding.arm,
-        (1, finding.calls[0]), guard.rule if guard else "", finding.value, finding.limit, measured.effect,
+        Driven.BROKEN, detail, guard.where if guard else "", row.rule, row.arm,
+        (1, row.steps[0]), guard.rule if guard else "", row.value, row.limit, measured.effect,
     )  # fmt: skip
 
 
@@ -264,7 +263,7 @@ def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedStep
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
         return _unknown(Reason(judged.unjudged[0]))
-    split = [finding for finding in judged.findings if finding.promise is Promise.OWNERSHIP]
+    split = [row for row in judged.rows if row.rule is Promise.OWNERSHIP]
     if not split or split[0].verdict is Verdict.SKIP:
         return _unknown(Reason("two pipeline stages cannot be run one after the other over stand-ins"))
     if split[0].verdict is Verdict.PASS:
@@ -279,5 +278,5 @@ def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedStep
         "and agree where it is given to both"
     )
     return DriveResult(
-        Driven.BROKEN, detail, "", Promise.OWNERSHIP, split[0].arm, split[0].calls[:1], "", split[0].value,
+        Driven.BROKEN, detail, "", Promise.OWNERSHIP, split[0].arm, split[0].steps[:1], "", split[0].value,
         split[0].limit, measured.effect, )  # fmt: skip
