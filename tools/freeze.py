@@ -73,7 +73,10 @@ _RUN = (
 )
 _INPUTS = (
     ("source", "model_class", "input", "kind", "member", "line"),
-    ("promise", "standing", "where", "warm_up", "steps", "change", "writers", "read_by", "driven"),
+    (
+        "promise", "standing", "where", "warm_up", "later_calls", "change", "writers", "read_by", "verdict",
+        "arm", "value", "limit", "steps", "guards", "influence",
+    ),
 )
 _CASES = Part(
     (),

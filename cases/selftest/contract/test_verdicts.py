@@ -96,7 +96,7 @@ def test_every_verdict_can_be_shown(verdict: Verdict) -> None:
 PUBLIC = (
     "schema_version incident system engine family model_class revision source trace arm regime guard_policy "
     "shape_policy backend capture device dtype rule promise verdict value limit unit reach evidence effect "
-    "detail node_id torch case where expected shape chances step call exception steps inputs guards"
+    "detail node_id torch case where expected shape chances step call exception steps inputs guards influence"
 )
 CASE = Case(
     "qwen3_vl",

@@ -429,9 +429,9 @@ WRITTEN = Path(__file__).parent / "version_2"
 LATER_COLUMNS: Mapping[int, Mapping[str, object]] = {
     2: {
         "shape": None, "chances": None, "promise": None, "step": None, "call": None, "exception": None,
-        "steps": (), "inputs": (), "guards": (),
+        "steps": (), "inputs": (), "guards": (), "influence": None,
     },
-    3: {"steps": (), "inputs": (), "guards": ()},
+    3: {"steps": (), "inputs": (), "guards": (), "influence": None},
 }  # fmt: skip
 """Columns that rows of an earlier version do not have, each with what is read for it."""
 ROW_COLUMNS = {field.name for field in fields(Row)}

@@ -283,7 +283,7 @@ SCHEMA_VERSION = 4
 READABLE_VERSIONS = frozenset({2, 3, SCHEMA_VERSION})
 """Versions of rows and folders that are still read.
 
-Rows of version 2 have no `shape`, those of version 3 no `steps`, `inputs` and `guards`.
+Rows of version 2 have no `shape`, those of version 3 no `steps`, `inputs`, `guards` and `influence`.
 """
 
 
@@ -321,7 +321,8 @@ class Row(Generic[Judged]):
     `step` is the number (from 1) of the first step of the trace in which the rule was seen broken, `call` the
     call there, and `exception` the type that it raised; earlier rows of version 3 have none of them.
     `steps` are all steps in which it was, `inputs` the names of what differed from the warm-up in the first
-    of them, and `guards` the dropped guards that failed there.
+    of them, `guards` the dropped guards that failed there, and `influence` the largest absolute difference
+    that such an input makes in the uncompiled code.
     `promise` follows from the rule (`instance_of`), also where a stored row has none: nothing is keyed by it.
     """
 
@@ -365,6 +366,7 @@ class Row(Generic[Judged]):
     steps: tuple[int, ...] = ()
     inputs: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
+    influence: float | None = None
 
     def __post_init__(self) -> None:
         """Set the promise that the rule is an instance of."""

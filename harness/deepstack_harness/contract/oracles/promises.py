@@ -232,6 +232,7 @@ def _row(
         detail="; ".join(_sentences(promise, call)), step=call.step, steps=tuple(each.step for each in wrong),
         inputs=(*call.neutral, *(each.name for each in call.changed)),
         guards=tuple(guard.rule for guard in call.guards),
+        influence=max((each.influence for each in call.changed if each.influence is not None), default=None),
     )  # fmt: skip
 
 
