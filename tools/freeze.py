@@ -74,8 +74,21 @@ _RUN = (
 _INPUTS = (
     ("source", "model_class", "input", "kind", "member", "line"),
     (
-        "promise", "standing", "where", "warm_up", "later_calls", "change", "writers", "read_by", "verdict",
-        "arm", "value", "limit", "steps", "guards", "influence",
+        "promise",
+        "standing",
+        "where",
+        "warm_up",
+        "later_calls",
+        "change",
+        "writers",
+        "read_by",
+        "verdict",
+        "arm",
+        "value",
+        "limit",
+        "steps",
+        "guards",
+        "influence",
     ),
 )
 _CASES = Part(
