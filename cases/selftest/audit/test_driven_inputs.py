@@ -6,12 +6,13 @@ in one worker, and the rest at night.
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
+from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.audit.driven_inputs import drive_inputs
 from deepstack_harness.audit.inputs import InputChange, InputKind, InputSeen, InputStanding, Place, Standing
 from deepstack_harness.cli.main import main
@@ -103,6 +104,7 @@ class Random(nn.Module):
         hidden = self.layer(positions, inputs_embeds) + torch.rand(1, generator=GENERATOR)
         return hidden if extra is None else hidden + extra
 """
+ROW_COLUMNS = {field.name for field in fields(Row)}
 Results = dict[tuple[str, str], Row[Promise]]
 
 
@@ -169,6 +171,11 @@ def test_a_wrong_region_is_caught(
     check_broken(daily[moved.member, wanted.model_class], moved, promise, guard)
 
 
+def test_the_page_states_the_columns_of_a_row(daily: Results) -> None:
+    filled = filled_columns(daily.values())
+    assert filled == stated_columns("input") & ROW_COLUMNS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "promise", "guard"), [pytest.param(*case, id=case[0].model_class) for case in NIGHTLY]
@@ -233,6 +240,8 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert {(each["verdict"], each["arm"]) for each in others} == {("SKIP", "")}
     assert all(each["detail"] == each["why"] for each in others)
     assert {(each["evidence"], each["seen"]) for each in rows} == {("read", "")}
+    assert filled_columns(rows) <= stated_columns("input")
+    assert all(row.keys() <= {*stated_columns("input"), *ROW_COLUMNS} for row in rows)
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
     assert result.ruleId == "not-driven"

@@ -19,6 +19,7 @@ from huggingface_hub import constants
 
 from cases.by_day import by_day
 from cases.selftest.catalogue.declared_packages import declare, forget
+from cases.selftest.row_columns import KINDS, filled_columns, stated_columns
 from cases.selftest.runs.report.written_runs import planned, write_run
 from cases.selftest.runs.test_command import group_on
 from cases.selftest.runs.written_results import about, case, row, write
@@ -474,7 +475,15 @@ def test_a_run_is_read_with_every_field_that_it_has(version: int) -> None:
     wanted = [{**line, **later, "promise": Rule(line["rule"]).instance_of} for line in lines]
     assert [asdict(row) for row in run.rows] == wanted
     assert {row.schema_version for row in run.rows} == {version}
+    assert filled_columns(run.rows) <= stated_columns("case")
     assert len(run.cases) == 2
+
+
+def test_the_page_has_each_column_of_a_row() -> None:
+    stated = {kind: stated_columns(kind) for kind in KINDS}
+    assert set().union(*stated.values()) >= ROW_COLUMNS
+    only = set().union(*stated.values()) - ROW_COLUMNS
+    assert {kind for kind, names in stated.items() if names & only} == {"input", "finding"}
 
 
 def test_a_run_is_reported_and_compared(
