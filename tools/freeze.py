@@ -73,7 +73,23 @@ _RUN = (
 )
 _INPUTS = (
     ("source", "model_class", "input", "kind", "member", "line"),
-    ("promise", "standing", "where", "warm_up", "steps", "change", "writers", "read_by", "driven"),
+    (
+        "promise",
+        "standing",
+        "where",
+        "warm_up",
+        "later_calls",
+        "change",
+        "writers",
+        "read_by",
+        "verdict",
+        "arm",
+        "value",
+        "limit",
+        "steps",
+        "guards",
+        "influence",
+    ),
 )
 _CASES = Part(
     (),
@@ -401,6 +417,7 @@ def _stored(records: Iterable[Facts]) -> StoredRun:
     """Return records as a run that the product reads; rows of an audit have no case but their own key."""
     import msgspec
 
+    from deepstack_harness.contract.rules import Rule
     from deepstack_harness.contract.verdicts import Row
     from deepstack_harness.runs.records import CaseRecord
     from deepstack_harness.runs.store import StoredRun
@@ -415,7 +432,7 @@ def _stored(records: Iterable[Facts]) -> StoredRun:
             cases.setdefault(case, {"case": case, "subject": case})
     whole = [{**_UNREAD, **_EMPTY, **case} for case in cases.values()]
     return StoredRun(
-        "", tuple(msgspec.convert(rows, list[Row])), tuple(msgspec.convert(whole, list[CaseRecord]))
+        "", tuple(msgspec.convert(rows, list[Row[Rule]])), tuple(msgspec.convert(whole, list[CaseRecord]))
     )
 
 

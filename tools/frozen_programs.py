@@ -73,14 +73,11 @@ def steps() -> Iterator[Row]:
             continue
         if judged.unjudged:
             yield {"program": name, "problem": f"not judged: {'; '.join(judged.unjudged)}"}
-        for finding in judged.findings:
-            call = finding.call
+        for row in judged.rows:
             yield {
-                "program": name, "arm": finding.arm, "promise": finding.promise, "verdict": finding.verdict,
-                "value": finding.value, "limit": finding.limit, "effect": finding.effect,
-                "chances": finding.chances, "steps": finding.calls,
-                "inputs": [*call.neutral, *(changed.name for changed in call.changed)] if call else [],
-                "guards": [guard.rule for guard in call.guards] if call else [],
+                "program": name, "arm": row.arm, "promise": row.promise, "verdict": row.verdict,
+                "value": row.value, "limit": row.limit, "effect": row.effect, "chances": row.chances,
+                "steps": row.steps, "inputs": row.inputs, "guards": row.guards,
             }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def _by_steps(specimen: Specimen) -> str:
     judged = judge_steps(
         measure_steps(fresh_program(specimen.program, specimen.warm_up), options, specimen.name)
     )
-    if judged.unjudged or not any(finding.chances for finding in judged.findings):
+    if judged.unjudged or not any(finding.chances for finding in judged.rows):
         return f"not judged: {judged}"
     broken = {(finding.arm, str(finding.promise)) for finding in judged.broken}
     wanted = {(arm, promise) for arm in specimen.arms for promise in specimen.breaks.split()}

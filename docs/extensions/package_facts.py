@@ -58,7 +58,7 @@ def row_lines() -> Iterator[str]:
     for field in dataclasses.fields(Row):
         missing = field.default is dataclasses.MISSING
         default = "required" if missing else f"`{field.default!s}`" if field.default != "" else "empty"
-        hint = hints[field.name]
+        hint = getattr(hints[field.name], "__bound__", None) or hints[field.name]  # of a type parameter
         kind = getattr(hint, "__name__", "") if isinstance(hint, type) else str(hint)
         rows.append([f"`{field.name}`", f"`{re.sub(r'[a-z_.]+[.](?=[A-Z])', '', kind)}`", default])
     yield from table(

@@ -15,6 +15,8 @@ import pytest
 
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, SUBCLASSES, ModelFile, Vllm
 from cases.selftest.engines.synthetic_vllm import write as write_files
+from cases.selftest.row_columns import filled_columns, stated_columns
+from deepstack_harness.audit.account import SYSTEM
 from deepstack_harness.audit.class_verdicts import beside_known
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
@@ -252,9 +254,18 @@ def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.Captu
     assert "broken.py:1: not valid in Python" in capsys.readouterr().out
 
 
+def test_the_page_states_the_columns_of_a_row(audited: Audited) -> None:
+    rows = [json.loads(line) for line in audited.rows]
+    carriers = [row for row in rows if row["system"] == SYSTEM]
+    assert filled_columns(carriers) == stated_columns("carrier")
+    classes = filled_columns(row for row in rows if row["system"] != SYSTEM)
+    assert classes <= stated_columns("class")
+    assert {"reach", "where", "effect", "shape", "steps"} <= classes
+
+
 def test_expected_improved_and_new(audited: Audited) -> None:
     judged_rows = [line for line in audited.rows if json.loads(line)["rule"]]
-    rows = [msgspec.json.decode(line, type=Row) for line in judged_rows]
+    rows = [msgspec.json.decode(line, type=Row[Rule]) for line in judged_rows]
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
     known = {Rule.STRUCTURE: "vllm 43602", Rule.PLACEMENT: "unreported", Rule.SHARDING: "unreported"}
     skipped = replace(rows[0], rule=Rule.SHARDING, verdict=Verdict.SKIP)

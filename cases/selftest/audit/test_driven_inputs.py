@@ -6,16 +6,18 @@ in one worker, and the rest at night.
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
+from cases.selftest.row_columns import filled_columns, stated_columns
+from deepstack_harness.audit.driven_inputs import drive_inputs
 from deepstack_harness.audit.inputs import InputChange, InputKind, InputSeen, InputStanding, Place, Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.verdicts import Row, Verdict
 
 SYNTHETIC = Path(__file__).parents[1] / "engines/synthetic/inputs"
 MODELS = "vllm/model_executor/models"
@@ -67,8 +69,8 @@ NIGHTLY: list[Wrong] = [
     ),
 ]
 RIGHT = [
-    (row("Staged", "rows", change=LOST), Driven.KEPT),
-    (row("Counts", "steps", ATTRIBUTE), Driven.UNKNOWN),
+    (row("Staged", "rows", change=LOST), Verdict.PASS),
+    (row("Counts", "steps", ATTRIBUTE), Verdict.ERROR),
 ]
 STORED = row("StoredRows", "levels")
 HOSTILE = """
@@ -102,7 +104,8 @@ class Random(nn.Module):
         hidden = self.layer(positions, inputs_embeds) + torch.rand(1, generator=GENERATOR)
         return hidden if extra is None else hidden + extra
 """
-Results = dict[tuple[str, str], DriveResult]
+ROW_COLUMNS = {field.name for field in fields(Row)}
+Results = dict[tuple[str, str], Row[Promise]]
 
 
 def drive(source: Path, rows: Iterable[InputStanding]) -> Results:
@@ -148,14 +151,14 @@ def nightly() -> Results:
     return drive(SYNTHETIC / "wrong", [each for each, _, _ in NIGHTLY])
 
 
-def check_broken(result: DriveResult, wanted: InputStanding, promise: Promise, guard: str) -> None:
-    assert (result.driven, result.promise) == (Driven.BROKEN, promise), result
-    assert guard in result.guard
-    assert result.effect
+def check_broken(result: Row[Promise], wanted: InputStanding, promise: Promise, guard: str) -> None:
+    assert (result.verdict, result.rule) == (Verdict.FAIL, promise), result
+    assert guard in " ".join(result.guards)
+    assert result.influence
     assert wanted.input in result.detail
     if promise is Promise.SPECIALISATION:
-        assert result.steps == (1, 2)
-        assert result.where.startswith(f"{wanted.member}:")
+        assert (result.step, result.steps) == (2, (2,))
+        assert str(result.where).startswith(f"{wanted.member}:")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +169,11 @@ def test_a_wrong_region_is_caught(
 ) -> None:
     moved = in_file(wanted, f"wrong_{wanted.kind}s")
     check_broken(daily[moved.member, wanted.model_class], moved, promise, guard)
+
+
+def test_the_page_states_the_columns_of_a_row(daily: Results) -> None:
+    filled = filled_columns(daily.values())
+    assert filled == stated_columns("input") & ROW_COLUMNS
 
 
 @pytest.mark.slow
@@ -181,27 +189,28 @@ def test_more_wrong_regions_are_caught(
 @pytest.mark.parametrize(
     ("wanted", "driven"), [pytest.param(*case, id=case[0].model_class) for case in RIGHT]
 )
-def test_a_right_region_is_never_broken(daily: Results, wanted: InputStanding, driven: Driven) -> None:
+def test_a_right_region_is_never_broken(daily: Results, wanted: InputStanding, driven: Verdict) -> None:
     result = daily[f"{MODELS}/right_{wanted.kind}s.py", wanted.model_class]
-    assert result.driven is driven, result
-    assert result.promise is (Promise.OWNERSHIP if wanted.change is LOST else None)
+    assert result.verdict is driven, result
+    assert result.rule is wanted.promise
+    assert bool(result.arm) == (wanted.change is LOST)  # the other one was not judged under any
 
 
 def test_a_profile_run_of_the_caller_decides_what_the_warm_up_sees(daily: Results) -> None:
     """The caller allocates in its `__init__`, which is run as far as its storage needs it."""
     result = daily[f"{MODELS}/right_arguments.py", STORED.model_class]
-    assert result.driven is Driven.KEPT, result
+    assert result.verdict is Verdict.PASS, result
     assert "the warm-up is given one too" in result.detail
-    assert result.effect
+    assert result.influence
 
 
 def test_code_that_ends_its_process_is_told_and_the_next_input_is_driven(daily: Results) -> None:
     leaves, adds, unstable = (daily[f"{MODELS}/hostile.py", name] for name in ("Leaves", "Adds", "Random"))
-    assert leaves.driven is Driven.UNKNOWN
+    assert leaves.verdict is Verdict.ERROR
     assert "exit" in leaves.detail
     assert leaves.where == f"{MODELS}/hostile.py:1"
-    assert adds.driven is Driven.BROKEN
-    assert unstable.driven is Driven.UNKNOWN
+    assert adds.verdict is Verdict.FAIL
+    assert unstable.verdict is Verdict.ERROR
     assert "between two uncompiled runs" in unstable.detail
 
 
@@ -209,10 +218,10 @@ def test_what_cannot_be_driven_is_named_with_its_place() -> None:
     """Neither a class that is not there, nor one whose reader is not found, costs a worker."""
     inner = replace(row("AddsHeld", "held", ATTRIBUTE), line=4, read_by="Layer")
     results = [result for _, result in drive_inputs(str(SYNTHETIC / "wrong"), [row("NoSuch", "x"), inner])]
-    assert [result.driven for result in results] == [Driven.UNKNOWN] * 2
+    assert [result.verdict for result in results] == [Verdict.ERROR] * 2
     assert "no class NoSuch" in results[0].detail
     assert "makes no part of class Layer" in results[1].detail
-    assert results[1].where.startswith(f"{MODELS}/attributes.py:")
+    assert str(results[1].where).startswith(f"{MODELS}/attributes.py:")
 
 
 @pytest.mark.slow  # 5 s
@@ -221,14 +230,18 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     options = ["--json", str(rows_file), "--sarif", str(sarif)]
     code = main(["audit", "--inputs", "--source", str(SYNTHETIC / "right"), *options])
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
-    driven = {each["model_class"]: each["driven"] for each in rows if each["standing"] == Standing.AT_RISK}
-    assert driven["Refuses"]["driven"] == "kept"
+    driven = {each["model_class"]: each for each in rows if each["standing"] == Standing.AT_RISK}
+    assert driven["Refuses"]["verdict"] == "PASS"
     for caller in ("ZerosOutside", "ZerosByMethod", "TupleOfZeros"):
-        assert driven[caller]["driven"] == "kept"
+        assert driven[caller]["verdict"] == "PASS"
         assert "the warm-up is given one too" in driven[caller]["detail"]
-    assert driven["Ignores"]["driven"] == "not read"
-    assert {each["driven"] for each in rows if each["standing"] != Standing.AT_RISK} == {None}
+    assert driven["Ignores"]["verdict"] == "SKIP"
+    others = [each for each in rows if each["standing"] != Standing.AT_RISK]
+    assert {(each["verdict"], each["arm"]) for each in others} == {("SKIP", "")}
+    assert all(each["detail"] == each["why"] for each in others)
     assert {(each["evidence"], each["seen"]) for each in rows} == {("read", "")}
+    assert filled_columns(rows) <= stated_columns("input")
+    assert all(row.keys() <= {*stated_columns("input"), *ROW_COLUMNS} for row in rows)
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
     assert result.ruleId == "not-driven"

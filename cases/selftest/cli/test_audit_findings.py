@@ -13,7 +13,6 @@ from cases.selftest.audit.written_verdicts import MEMBER, audited, base_with, cl
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
-from deepstack_harness.audit.driven_inputs import Driven, DriveResult
 from deepstack_harness.audit.gate import Gate, judge_gate
 from deepstack_harness.audit.inputs import InputStanding, Standing
 from deepstack_harness.cli.audit_findings import (
@@ -231,10 +230,11 @@ AT_RISK = InputStanding(
 
 
 def test_inputs_at_risk_are_findings_too() -> None:
+    tested = Row(revision="vllm 1", rule=Promise.SPECIALISATION, verdict=Verdict.PASS, arm="eager/drop_all")
     results = [
-        DriveResult(Driven.BROKEN, "4.2 from eager", "vllm/a.py:9", Promise.SPECIALISATION, "eager/drop_all"),
-        DriveResult(Driven.UNKNOWN, "its forward needs a tower"),
-        DriveResult(Driven.KEPT, "0 from eager"),
+        replace(tested, verdict=Verdict.FAIL, detail="4.2 from eager", where="vllm/a.py:9"),
+        replace(tested, verdict=Verdict.ERROR, detail="its forward needs a tower", arm=""),
+        tested,
     ]
     findings = input_findings("vllm 1", [(AT_RISK, result) for result in results], "engine/")
     lines = [read(line) for line in annotations_of(findings, "1 input breaks a promise", good=False)]

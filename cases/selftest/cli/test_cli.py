@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from deepstack_harness.cli.main import COMMANDS, main
-from deepstack_harness.contract.verdicts import Row
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Row
 from deepstack_harness.errors import ExitCode
 
 FAST = ["--arm", "eager/drop_all"]
@@ -114,8 +115,10 @@ def test_bisect_keeps_judgements() -> None:
 
 def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "41485", "--arm", "eager", "--json", "-"]) == ExitCode.HOLDS
-    rows = [msgspec.json.decode(line, type=Row) for line in capsys.readouterr().out.splitlines()]
-    assert {(row.schema_version, row.incident, row.system) for row in rows} == {(3, "41485", "deepstack")}
+    rows = [msgspec.json.decode(line, type=Row[Rule]) for line in capsys.readouterr().out.splitlines()]
+    assert {(row.schema_version, row.incident, row.system) for row in rows} == {
+        (SCHEMA_VERSION, "41485", "deepstack")
+    }
     broken = {(row.revision, row.rule) for row in rows if row.verdict == "FAIL"}
     assert broken == {("pr40145", "R2")}
 

@@ -14,10 +14,12 @@ from deepstack_harness.catalogue.plans import Where, plan_workload
 from deepstack_harness.cli import fuzz, nightly, repro
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
+from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.fuzz.campaign import Hunted
@@ -62,9 +64,9 @@ def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: 
 
 
 FINDING = Finding(
-    FindingKind.RULE, Rule.CLEAR, "cap 16: get 4", "rows", "row 0 was read", "reference", "eager",
-    "qwen3_vl", 3,
-    0.5, 0,
+    kind=FindingKind.RULE, rule=Rule.CLEAR, verdict=Verdict.FAIL, trace="cap 16: get 4",
+    shape="rows", detail="row 0 was read", revision="reference", family="qwen3_vl", examples=3, seconds=0.5,
+    seed=0, **EAGER.columns,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.catalogue.incidents import STEPS, Incident, catalogue, find
 from deepstack_harness.cli import repro_steps
 from deepstack_harness.cli.main import main
@@ -39,7 +40,8 @@ def test_the_broken_row_the_right_twin_and_the_guard_are_shown(
     )
     assert not beside(shown)
     (row, *_) = (row for row in map(json.loads, file.read_text().splitlines()) if row["verdict"] == "FAIL")
-    assert (row["incident"], row["system"], row["rule"], row["promise"]) == ("35917", "steps", None, "I1")
+    assert (row["incident"], row["system"], row["rule"], row["promise"]) == ("35917", "steps", "I1", "I1")
+    assert filled_columns([row]) == stated_columns("steps")
     assert (row["revision"], row["arm"], row["steps"]) == ("ids_in_the_first_run", "eager/drop_all", [2])
 
 

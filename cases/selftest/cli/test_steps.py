@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cases.by_day import by_day
+from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.play.written_programs import run_script, why_not_shown
@@ -107,7 +108,8 @@ def test_a_late_argument_is_named_with_the_guard(mine: Path, capsys: pytest.Capt
     assert [(row["promise"], row["arm"], row["steps"]) for row in broken] == [
         ("I1", "eager/drop_all", [2]), ("I1", "aot_eager/drop_all", [2]),
     ]  # fmt: skip
-    assert {row["rule"] for row in rows} == {None}
+    assert [row["rule"] for row in rows] == [row["promise"] for row in rows]
+    assert filled_columns(rows) == stated_columns("steps") - {"incident"}  # which `repro` has
     assert "from my_steps import late_mask" in (mine / "show.py").read_text()
 
 

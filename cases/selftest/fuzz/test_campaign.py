@@ -14,8 +14,10 @@ from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
 from deepstack_harness.catalogue.scripts import ProgramBuffer
+from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzz import campaign as campaign_module
 from deepstack_harness.fuzz.campaign import (
@@ -125,8 +127,9 @@ def test_a_source_is_a_target_before_its_class_is_known() -> None:
 
 
 FINDING = Finding(
-    FindingKind.RULE, Rule.CLEAR, "cap 16: set 9; clear 9; get 16", "rows", "row 0 was read", "reference",
-    "eager", "qwen3_vl", 3, 0.5, 0,
+    kind=FindingKind.RULE, rule=Rule.CLEAR, verdict=Verdict.FAIL, trace="cap 16: set 9; clear 9; get 16",
+    shape="rows", detail="row 0 was read", revision="reference", family="qwen3_vl", examples=3, seconds=0.5,
+    seed=0, **EAGER.columns,
 )  # fmt: skip
 
 
@@ -134,10 +137,11 @@ def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Pa
     asked = Campaign(FuzzRequest(revision="pr43617"), tmp_path, 100)
     told = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
     (tmp_path / RUN).write_text(json.dumps(told))
+    death = replace(FINDING, kind=FindingKind.CRASH, rule=None, shape=None)
     torn = FINDING.to_json()[:30]
-    (tmp_path / JOURNAL).write_text(f"{FINDING.to_json()}\n{torn}")
+    (tmp_path / JOURNAL).write_text(f"{FINDING.to_json()}\n{death.to_json()}\n{torn}")
     begun = open_campaign(asked)
-    assert (begun.findings, begun.progress.examples, begun.resumed) == ([FINDING], 40, 1)
+    assert (begun.findings, begun.progress.examples, begun.resumed) == ([FINDING, death], 40, 2)
     with pytest.raises(UsageError, match="has an unfinished run with other options"):
         open_campaign(replace(asked, seed=1))
     (tmp_path / RUN).write_text(json.dumps({**told, "finished": True}))

@@ -11,6 +11,7 @@ import pytest
 from cases.by_day import by_day
 from cases.selftest.catalogue.written_scripts import run_python
 from cases.selftest.play import tampering_buffers
+from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.cli import fuzz as command
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -37,6 +38,10 @@ def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     assert {(row["rule"], row["promise"]) for row in rows} == {("R3", "I3")}
     assert [row["trace"] for row in rows] == [one.trace for one in found]
     assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
+    assert filled_columns(rows) <= stated_columns("finding")
+    assert rows[0].keys() - {field.name for field in fields(Row)} == stated_columns("finding") - {
+        field.name for field in fields(Row)
+    }
     assert {row["effect"] for row in rows} <= {"padding", "output"}
     assert {row["regime"] for row in rows} == {"live"}
     assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]

@@ -24,7 +24,7 @@ def _check(wanted: Judged) -> None:
     assert not judged.unjudged, shown
     assert {str(finding.promise) for finding in judged.broken} == set(wanted.promise.split()), shown
     assert judged.good == (wanted.verdict == "kept"), shown
-    assert any(finding.chances for finding in judged.findings) == (wanted.verdict != "untested"), shown
+    assert any(finding.chances for finding in judged.rows) == (wanted.verdict != "untested"), shown
     assert not [word for word in wanted.words if word not in shown], shown
     assert not wanted.never or wanted.never not in shown, shown
 

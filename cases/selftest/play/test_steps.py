@@ -22,7 +22,7 @@ def test_neutral_rows_must_not_matter(masked: bool) -> None:
     judged = compile_steps(
         *programs.padded(masked=masked), arms=DROPPED, neutral=programs.padding_of, live=programs.live_rows
     )
-    of_i3 = [finding for finding in judged.findings if finding.promise is Promise.NEUTRAL_ROWS]
+    of_i3 = [finding for finding in judged.rows if finding.promise is Promise.NEUTRAL_ROWS]
     assert [finding.arm for finding in of_i3] == ["eager", *DROPPED]
     assert {finding.verdict for finding in of_i3} == {Verdict.PASS if masked else Verdict.FAIL}, judged
     assert {finding.chances for finding in of_i3} == {3}
@@ -31,7 +31,7 @@ def test_neutral_rows_must_not_matter(masked: bool) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_each_part_reads_its_own_rows(own: bool) -> None:
     judged = compile_steps(*programs.micro_batches(own=own), arms=DROPPED, split=programs.halves)
-    of_i5 = [finding for finding in judged.findings if finding.promise is Promise.OWNERSHIP]
+    of_i5 = [finding for finding in judged.rows if finding.promise is Promise.OWNERSHIP]
     assert {finding.verdict for finding in of_i5} == {Verdict.PASS if own else Verdict.FAIL}, judged
 
 
@@ -39,7 +39,7 @@ def test_each_part_reads_its_own_rows(own: bool) -> None:
 def test_a_call_in_stages_is_one_part_with_other_arguments(sends_all: bool) -> None:
     steps: list[object] = [{"x": rows(3, seed), "sends_all": sends_all} for seed in range(2)]
     judged = compile_steps(programs.staged, steps, arms=["eager/drop_all"], split=programs.in_two_stages)
-    of_i5 = {finding.arm: finding for finding in judged.findings if finding.promise is Promise.OWNERSHIP}
+    of_i5 = {finding.arm: finding for finding in judged.rows if finding.promise is Promise.OWNERSHIP}
     assert {finding.verdict for finding in of_i5.values()} == {Verdict.PASS if sends_all else Verdict.FAIL}
     assert {finding.chances for finding in of_i5.values()} == {2}
 
@@ -47,7 +47,7 @@ def test_a_call_in_stages_is_one_part_with_other_arguments(sends_all: bool) -> N
 def test_a_part_that_is_the_call_itself_splits_nothing() -> None:
     steps: list[object] = [(rows(3),), (rows(3, 1),)]
     judged = compile_steps(torch.sin, steps, arms=["eager/drop_all"], split=lambda x: [(x,)])
-    assert {finding.verdict for finding in judged.findings if finding.promise is Promise.OWNERSHIP} == {
+    assert {finding.verdict for finding in judged.rows if finding.promise is Promise.OWNERSHIP} == {
         Verdict.SKIP
     }
 
@@ -86,7 +86,7 @@ def test_state_that_no_copy_holds_is_not_judged() -> None:
     judged = compile_steps(Restless(), [Call(rows(2)), Call(rows(3))])
     assert judged.region.restless == "answer of step 1 differs by 6 between two uncompiled runs"
     assert not judged.good
-    assert not judged.findings
+    assert not judged.rows
     assert "not judged: answer of step 1 differs" in str(judged)
 
 
@@ -199,7 +199,7 @@ def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
     x = rows(2)
     judged = compile_steps(programs.Counter(), [Call(x), Call(x), Call(x)], arms=["eager/full"])
     (lost,) = judged.broken
-    assert (lost.promise, lost.calls) == (Promise.EFFECTS, (2, 3))
+    assert (lost.promise, lost.steps) == (Promise.EFFECTS, (2, 3))
     assert "step 2: self.calls is int 1, not int 2" in lost.detail
 
 
@@ -214,6 +214,6 @@ def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_told() -> None:
     x, module = rows(2), Grows()
     module.sizes = (1,)
     judged = compile_steps(module, [Call(x), Call(x), Call(x)], arms=["eager/full"])
-    assert [(finding.promise, finding.calls) for finding in judged.broken] == [(Promise.EFFECTS, (2,))]
+    assert [(finding.promise, finding.steps) for finding in judged.broken] == [(Promise.EFFECTS, (2,))]
     assert "not judged: eager/full: what step 2 left cannot be made equal" in str(judged)
     assert "later steps were not run" in str(judged)

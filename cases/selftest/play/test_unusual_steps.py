@@ -125,7 +125,7 @@ def test_what_changes_between_two_calls_is_named_and_put_back(changed: Changed) 
     judged = compile_steps(changed.region, [(x,), changed.change, (x,)], arms=DROPPED)
     assert [finding.promise for finding in judged.broken] == (["I1"] if changed.words else []), judged
     assert changed.words in str(judged)
-    assert any(finding.chances for finding in judged.findings)
+    assert any(finding.chances for finding in judged.rows)
     assert (SETTINGS, factor, Reads.shift, by_default.__defaults__) == (
         {"scale": 1.0},
         1.0,
@@ -246,7 +246,7 @@ def test_neutral_rows_may_be_integers_and_are_named(region: Callable[..., object
         (torch.arange(8).flip(0), torch.ones(8, dtype=torch.bool), torch.tensor(live)) for live in (6, 3)
     ]
     judged = compile_steps(region, steps, arms=DROPPED, neutral=padding)
-    (found,) = (each for each in judged.findings if each.promise == "I3" and each.arm == DROPPED[0])
+    (found,) = (each for each in judged.rows if each.promise == "I3" and each.arm == DROPPED[0])
     assert found.chances == 2
     assert judged.good == good, judged
     assert good or "neutral rows of `ids`, `mask` with other values change" in str(judged)

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,6 +19,7 @@ from huggingface_hub import constants
 
 from cases.by_day import by_day
 from cases.selftest.catalogue.declared_packages import declare, forget
+from cases.selftest.row_columns import KINDS, filled_columns, stated_columns
 from cases.selftest.runs.report.written_runs import planned, write_run
 from cases.selftest.runs.test_command import group_on
 from cases.selftest.runs.written_results import about, case, row, write
@@ -183,8 +185,8 @@ def damaged(path: Path, how: str) -> None:
         "torn": [*lines[:-1], lines[-1][:-9]],
         "cut": lines[:-1],
         "twice": [*lines, lines[-1]],
-        "old": [line.replace('"schema_version":3', '"schema_version":1') for line in lines],
-        "new": [line.replace('"schema_version":3', '"schema_version":4') for line in lines],
+        "old": [line.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":1') for line in lines],
+        "new": [line.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":5') for line in lines],
         "foreign": ['{"hello": "world"}\n'],
         "other fields": ['{"schema_version":3, "hello": "world"}\n'],
         "list": ["[1]\n"],
@@ -197,8 +199,8 @@ def damaged(path: Path, how: str) -> None:
     ("how", "sentence"),
     [
         ("corrupt", "line 1 of"), ("binary", "line 1 of"), ("torn", "middle of a line"), ("cut", "has"),
-        ("twice", "has"), ("old", "schema_version 1, this harness reads 2 and 3"),
-        ("new", "schema_version 4"),
+        ("twice", "has"), ("old", "schema_version 1, this harness reads 2, 3 and 4"),
+        ("new", "schema_version 5"),
         ("foreign", "not what a run writes"), ("other fields", "not what a run writes"),
         ("list", "line 1 of"),
     ],
@@ -425,17 +427,31 @@ def test_a_figure_of_another_package_that_cannot_be_made_is_named(
 
 WRITTEN = Path(__file__).parent / "version_2"
 """Two cases of a run as version 2 wrote them: a faulty and a right buffer under captured graphs."""
+LATER_COLUMNS: Mapping[int, Mapping[str, object]] = {
+    2: {
+        "shape": None, "chances": None, "promise": None, "step": None, "call": None, "exception": None,
+        "steps": (), "inputs": (), "guards": (), "influence": None,
+    },
+    3: {"steps": (), "inputs": (), "guards": (), "influence": None},
+}  # fmt: skip
+"""Columns that rows of an earlier version do not have, each with what is read for it."""
+ROW_COLUMNS = {field.name for field in fields(Row)}
+
+
+def written_by(version: int) -> Path:
+    """Return the folder of two cases as an earlier version wrote them."""
+    return WRITTEN.with_name(f"version_{version}")
+
+
+@pytest.fixture(params=sorted(LATER_COLUMNS))
+def earlier(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return Path(shutil.copytree(written_by(request.param), tmp_path / "earlier"))
 
 
 @pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(WRITTEN, tmp_path / "earlier"))
-
-
-@pytest.fixture
-def later(tmp_path: Path) -> Path:
+def later(tmp_path: Path, earlier: Path) -> Path:
     """The same run as this version writes it: each broken rule has a shape."""
-    folder, written = tmp_path / "later", read_stored(WRITTEN)
+    folder, written = tmp_path / "later", read_stored(earlier)
     about = replace(written.abouts[0], schema_version=SCHEMA_VERSION, started="2027-01-01T00:00:00+00:00")
     writer = RunWriter(Files(folder), about, resume=False)
     for ended in written.cases:
@@ -448,18 +464,26 @@ def later(tmp_path: Path) -> Path:
 
 def with_shape(row: Row) -> Row:
     shape = FaultKind.CLEARED if row.verdict is Verdict.XFAIL else None
-    return replace(row, schema_version=SCHEMA_VERSION, shape=shape)
+    return replace(row, schema_version=SCHEMA_VERSION, shape=row.shape or shape)
 
 
-def test_a_run_is_read_with_every_field_that_it_has() -> None:
-    run = read_stored(WRITTEN)
-    lines = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text().splitlines()]
-    later = {"shape": None, "chances": None, "step": None, "call": None, "exception": None}
+@pytest.mark.parametrize("version", sorted(LATER_COLUMNS))
+def test_a_run_is_read_with_every_field_that_it_has(version: int) -> None:
+    run, later = read_stored(written_by(version)), LATER_COLUMNS[version]
+    lines = [json.loads(line) for line in (written_by(version) / "rows.jsonl").read_text().splitlines()]
+    assert all(line.keys() | later.keys() == ROW_COLUMNS and not line.keys() & later.keys() for line in lines)
     wanted = [{**line, **later, "promise": Rule(line["rule"]).instance_of} for line in lines]
-    assert all("promise" not in line for line in lines)
     assert [asdict(row) for row in run.rows] == wanted
-    assert {row.schema_version for row in run.rows} == {2}
+    assert {row.schema_version for row in run.rows} == {version}
+    assert filled_columns(run.rows) <= stated_columns("case")
     assert len(run.cases) == 2
+
+
+def test_the_page_has_each_column_of_a_row() -> None:
+    stated = {kind: stated_columns(kind) for kind in KINDS}
+    assert set().union(*stated.values()) >= ROW_COLUMNS
+    only = set().union(*stated.values()) - ROW_COLUMNS
+    assert {kind for kind, names in stated.items() if names & only} == {"input", "finding"}
 
 
 def test_a_run_is_reported_and_compared(
@@ -473,22 +497,24 @@ def test_a_run_is_reported_and_compared(
 
 def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) -> None:
     write_parquet(read_part(Files(later)))
-    (tmp_path / "earlier").mkdir()
-    for kind in ("rows", "cases"):  # as version 2 wrote them
-        columns = {"shape", "chances", "promise", "step", "call", "exception"}
+    for kind in ("rows", "cases"):  # as version 2 wrote them, in the folder of `earlier`
         lines = pq.read_table(later / f"{kind}.parquet").to_pylist()
-        fewer = [{name: line[name] for name in line.keys() - columns} for line in lines]
+        missing = LATER_COLUMNS[2].keys() if kind == "rows" else set()
+        fewer = [{name: line[name] for name in line.keys() - missing} for line in lines]
         written = [{**line, "run": "2026", "schema_version": 2} for line in fewer]
         pq.write_table(pa.Table.from_pylist(written), tmp_path / "earlier" / f"{kind}.parquet")
     runs = list(read_dataset("mine", tmp_path))
     assert [len(run.rows) for run in runs] == [24, 24]
-    assert [{row.shape for row in run.rows} for run in runs] == [{None}, {None, FaultKind.CLEARED}]
+    assert [{row.shape for row in run.rows} for run in runs] == [
+        {None},
+        {row.shape for row in read_stored(later).rows},
+    ]
 
 
 def test_a_run_is_not_continued(earlier: Path) -> None:
     before = {path.name: path.read_bytes() for path in earlier.iterdir()}
     about = replace(read_about(Files(earlier)), schema_version=SCHEMA_VERSION)
-    with pytest.raises(UsageError, match="holds a run of schema_version 2 .*can be read, not continued"):
+    with pytest.raises(UsageError, match="holds a run of schema_version [23] .*can be read, not continued"):
         RunWriter(Files(earlier), about, resume=True)
     assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
 

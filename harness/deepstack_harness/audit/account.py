@@ -21,12 +21,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import msgspec
-
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.known import KNOWN_CARRIERS, KnownCarrier
 from deepstack_harness.catalogue.orders import UNKNOWN
-from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.carriers import (
     EMBED,
@@ -77,15 +74,13 @@ class UnjudgedCarrier:
         """The sentence about it, with the reason of its entry."""
         return f"{self.why} [known: {self.reason}]" if self.reason else self.why
 
-    def row(self, label: str, package: str) -> dict[str, object]:
-        """Return its row for programs: the fields of a `Row`, with None for the rule."""
-        row = Row(
-            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label,
-            rule=Rule.OUTPUT,
+    def row(self, label: str, package: str) -> Row[None]:
+        """Return its row: no rule was judged."""
+        return Row(
+            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label, rule=None, device="",
             verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN, detail=self.detail,
             where=self.where, expected=bool(self.reason),
         )  # fmt: skip
-        return {**msgspec.to_builtins(row), "rule": None, "promise": None}
 
 
 @dataclass(frozen=True)
@@ -107,13 +102,13 @@ class Account:
         """The carriers that no entry knows: they fail every audit."""
         return tuple(carrier for carrier in self.unjudged if not carrier.reason)
 
-    def rows(self, label: str, package: str) -> list[dict[str, object]]:
-        """Return the rows for programs: of carriers that were not judged, and of outdated entries."""
+    def rows(self, label: str, package: str) -> list[Row[None]]:
+        """Return the rows of carriers that were not judged, and of outdated entries."""
         why = "it was judged, and a known carrier says that it cannot be"
         outdated = (UnjudgedCarrier(name, "", None, why) for name in self.outdated)
         return [
             *(carrier.row(label, package) for carrier in self.unjudged),
-            *({**carrier.row(label, package), "verdict": Verdict.IMPROVED} for carrier in outdated),
+            *(replace(carrier.row(label, package), verdict=Verdict.IMPROVED) for carrier in outdated),
         ]
 
 

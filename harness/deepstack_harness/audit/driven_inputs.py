@@ -1,22 +1,23 @@
-"""Inputs at risk, driven: what was measured of each in a worker, and the verdict that follows.
+"""Inputs at risk: what was measured of each in a worker, and the row that follows.
 
-A `forward` runs over stand-ins for its parts, uncompiled, with guards kept, and with guards dropped as vLLM
-drops them.  *Broken* names the promise; *kept* needs an input whose effect on the uncompiled answer was
-shown; an input that cannot be driven, or showed no effect, is *unknown*.
+A `forward` runs over stand-ins for its parts, uncompiled, with torch's guards, and with guards dropped as
+vLLM drops them.  FAIL names the promise.  PASS needs an input whose influence on the uncompiled answer was
+shown.  SKIP: no line of the `forward` reads the input.  ERROR: it could not be run, or no value that was
+tried changes the answer.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from deepstack_harness.audit.driven_forward import CallerCut, RegionCut, cut_caller, cut_region
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding, Place
+from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.steps import StepFinding, SteppedRegion
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.steps import SteppedRegion
+from deepstack_harness.contract.verdicts import Evidence, Row, Verdict
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import Reason, UsageError, reason_of
@@ -26,19 +27,6 @@ from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
-
-
-class Driven(StrEnum):
-    """What driving an input showed.
-
-    BROKEN: a promise.  KEPT: none, and the input changes the answer.  UNREAD: no line of the `forward`
-    reads it. UNKNOWN: it could not be driven, or no value that was tried changes the answer.
-    """
-
-    BROKEN = "broken"
-    KEPT = "kept"
-    UNREAD = "not read"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -109,24 +97,18 @@ class DrivenFacts:
     blocked: Reason | None = None
 
 
-@dataclass(frozen=True)
-class DriveResult:
-    """The verdict on one input; `where` is FILE:LINE of what blocks or decides it, or of the dropped guard.
+SYSTEM = "inputs"
+"""`system` in the rows of inputs."""
 
-    `distance` is the largest absolute difference from the uncompiled code, above `limit`, in the second of
-    the `steps`; `guard` is the dropped guard that fails.  `effect` is that of `DrivenFacts`.
-    """
 
-    driven: Driven
-    detail: str
-    where: str = ""
-    promise: Promise | None = None
-    arm: str = ""
-    steps: tuple[int, ...] = ()
-    guard: str = ""
-    distance: float | None = None
-    limit: float | None = None
-    effect: float | None = None
+def input_row(source: Source, standing: InputStanding) -> Row[Promise]:
+    """Return the row of an input whose region was not run: not tested, for the reason of its standing."""
+    seen = seen_input(source.package, source.version, standing.model_class, standing.input)
+    return Row(
+        system=SYSTEM, engine=source.package, model_class=standing.model_class, revision=source.label,
+        source=source.label, device="", rule=standing.promise, verdict=Verdict.SKIP, detail=standing.why,
+        where=standing.where, evidence=seen.evidence if seen else Evidence.READ,
+    )  # fmt: skip
 
 
 def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, list[CallerCut]]:
@@ -152,30 +134,30 @@ _WORK_LIMITS = replace(COMPILE_LIMITS, step_s=120.0)
 
 def drive_inputs(
     text: str, rows: Iterable[InputStanding], limits: Limits = _WORK_LIMITS
-) -> Iterator[tuple[InputStanding, DriveResult]]:
-    """Drive inputs of the source that `text` names, one after the other in one worker; yield each verdict.
+) -> Iterator[tuple[InputStanding, Row[Promise]]]:
+    """Run the regions of inputs of the source that `text` names, one after the other; yield each verdict.
 
-    A class that ends its worker is unknown, and the next input gets another one.  Raises `MachineError`
+    A class that ends its worker is ERROR, and the next input gets another worker.  Raises `MachineError`
     where no worker can be started, and `UsageError` for what is no source.
     """
     source = open_source(text)
     argument = engine_of(source).argument
     captured = argument is not None and isinstance(argument.replay, tuple)
     with Worker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
-        for row in rows:
-            wanted = to_drive(row, captured=captured)
+        for standing in rows:
+            wanted, row = to_drive(standing, captured=captured), input_row(source, standing)
             try:  # this process reads every file that the worker needs
                 cut_with_callers(source, wanted)
             except UsageError as error:
-                yield row, _unknown(reason_of(error), row.member.partition("/")[0])
+                yield standing, _unknown(row, reason_of(error), standing.member.partition("/")[0])
                 continue
             result = worker.call(MEASURE, {"text": text, "wanted": wanted})
             if isinstance(result, WorkerEnd | RaisedInWorker):
-                ended = Reason(f"its code was not judged: {result.sentence}", row.member, row.line)
-                yield row, _unknown(ended)
+                why = f"its code was not judged: {result.sentence}"
+                yield standing, _unknown(row, Reason(why, standing.member, standing.line))
             else:
-                judged = judge_input(wanted, result.value)
-                yield row, replace(judged, where=judged.where or row.where)
+                judged = judge_input(row, wanted, result.value)
+                yield standing, replace(judged, where=judged.where or row.where)
 
 
 def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> SteppedRegion:
@@ -193,91 +175,97 @@ def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> Ste
     return replace(region, arms=tuple(arms))
 
 
-def judge_input(wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
-    """Return the verdict on what was measured of one input."""
+def judge_input(row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts) -> Row[Promise]:
+    """Return the row of an input with the verdict on what was measured of it."""
     folder = wanted.member.partition("/")[0]
     if measured.blocked is not None:
-        return _unknown(measured.blocked, folder)
+        return _unknown(row, measured.blocked, folder)
     if measured.unread:
-        return DriveResult(Driven.UNREAD, f"forward never reads `{wanted.name}`")
+        return replace(row, detail=f"forward never reads `{wanted.name}`", where=None)
     if measured.refusal is not None:
         detail = f"without `{wanted.name}` {measured.refusal.text}: a warm-up has it too"
-        return DriveResult(Driven.KEPT, detail, inside_package(measured.refusal.where, folder))
+        where = inside_package(measured.refusal.where, folder)
+        return replace(row, verdict=Verdict.PASS, detail=detail, where=where)
     assert measured.region is not None
     judged = judge_steps(_in_package(measured.region, wanted, measured.read_at))
-    if wanted.lost:
-        return _judge_stages(wanted, measured, judged)
-    return _judge_arms(wanted, measured, judged)
+    judge = _judge_stages if wanted.lost else _judge_arms
+    return judge(row, wanted, measured, judged)
 
 
-def _unknown(reason: Reason, folder: str = "") -> DriveResult:
-    return DriveResult(Driven.UNKNOWN, reason.text, inside_package(reason.where, folder))
+def _unknown(row: Row[Promise], reason: Reason, folder: str = "") -> Row[Promise]:
+    where = inside_package(reason.where, folder)
+    return replace(row, verdict=Verdict.ERROR, detail=reason.text, where=where or None)
+
+
+def _measured(
+    row: Row[Promise], of_steps: Row[Promise], measured: DrivenFacts, detail: str, where: str = ""
+) -> Row[Promise]:
+    """Return the row of an input with what the row of its steps has of the promise and the arm."""
+    return replace(
+        of_steps, system=row.system, engine=row.engine, model_class=row.model_class, revision=row.revision,
+        source=row.source, evidence=row.evidence, case=row.case, detail=detail, where=where or None,
+        influence=measured.effect,
+    )  # fmt: skip
 
 
 _CONTROL = "eager/stock"
 """The arm that keeps torch's own guards: what breaks there is no matter of a dropped guard."""
 
 
-def _judge_arms(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps) -> DriveResult:
+def _judge_arms(
+    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+) -> Row[Promise]:
     if judged.unjudged:
-        return _unknown(Reason(judged.unjudged[0]))
-    wrong = [finding for finding in judged.broken if finding.arm == _CONTROL]
+        return _unknown(row, Reason(judged.unjudged[0]))
+    wrong = [each for each in judged.broken if each.arm == _CONTROL]
     if wrong:
-        return _unknown(
-            Reason(f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}")
-        )
+        why = f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}"
+        return _unknown(row, Reason(why))
     if judged.broken:
-        return _broken(judged.broken[0], wanted, measured)
-    kept = [
-        finding for finding in judged.findings if finding.verdict is Verdict.PASS and finding.arm != _CONTROL
-    ]
+        return _broken(row, wanted, measured, judged)
+    kept = [each for each in judged.rows if each.verdict is Verdict.PASS and each.arm != _CONTROL]
     if not kept:
-        return _unknown(Reason("nothing was put to the test: no input of the step differs from the warm-up"))
+        why = "nothing was put to the test: no input of the step differs from the warm-up"
+        return _unknown(row, Reason(why))
     detail = f"`{wanted.name}` changes the answer by {measured.effect:.4g}, compiled as uncompiled"
     always = "; the warm-up is given one too" if measured.given_by else ""
-    return DriveResult(
-        Driven.KEPT,
-        f"{detail} ({measured.value}){always}",
-        measured.given_by,
-        kept[0].promise,
-        kept[0].arm,
-        effect=measured.effect,
-    )
+    return _measured(row, kept[0], measured, f"{detail} ({measured.value}){always}", measured.given_by)
 
 
-def _broken(finding: StepFinding, wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
-    guard = next((each for each in finding.call.guards if each.decides), None) if finding.call else None
-    detail = finding.detail
+def _broken(
+    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+) -> Row[Promise]:
+    broken = judged.broken[0]
+    guard = next((each for each in judged.first_call(broken).guards if each.decides), None)
+    detail = broken.detail
     if measured.without_by:
         detail += f"; a profile run of its caller gives None ({measured.without_by})"
     elif wanted.assumed:
         detail += "; that the warm-up is without it was not seen"
     if measured.stood_in:
         detail += f"; a stand-in took it in the place of {', '.join(measured.stood_in)}"
-    return DriveResult(
-        Driven.BROKEN, detail, guard.where if guard else "", finding.promise, finding.arm,
-        (1, finding.calls[0]), guard.rule if guard else "", finding.value, finding.limit, measured.effect,
-    )  # fmt: skip
+    return _measured(row, broken, measured, detail, guard.where if guard else "")
 
 
-def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps) -> DriveResult:
+def _judge_stages(
+    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+) -> Row[Promise]:
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
-        return _unknown(Reason(judged.unjudged[0]))
-    split = [finding for finding in judged.findings if finding.promise is Promise.OWNERSHIP]
+        return _unknown(row, Reason(judged.unjudged[0]))
+    split = [each for each in judged.rows if each.rule is Promise.OWNERSHIP]
     if not split or split[0].verdict is Verdict.SKIP:
-        return _unknown(Reason("two pipeline stages cannot be run one after the other over stand-ins"))
+        return _unknown(row, Reason("two pipeline stages cannot be run one after the other over stand-ins"))
     if split[0].verdict is Verdict.PASS:
         detail = (
             f"two pipeline stages answer as one does; `{wanted.name}` changes it by {measured.effect:.4g}"
         )
-        return DriveResult(Driven.KEPT, detail, "", Promise.OWNERSHIP, split[0].arm, effect=measured.effect)
+        return _measured(row, split[0], measured, detail)
     if measured.mended is None or judge_steps(measured.mended).broken:
-        return _unknown(Reason(f"two stages differ from one also where both are given `{wanted.name}`"))
+        why = f"two stages differ from one also where both are given `{wanted.name}`"
+        return _unknown(row, Reason(why))
     detail = (
         f"a later pipeline stage runs without `{wanted.name}`: two stages are {split[0].value:.4g} from one, "
         "and agree where it is given to both"
     )
-    return DriveResult(
-        Driven.BROKEN, detail, "", Promise.OWNERSHIP, split[0].arm, split[0].calls[:1], "", split[0].value,
-        split[0].limit, measured.effect, )  # fmt: skip
+    return _measured(row, split[0], measured, detail)

@@ -307,10 +307,8 @@ def _figures(seen: Measurement) -> str:
 def _kernel_row(
     incident: Incident, name: str, subject: Subject, judgement: Judgement, seen: Measurement | None
 ) -> Row:
-    arm = ArmSpec.parse(subject.arm)
     return Row(
         incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
-        revision=name, arm=arm.name, guard_policy=arm.guards, shape_policy=arm.shapes, backend=arm.backend,
-        capture=arm.capture, dtype=subject.dtype, torch=seen.torch if seen else "",
-        **replace(judgement, effect=effect_of(judgement)).columns,
+        revision=name, dtype=subject.dtype, torch=seen.torch if seen else "",
+        **ArmSpec.parse(subject.arm).columns, **replace(judgement, effect=effect_of(judgement)).columns,
     )  # fmt: skip

@@ -39,7 +39,6 @@ from deepstack_harness.sources.tree import Tree
 from deepstack_harness.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
-    from deepstack_harness.audit.driven_inputs import DriveResult
     from deepstack_harness.audit.inputs import InputStanding
 
 
@@ -263,16 +262,14 @@ def problem_of(row: Row) -> str:
 
 
 def input_findings(
-    label: str, driven: Iterable[tuple[InputStanding, DriveResult]], folder: str = ""
+    label: str, driven: Iterable[tuple[InputStanding, Row[Promise]]], folder: str = ""
 ) -> list[AuditFinding]:
     """Return the inputs at risk of a source that break a promise, or could not be driven."""
-    from deepstack_harness.audit.driven_inputs import Driven
-
     found = []
     for row, result in driven:
-        if result.driven not in (Driven.BROKEN, Driven.UNKNOWN):
+        if result.verdict not in (Verdict.FAIL, Verdict.ERROR):
             continue
-        promise = result.promise if result.driven is Driven.BROKEN else None
+        promise = result.rule if result.verdict is Verdict.FAIL else None
         judged = JudgedRule(str(promise), promise.word, promise.text) if promise else _NOT_DRIVEN
         where = result.where or f"{row.member}:{row.line}"
         found.append(

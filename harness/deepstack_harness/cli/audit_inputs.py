@@ -7,18 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import process_time
 
-from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
+import msgspec
+
+from deepstack_harness.audit.driven_inputs import drive_inputs, input_row
 from deepstack_harness.audit.inputs import AuditedInputs, InputStanding, Standing, audit_inputs, count
 from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.cli.output import Output
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Evidence
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import cell, plural
 
 _WIDTH, _INDENT = 80, 14
-_STYLES = {Driven.BROKEN: "bold red", Driven.KEPT: "green", Driven.UNKNOWN: "yellow"}
+_WORDS = {
+    Verdict.FAIL: ("broken", "bold red"), Verdict.PASS: ("kept", "green"), Verdict.SKIP: ("not read", ""),
+    Verdict.ERROR: ("unknown", "yellow"),
+}  # fmt: skip
+"""Words and styles of the verdicts on inputs at risk."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class ShownInputs:
 
     code: ExitCode
     answer: str
-    driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, DriveResult]]]]
+    driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, Row[Promise]]]]]
 
 
 def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
@@ -54,8 +61,8 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
             "was found, so no input was read"
         )
-    outcomes = [result.driven for _, _, of_source in driven for _, result in of_source]
-    broken, unknown = outcomes.count(Driven.BROKEN), outcomes.count(Driven.UNKNOWN)
+    outcomes = [row.verdict for _, _, of_source in driven for _, row in of_source]
+    broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
     answer = _answer(broken, unknown, len(outcomes))
     output.verdict(answer, good=not (broken or unknown))
     return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, driven)
@@ -63,54 +70,47 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
 
 def _show_source(
     text: str, source: Source, audited: AuditedInputs, output: Output
-) -> list[tuple[InputStanding, DriveResult]]:
+) -> list[tuple[InputStanding, Row[Promise]]]:
     """Print the rows of one source, each input at risk as soon as it was driven."""
     driven = []
-    at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
+    at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
     with output.progress("driving inputs at risk") as say:
-        for row, result in drive_inputs(text, at_risk):
-            say(f"drove {row.model_class}.{row.input}")
-            _show_row(source, row, output, result)
-            driven.append((row, result))
+        for standing, row in drive_inputs(text, at_risk):
+            say(f"drove {standing.model_class}.{standing.input}")
+            _show_row(source, standing, row, output)
+            driven.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
-    for row in audited.standings:
-        if row.standing is not Standing.AT_RISK:
+    for each in audited.standings:
+        if each.standing is not Standing.AT_RISK:
             # An attribute of a layer that many classes hold is one line of the table.
-            key = (row.read_by or f"{row.member}:{row.model_class}", row.input, row.where)
-            _show_row(source, row, output, is_new=key not in shown)
+            key = (each.read_by or f"{each.member}:{each.model_class}", each.input, each.where)
+            _show_row(source, each, input_row(source, each), output, is_new=key not in shown)
             shown.add(key)
     return driven
 
 
 def _show_row(
-    source: Source,
-    row: InputStanding,
-    output: Output,
-    result: DriveResult | None = None,
-    *,
-    is_new: bool = True,
+    source: Source, standing: InputStanding, row: Row[Promise], output: Output, *, is_new: bool = True
 ) -> None:
-    seen = seen_input(source.package, source.version, row.model_class, row.input)
+    seen = seen_input(source.package, source.version, standing.model_class, standing.input)
     output.record(
-        {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
-         "model_class": row.model_class, "input": row.input, "rule": None,
-         "promise": result.promise if result and result.promise else row.promise,
-         "standing": row.standing, "detail": row.why, "where": row.where, "kind": row.kind,
-         "member": row.member, "line": row.line, "warm_up": row.warm_up, "steps": row.steps,
-         "change": row.change, "writers": [str(place) for place in row.writers],
-         "read_by": row.read_by, "driven": result,
-         "evidence": seen.evidence if seen else Evidence.READ, "seen": seen.seen if seen else ""}
+        {**msgspec.to_builtins(row), "input": standing.input, "standing": standing.standing,
+         "why": standing.why, "kind": standing.kind, "member": standing.member, "line": standing.line,
+         "warm_up": standing.warm_up, "later_calls": standing.steps, "change": standing.change,
+         "writers": [str(place) for place in standing.writers], "read_by": standing.read_by,
+         "seen": seen.seen if seen else ""}
     )  # fmt: skip
-    if row.standing is not Standing.SAME and is_new:
-        style = "red" if row.standing is Standing.AT_RISK else ""
-        _paragraph(output, row.standing, f"{row.model_class}.{row.input}", style)
-        _paragraph(output, "", f"{row.why} ({row.where})", style)
-    if result is not None:
-        place = f" ({result.where})" if result.where and result.where not in result.detail else ""
-        promise = f"{result.promise} under {result.arm}: " if result.promise else ""
-        words = f"{promise}{result.detail}{place}"
-        _paragraph(output, f"  {result.driven}", words, _STYLES.get(result.driven, ""))
-        shown = f"{seen.evidence}: {seen.seen}" if seen else f"{Evidence.READ}: in no running engine yet"
+    at_risk = standing.standing is Standing.AT_RISK
+    if standing.standing is not Standing.SAME and is_new:
+        style = "red" if at_risk else ""
+        _paragraph(output, standing.standing, f"{standing.model_class}.{standing.input}", style)
+        _paragraph(output, "", f"{standing.why} ({standing.where})", style)
+    if at_risk:
+        place = f" ({row.where})" if row.where and row.where not in row.detail else ""
+        promise = f"{row.rule} under {row.arm}: " if row.arm else ""
+        word, style = _WORDS[row.verdict]
+        _paragraph(output, f"  {word}", f"{promise}{row.detail}{place}", style)
+        shown = f"{row.evidence}: {seen.seen if seen else 'in no running engine yet'}"
         _paragraph(output, "  evidence", shown)
 
 

@@ -10,15 +10,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_options, add_source, finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.arm import ArmSpec
-from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.facts import System
-from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
@@ -82,7 +79,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         findings = with_reach(hunted.findings, campaign.request)
     files = write_findings(campaign.folder, findings, campaign.request)
     for finding in findings:
-        output.record(row_of(finding, hunted.torch))
+        output.record(finding)
     show_findings(output, findings)
     output.line(status(hunted.progress, campaign.examples, len(findings)))
     for file in files if findings else ():
@@ -176,26 +173,3 @@ def show_findings(output: Output, findings: Sequence[Finding]) -> None:
         alone = "" if finding.alone is not False else " (only behind the traces before it)"
         output.line(f"        {finding.detail}{alone}", "dim")
     output.line()
-
-
-def row_of(finding: Finding, torch: str) -> dict[str, Any]:
-    """Return a finding as one JSON object: the fields of every row, and those of a finding.
-
-    A finding that ended its process has no rule.
-    """
-    arm, trace = ArmSpec.parse(finding.arm), Trace.parse(finding.trace)
-    return {
-        "schema_version": SCHEMA_VERSION, "incident": None, "system": System.DEEPSTACK,
-        "engine": finding.engine, "family": finding.family, "model_class": finding.model_class,
-        "revision": finding.target, "source": finding.source, "trace": finding.trace, "arm": arm.name,
-        "regime": Regime.CAPTURED if trace.replays else Regime.LIVE, "guard_policy": arm.guards,
-        "shape_policy": arm.shapes, "backend": arm.backend, "capture": arm.capture, "device": "cpu",
-        "dtype": "float32", "rule": finding.rule,
-        "promise": finding.rule and finding.rule.instance_of, "verdict": Verdict.FAIL, "value": finding.value,
-        "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
-        "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
-        "where": None, "expected": None, "shape": finding.shape or None,
-        "chances": None, "step": None, "call": finding.call, "exception": finding.exception,
-        "kind": finding.kind, "examples": finding.examples,
-        "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
-    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,10 @@ from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.output import Column, Output, wrapped
 from deepstack_harness.cli.repro_engine import write_files
 from deepstack_harness.cli.repro_table import show_incident
-from deepstack_harness.cli.steps import row_of
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.steps import StepFinding
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
@@ -44,20 +42,20 @@ class JudgedProgram:
     run: RegionRun
 
     @property
-    def findings(self) -> list[StepFinding]:
-        """All findings under the arm, and those of the uncompiled code where that was asked."""
-        return [each for each in self.judged.findings if each.arm in (self.arm, ArmSpec().name)]
+    def rows(self) -> list[Row[Promise]]:
+        """All rows under the arm, and those of the uncompiled code where that was asked."""
+        return [row for row in self.judged.rows if row.arm in (self.arm, ArmSpec().name)]
 
     @property
-    def broken(self) -> list[StepFinding]:
+    def broken(self) -> list[Row[Promise]]:
         """The broken ones, those of the arm itself first."""
-        broken = [each for each in self.findings if each.verdict is Verdict.FAIL]
-        return sorted(broken, key=lambda each: each.arm != self.arm)
+        broken = [row for row in self.rows if row.verdict is Verdict.FAIL]
+        return sorted(broken, key=lambda row: row.arm != self.arm)
 
     @property
     def promises(self) -> frozenset[Promise]:
         """The promises that are broken."""
-        return frozenset(each.promise for each in self.broken)
+        return frozenset(row.rule for row in self.broken)
 
     @property
     def must_break(self) -> frozenset[Promise]:
@@ -70,7 +68,7 @@ class JudgedProgram:
         if self.judged.unjudged or self.promises != self.must_break:
             return False
         if not self.must_break:
-            return any(each.verdict is Verdict.PASS for each in self.findings)
+            return any(row.verdict is Verdict.PASS for row in self.rows)
         return any(self.run.input in each.detail for each in self.broken)
 
     @property
@@ -148,15 +146,13 @@ class _ProgramTable:
         words = " ".join(sorted(program.promises)) or "none"
         words += ", not judged" if program.judged.unjudged else ""
         self._output.row(self._columns, [program.name, program.arm, program.distance, words], style)
-        for finding in program.findings:
-            region = program.judged.region
-            row = row_of(finding, program.name, "its steps", region.torch)
-            self._output.record({**row, "incident": self._incident.id, "revision": program.name})
+        for row in program.rows:
+            self._output.record(replace(row, incident=self._incident.id, trace="its steps"))
         if program.broken and program.name not in self._diagnosed:
             self._diagnosed.add(program.name)
             first = program.broken[0]
-            self._output.line(f"  {first.promise} {first.promise.word}:", "bold")
-            for sentence in first.sentences:
+            self._output.line(f"  {first.rule} {first.rule.word}:", "bold")
+            for sentence in program.judged.sentences(first):
                 for line in wrapped(sentence, indent=4):
                     self._output.line(f"    {line}")
 

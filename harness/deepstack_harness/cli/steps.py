@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.contract.arm import ArmSpec
-from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
-from deepstack_harness.contract.steps import STEP_ARMS, StepFinding, SteppedHistory
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION
+from deepstack_harness.contract.steps import STEP_ARMS, SteppedHistory
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
@@ -59,15 +58,15 @@ def run(args: Namespace, output: Output) -> ExitCode:
     histories = _run(args, arms)
     judged = [(history, judge_steps(history.region)) for history in histories]
     for history, result in judged:
-        for finding in result.findings:
-            output.record(row_of(finding, args.target, history.words, history.region.torch))
+        for row in result.rows:
+            output.record(replace(row, case=args.target, revision=args.target, trace=history.words))
     wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
     shown = judged if len(judged) == 1 else wrong
     for history, result in shown:
         _show(output, history, result, alone=len(judged) == 1)
     if args.script:
         shows = [(history, result) for history, result in wrong if result.broken]
-        shows.sort(key=lambda each: all(finding.value is None for finding in each[1].broken))
+        shows.sort(key=lambda each: all(row.value is None for row in each[1].broken))
         _write_script(args.script, [history for history, _ in shows], output)
     return _end(args.target, judged, output)
 
@@ -88,8 +87,8 @@ def _write_script(path: str, histories: Sequence[SteppedHistory], output: Output
 
 def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], output: Output) -> ExitCode:
     results = [result for _, result in judged]
-    broken = sorted({str(finding.promise) for result in results for finding in result.broken})
-    tested = sum(finding.chances for result in results for finding in result.findings)
+    broken = sorted({str(row.rule) for result in results for row in result.broken})
+    tested = sum(row.chances or 0 for result in results for row in result.rows)
     unjudged = [result for result in results if result.unjudged]
     undrawn = ", ".join(f"`{name}`" for history, _ in judged[:1] for name in history.undrawn)
     good = not broken and not unjudged and not undrawn and any(result.good for result in results)
@@ -133,20 +132,3 @@ def _show(output: Output, history: SteppedHistory, judged: JudgedSteps, *, alone
         output.line(history.words, "bold")
     for line in report_lines(judged):
         output.line(line if alone else f"  {line}")
-
-
-def row_of(finding: StepFinding, case: str, words: str, torch: str) -> dict[str, object]:
-    """Return a finding as a row: the fields of other rows that it has, and those of its promise.
-
-    `case` is what ran, and `words` say over which calls.
-    """
-    call = finding.call
-    return {
-        "schema_version": SCHEMA_VERSION, "system": System.STEPS, "case": case, "trace": words,
-        "rule": None, "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict,
-        "value": finding.value, "limit": finding.limit, "effect": finding.effect,
-        "chances": finding.chances, "steps": finding.calls,
-        "inputs": [*call.neutral, *(each.name for each in call.changed)] if call else [],
-        "guards": [guard.rule for guard in call.guards] if call else [],
-        "detail": finding.detail, "torch": torch,
-    }  # fmt: skip

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from deepstack_harness.errors import UsageError, unknown_name
 
@@ -193,6 +194,14 @@ class ArmSpec:
         parts += [str(self.capture)] if self.captured else []
         parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
         return "/".join(parts)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The fields of a `contract.verdicts.Row` that come from its arm, by name."""
+        return {
+            "arm": self.name, "guard_policy": self.guards, "shape_policy": self.shapes,
+            "backend": self.backend, "capture": self.capture,
+        }  # fmt: skip
 
     @property
     def _control(self) -> str:

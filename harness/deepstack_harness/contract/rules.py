@@ -27,6 +27,11 @@ class Promise(StrEnum):
         """The promise in one sentence."""
         return _SIDE_INPUTS[self][1]
 
+    @property
+    def instance_of(self) -> "Promise":
+        """The promise itself, so that rows of rules and of promises have the same column."""
+        return self
+
 
 _SIDE_INPUTS: dict[Promise, tuple[str, str]] = {
     Promise.SPECIALISATION: (

@@ -4,13 +4,10 @@ A *side input* is what a region reads and a later call may change: an argument, 
 attribute, a variable of an enclosing function, a global.  All here is plain data without torch.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from deepstack_harness.contract.observation import DroppedGuard
-from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.verdicts import Effect, Verdict
 
 STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
 """Arms by default: torch's own guards, and the two cheapest that drop them."""
@@ -163,46 +160,3 @@ class SteppedHistory:
     script: str = ""
     undrawn: tuple[str, ...] = ()
     unscripted: str = ""
-
-
-@dataclass(frozen=True)
-class StepFinding:
-    """One promise under one arm.
-
-    `chances` counts what would have shown it broken: inputs that changed, values that were written, rows that
-    were poisoned, calls that were split; with 0 it is `SKIP`.  `calls` are the steps that broke it, the first
-    of which `call`, `difference` and `cause` describe.
-    """
-
-    promise: Promise
-    arm: str
-    verdict: Verdict
-    chances: int = 0
-    calls: tuple[int, ...] = ()
-    call: SteppedCall | None = None
-    difference: Difference | None = None
-    value: float | None = None
-    limit: float | None = None
-    sentences: tuple[str, ...] = ()
-
-    @property
-    def detail(self) -> str:
-        """What was wrong first, and why, in one line."""
-        return "; ".join(self.sentences)
-
-    @property
-    def effect(self) -> Effect | None:
-        """The effect of a broken promise, by its first call; None where only what is left behind is wrong."""
-        if self.verdict is not Verdict.FAIL or self.call is None:
-            return None
-        if self.call.split_raised or (self.call.raised and not self.call.wanted):
-            return Effect.CRASH
-        by_answer = self.difference is not None and self.difference.is_answer
-        return (
-            Effect.OUTPUT if by_answer or self.promise in (Promise.NEUTRAL_ROWS, Promise.OWNERSHIP) else None
-        )
-
-
-def broken(findings: Iterable[StepFinding]) -> list[StepFinding]:
-    """Return the findings of promises that are broken."""
-    return [finding for finding in findings if finding.verdict is Verdict.FAIL]

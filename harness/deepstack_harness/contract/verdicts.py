@@ -9,9 +9,10 @@ plain data.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import msgspec
+from typing_extensions import TypeVar
 
 from deepstack_harness.contract.case import Case, Regime
 from deepstack_harness.contract.facts import System
@@ -234,6 +235,7 @@ class Judgement:
         """The fields of a `Row` that come from its judgement, by name."""
         names = (
             "rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape", "chances", "step",
+            "steps",
         )  # fmt: skip
         columns = {name: getattr(self, name) for name in names}
         return {**columns, "call": self.call or None, "exception": self.exception or None}
@@ -276,10 +278,13 @@ class RuleVerdicts:
         return not self.unjudged and rules in (None, self.broken)
 
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The version of every stored row, and of the folders that hold rows."""
-READABLE_VERSIONS = frozenset({2, SCHEMA_VERSION})
-"""Versions of rows and folders that are still read; rows of version 2 have no `shape`."""
+READABLE_VERSIONS = frozenset({2, 3, SCHEMA_VERSION})
+"""Versions of rows and folders that are still read.
+
+Rows of version 2 have no `shape`, those of version 3 no `steps`, `inputs`, `guards` and `influence`.
+"""
 
 
 class Evidence(StrEnum):
@@ -294,9 +299,17 @@ class Evidence(StrEnum):
     READ = "read"
 
 
+Judged = TypeVar("Judged", bound=Rule | Promise | None, default=Rule)
+"""What a row judges: a rule, a promise of any side input, or None where nothing could be judged."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Generic[Judged]):
     """One judgement, one JSON object per line (`--json`, `rows.jsonl`).
+
+    `Row` alone is the row of a rule, `Row[Promise]` that of `steps` and `audit --inputs`.  `rule` is None for
+    what was not judged by any: a carrier of a source, a process that ended under `fuzz`.
+    `docs/reference/rows.md` states which columns apply to which kind of row.
 
     `engine` is the package whose source was judged, None for buffers of ours and of users.  `family`,
     `trace`, `arm` and what follows from the arm are empty for systems that play no trace.  `case` is the id
@@ -307,8 +320,10 @@ class Row:
     `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
     `step` is the number (from 1) of the first step of the trace in which the rule was seen broken, `call` the
     call there, and `exception` the type that it raised; earlier rows of version 3 have none of them.
-    `promise` follows from the rule (`Rule.instance_of`), also where a stored row has none: nothing is keyed
-    by it.
+    `steps` are all steps in which it was, `inputs` the names of what differed from the warm-up in the first
+    of them, `guards` the dropped guards that failed there, and `influence` the largest absolute difference
+    that such an input makes in the uncompiled code.
+    `promise` follows from the rule (`instance_of`), also where a stored row has none: nothing is keyed by it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -328,7 +343,7 @@ class Row:
     capture: str = ""
     device: str = "cpu"
     dtype: str = ""
-    rule: Rule
+    rule: Judged
     promise: Promise | None = None
     verdict: Verdict
     value: float | None = None
@@ -348,10 +363,14 @@ class Row:
     step: int | None = None
     call: str | None = None
     exception: str | None = None
+    steps: tuple[int, ...] = ()
+    inputs: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    influence: float | None = None
 
     def __post_init__(self) -> None:
         """Set the promise that the rule is an instance of."""
-        object.__setattr__(self, "promise", self.rule.instance_of)
+        object.__setattr__(self, "promise", self.rule.instance_of if self.rule is not None else None)
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -365,13 +384,11 @@ class Row:
 
 def row_of_case(case: Case, judgement: Judgement, torch: str, incident: str | None = None) -> Row:
     """Return the row of one judgement of one case, beside no expectation."""
-    arm = case.arm
     return Row(
         incident=incident, engine=case.buffer.package, family=case.family,
         model_class=case.buffer.model_class, revision=case.subject, source=case.buffer.source,
-        trace=str(case.trace), arm=arm.name, regime=case.regime, guard_policy=arm.guards,
-        shape_policy=arm.shapes, backend=arm.backend, capture=arm.capture, device=case.device,
-        dtype=case.dtype, torch=torch, case=case.id, **judgement.columns,
+        trace=str(case.trace), regime=case.regime, device=case.device, dtype=case.dtype, torch=torch,
+        case=case.id, **case.arm.columns, **judgement.columns,
     )  # fmt: skip
 
 

@@ -177,8 +177,9 @@ def broken_rules(
 
 RUN = "run.json"
 JOURNAL = "findings.jsonl"
-_VERSION = 2
-"""The version of `run.json` and of findings: those of version 1 have a sentence as their shape."""
+_VERSION = 3
+"""The version of `run.json` and of findings: those of version 1 have a sentence as their shape, those of
+version 2 not the fields of a row."""
 _SHOW_S = 0.1
 _SAVE_S = 1.0
 
@@ -221,8 +222,6 @@ class Hunted:
     complete: bool = False
     resumed: int = 0
     """Findings of an earlier run that this one goes on with."""
-    torch: str = ""
-    """The version of torch that played."""
     control: str = ""
     """What showed, behind the hunt, that its worker measures wrongly."""
 
@@ -310,7 +309,6 @@ def run_campaign(campaign: Campaign, hunted: Hunted, on_progress: OnProgress) ->
         )  # fmt: skip
         stack.callback(player.close)
         target = target_of(campaign.request, player)
-        hunted.torch = player.torch
         hunt = Hunt(
             target, player, seed=campaign.seed, known=hunted.findings, progress=hunted.progress,
             watch=_CampaignWatch(campaign, hunted, on_progress),

@@ -18,7 +18,7 @@ from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
-from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
+from deepstack_harness.contract.verdicts import Judgement, Row, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzz.player import Death, FindingKind
 
@@ -30,7 +30,7 @@ _SAYS_NOTHING_OF_ROWS = frozenset({Rule.STRUCTURE, Rule.ADDRESS, Rule.PLACEMENT}
 
 
 class FaultKey(NamedTuple):
-    """Identity of a fault in a hunt: faults of the same key are taken for one.
+    """Identity of a fault in a hunt, also before it has a row: faults of the same key are taken for one.
 
     `name` is the rule or the kind of death, `shape` what is wrong (empty for a death), `call` the call of the
     step that shows it (empty where rows are wrong, whoever reads them), `exception` the type of what it
@@ -149,38 +149,21 @@ _MOST_READ = 8
 """Times the capacity at the beginning, up to which all rows are read."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fault.
+@dataclass(frozen=True, kw_only=True)
+class Finding(Row[Rule | None]):
+    """The row of one fault, and how it was found.
 
-    `rule` is there for kind `rule` alone.  Findings of one rule or kind differ in `shape`, `call` or
+    `rule` is there for kind `rule` only.  Findings of one rule or kind differ in `shape`, `call` or
     `exception`, see `FaultKey`.  `examples` is the number of the example that showed it, `seconds` the time
     until then.  `alone` says whether the trace showed it on a session of its own; None where that was not
     tried.
     """
 
     kind: FindingKind
-    rule: Rule | None
-    trace: str
-    shape: str
-    detail: str
-    target: str
-    arm: str
-    family: str
     examples: int
     seconds: float
     seed: int
-    value: float | None = None
-    limit: float | None = None
-    unit: str = ""
     alone: bool | None = None
-    source: str | None = None
-    engine: str | None = None
-    model_class: str | None = None
-    reach: str | None = None
-    effect: Effect | None = None
-    call: str = ""
-    exception: str = ""
 
     @property
     def name(self) -> str:
@@ -190,16 +173,12 @@ class Finding:
     @property
     def key(self) -> FaultKey:
         """The key of the fault that was found."""
-        return FaultKey(self.name, self.shape, self.call, self.exception)
+        return FaultKey(self.name, self.shape or "", self.call or "", self.exception or "")
 
     @property
     def line(self) -> str:
         """One line of text that says what broke and how to play it again."""
-        return f"{self.target} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
-
-    def to_json(self) -> str:
-        """Return one line of JSON, without a line end."""
-        return msgspec.json.encode(self).decode()
+        return f"{self.revision} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Finding":

@@ -22,9 +22,11 @@ from hypothesis.strategies import SearchStrategy
 
 from deepstack_harness.catalogue.fitted_traces import fitted_trace
 from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, SECOND, Op, Step, Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.fuzz.faults import (
     Fault,
     Finding,
@@ -245,16 +247,16 @@ class Hunt:
         return faults, seen
 
     def _finding(self, fault: Fault, example: int, alone: bool | None) -> Finding:
-        target, judgement, key = self.target, fault.judgement, fault.key
+        target, judgement = self.target, fault.judgement
+        judged = judgement.columns if judgement else {"rule": None, "verdict": Verdict.FAIL}
+        judged |= {"detail": fault.detail, "call": fault.key.call or None}
         return Finding(
-            kind=FindingKind.RULE if judgement else FindingKind(fault.name), rule=fault.rule,
-            trace=str(fault.trace), shape=key.shape, call=key.call, exception=key.exception,
-            detail=fault.detail, target=target.subject, arm=target.arm.name, family=target.family,
-            examples=example, seconds=time.perf_counter() - self._begun, seed=self.seed,
-            value=judgement.value if judgement else None, limit=judgement.limit if judgement else None,
-            unit=judgement.unit if judgement else "", effect=judgement.effect if judgement else None,
-            alone=alone, source=target.buffer.source, engine=target.buffer.package,
-            model_class=target.buffer.model_class,
+            kind=FindingKind.RULE if judgement else FindingKind(fault.name), examples=example,
+            seconds=round(time.perf_counter() - self._begun, 3), seed=self.seed, alone=alone,
+            engine=target.buffer.package, source=target.buffer.source, model_class=target.buffer.model_class,
+            revision=target.subject, family=target.family, dtype="float32", trace=str(fault.trace),
+            regime=Regime.CAPTURED if fault.trace.replays else Regime.LIVE, torch=self._player.torch,
+            **target.arm.columns, **judged,
         )  # fmt: skip
 
 

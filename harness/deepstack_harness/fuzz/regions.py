@@ -62,12 +62,12 @@ class RegionProof:
 def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
     """Return the proof of a region that was judged."""
     broken: dict[str, set[str]] = {}
-    for finding in judged.broken:
-        broken.setdefault(finding.arm, set()).add(str(finding.promise))
+    for row in judged.broken:
+        broken.setdefault(row.arm, set()).add(str(row.rule))
     return RegionProof(
         name, REGIONS[name],
         {arm: tuple(sorted(promises)) for arm, promises in broken.items()},
-        tuple(judged.unjudged), sum(finding.chances for finding in judged.findings), seconds,
+        tuple(judged.unjudged), sum(row.chances or 0 for row in judged.rows), seconds,
         judged.broken[0].detail if judged.broken else "",
     )  # fmt: skip
 

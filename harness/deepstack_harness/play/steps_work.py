@@ -214,7 +214,7 @@ def _history(
     words: str, measured: SteppedRegion, target: str, found: _Target, steps: Sequence[Step], warm_up: int
 ) -> SteppedHistory:
     """Return a history with a program that shows its first finding, or why there is none."""
-    broken = sorted(judge_steps(measured).broken, key=lambda finding: finding.value is None)
+    broken = sorted(judge_steps(measured).broken, key=lambda row: row.value is None)
     if not broken:
         return SteppedHistory(words, measured)
     name = target.partition(":")[2]

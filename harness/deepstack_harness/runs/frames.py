@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import MachineError, UsageError, missing_extra
 from deepstack_harness.files import replacing
@@ -47,7 +48,7 @@ def write_parquet(part: RunPart) -> list[str]:
     shown, names = datasets.is_progress_bar_enabled(), []
     datasets.disable_progress_bars()
     try:
-        for name, kind, records in (("rows", Row, part.rows), ("cases", CaseRecord, part.cases)):
+        for name, kind, records in (("rows", Row[Rule], part.rows), ("cases", CaseRecord, part.cases)):
             path = part.files.parquet(name)
             # `asdict` has the defaults of fields that a record of an earlier harness was read without.
             lines = [{RUN: part.about.started, **msgspec.to_builtins(asdict(record))} for record in records]
@@ -108,7 +109,7 @@ def read_history(source: str) -> tuple[list[StoredRun], list[str]]:
 def read_dataset(name: str, folder: Path) -> Iterator[StoredRun]:
     """Read the runs whose `rows*.parquet` and `cases*.parquet` lie in whatever folders of a dataset."""
     rows, cases = (
-        _dataset_records(name, folder, "rows", Row),
+        _dataset_records(name, folder, "rows", Row[Rule]),
         _dataset_records(name, folder, "cases", CaseRecord),
     )
     for started in sorted(rows):

@@ -163,7 +163,8 @@ def decode(text: bytes, kind: type[T], where: str) -> T:
 def refuse_version(version: object, where: str) -> None:
     """Raise `UsageError` that names `where` for a schema version that is not read any more, or not yet."""
     if version not in READABLE_VERSIONS:
-        readable = " and ".join(map(str, sorted(READABLE_VERSIONS)))
+        *earlier, newest = sorted(READABLE_VERSIONS)
+        readable = f"{', '.join(map(str, earlier))} and {newest}"
         raise UsageError(f"{where} has schema_version {version}, this harness reads {readable}")
 
 

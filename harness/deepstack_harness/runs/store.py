@@ -19,6 +19,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import read_regular, refuse_special, write_atomically
@@ -125,7 +126,7 @@ def read_part(files: Files) -> RunPart:
     part.cases = list(_ended_records(part, files.cases, CaseRecord))
     ended = {case.case for case in part.cases}
     # Rows come before their case, so those of a case that did not end stand last.
-    part.rows = list(_ended_records(part, files.rows, Row, lambda row: row.case in ended))
+    part.rows = list(_ended_records(part, files.rows, Row[Rule], lambda row: row.case in ended))
     _refuse_incomplete(part)
     return part
 
@@ -141,7 +142,9 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     Raises `UsageError` that names the file, and the line, at fault.
     """
     lines, _ = _whole_lines(_read(path))
-    return tuple(decode(line, Row, f"line {number} of '{path}'") for number, line in enumerate(lines, 1))
+    return tuple(
+        decode(line, Row[Rule], f"line {number} of '{path}'") for number, line in enumerate(lines, 1)
+    )
 
 
 def _ended_records(

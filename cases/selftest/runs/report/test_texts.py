@@ -256,7 +256,7 @@ def test_text_from_outside_is_made_harmless(text: str, harmless: str) -> None:
         (["bad_kernels"], "bad_kernels/kernels.jsonl is not a file of JSON lines"),
         (["bad_verdict"], "bad_verdict/rows.jsonl"),
         (["bad_audit"], "line 1 of 'bad_audit/audit.jsonl' is not what a run writes"),
-        (["old_audit"], "'old_audit/audit.jsonl' has schema_version 1, this harness reads 2 and 3"),
+        (["old_audit"], "'old_audit/audit.jsonl' has schema_version 1, this harness reads 2, 3 and 4"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_with_a_sentence(

@@ -9,23 +9,22 @@ raise is a wrong answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from deepstack_harness.contract.arm import ArmSpec, ShapePolicy
+from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.observation import NOT_FINITE, DroppedGuard
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import (
     LAYOUT,
     ChangedInput,
     Difference,
-    StepFinding,
     SteppedArm,
     SteppedCall,
     SteppedRegion,
-    broken,
 )
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Effect, Row, Verdict
 from deepstack_harness.text import plural, shortened
 
 _LONGEST = 60
@@ -39,12 +38,21 @@ class JudgedSteps:
     """A region over its steps, judged promise by promise and arm by arm."""
 
     region: SteppedRegion
-    findings: tuple[StepFinding, ...]
+    rows: tuple[Row[Promise], ...]
 
     @property
-    def broken(self) -> list[StepFinding]:
+    def broken(self) -> list[Row[Promise]]:
         """Promises that are broken."""
-        return broken(self.findings)
+        return [row for row in self.rows if row.verdict is Verdict.FAIL]
+
+    def first_call(self, row: Row[Promise]) -> SteppedCall:
+        """Return the first call that broke the promise of a broken row."""
+        calls = (call for arm in self.region.arms if arm.arm == row.arm for call in arm.calls)
+        return next(call for call in calls if call.step == row.step)
+
+    def sentences(self, row: Row[Promise]) -> list[str]:
+        """Return what was wrong first with a broken promise, and why, a sentence each."""
+        return list(_sentences(row.rule, self.first_call(row)))
 
     @property
     def unjudged(self) -> list[str]:
@@ -57,7 +65,7 @@ class JudgedSteps:
     @property
     def good(self) -> bool:
         """True where something was put to the test, and nothing is broken or could not be judged."""
-        tested = any(finding.verdict is Verdict.PASS for finding in self.findings)
+        tested = any(row.verdict is Verdict.PASS for row in self.rows)
         return tested and not self.broken and not self.unjudged
 
     def __str__(self) -> str:
@@ -66,12 +74,18 @@ class JudgedSteps:
 
 
 def judge_steps(region: SteppedRegion) -> JudgedSteps:
-    """Judge all promises under all arms."""
-    findings = [finding for arm in region.arms if not arm.unjudged for finding in _judge_arm(arm)]
-    return JudgedSteps(region, tuple(findings))
+    """Judge all promises under all arms; the rows have the name of the region as their case."""
+    rows = [
+        _row(region, arm, promise, wrong, chances)
+        for arm in region.arms
+        if not arm.unjudged
+        for promise, wrong, chances in _judge_arm(arm)
+    ]
+    return JudgedSteps(region, tuple(rows))
 
 
-def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
+def _judge_arm(arm: SteppedArm) -> Iterator[tuple[Promise, Sequence[SteppedCall], int]]:
+    """Yield each promise with the calls that break it, and the number of its chances."""
     wrong: dict[Promise, list[SteppedCall]] = {
         Promise.SPECIALISATION: [],
         Promise.LAYOUT: [],
@@ -90,14 +104,14 @@ def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
         each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
     ]
     layouts = [each for call in served for each in call.changed if each.aspect in LAYOUT]
-    yield _finding(Promise.SPECIALISATION, arm, others, len(deciding) or len(others))
-    yield _finding(Promise.LAYOUT, arm, by_layout, len(layouts) or len(by_layout))
+    yield Promise.SPECIALISATION, others, len(deciding) or len(others)
+    yield Promise.LAYOUT, by_layout, len(layouts) or len(by_layout)
     poisoned = [call for call in arm.calls if call.poisoned is not None]
-    yield _finding(Promise.NEUTRAL_ROWS, arm, [call for call in poisoned if call.poisoned], len(poisoned))
+    yield Promise.NEUTRAL_ROWS, [call for call in poisoned if call.poisoned], len(poisoned)
     written = sum(call.effects for call in arm.calls if not call.raised)
-    yield _finding(Promise.EFFECTS, arm, effects, written or len(effects))
+    yield Promise.EFFECTS, effects, written or len(effects)
     split = [call for call in arm.calls if call.split is not None]
-    yield _finding(Promise.OWNERSHIP, arm, [call for call in split if call.split], len(split))
+    yield Promise.OWNERSHIP, [call for call in split if call.split], len(split)
 
 
 def _differs_warm(arm: SteppedArm) -> bool:
@@ -119,9 +133,7 @@ def _warm_up_in_words(arm: SteppedArm) -> str:
         for call in arm.calls
         if call.warm_up and _broken_by(call) in (Promise.SPECIALISATION, Promise.LAYOUT)
     )
-    difference = _answer(call)
-    value, limit = (difference.distance, difference.limit) if difference else (None, None)
-    wrong = next(iter(_sentences(Promise.SPECIALISATION, call, difference, value, limit)))
+    wrong = next(_sentences(Promise.SPECIALISATION, call))
     return f"{arm.arm}: {wrong}, in the warm-up: no later change of an input is the cause"
 
 
@@ -199,40 +211,59 @@ def _same(name: str, source: str) -> bool:
     return name == source or name.partition(" (")[0] in source or name.startswith(root)
 
 
-def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], chances: int) -> StepFinding:
+def _row(
+    region: SteppedRegion, arm: SteppedArm, promise: Promise, wrong: Sequence[SteppedCall], chances: int
+) -> Row[Promise]:
+    """Return the row of a promise under an arm; the first call that broke it gives the figures."""
+    row = Row(
+        system=System.STEPS, revision=region.name, case=region.name, torch=region.torch, device="",
+        rule=promise, verdict=Verdict.PASS if chances else Verdict.SKIP, chances=chances,
+        **ArmSpec.parse(arm.arm).columns,
+    )  # fmt: skip
     if not wrong:
-        verdict = Verdict.PASS if chances else Verdict.SKIP
-        return StepFinding(promise, arm.arm, verdict, chances)
-    call = wrong[0]
-    difference = _effect(call) if promise is Promise.EFFECTS else _answer(call)
+        return row
+    call, difference = wrong[0], _difference(promise, wrong[0])
     value = {Promise.NEUTRAL_ROWS: call.poisoned, Promise.OWNERSHIP: call.split}.get(
         promise, difference.distance if difference else None
     )
-    limit = difference.limit if difference else call.limit
-    steps = tuple(each.step for each in wrong)
-    return StepFinding(
-        promise, arm.arm, Verdict.FAIL, max(chances, 1), steps, call, difference, value, limit,
-        tuple(_sentences(promise, call, difference, value, limit)),
+    return replace(
+        row, verdict=Verdict.FAIL, chances=max(chances, 1), value=value,
+        limit=difference.limit if difference else call.limit, effect=_noticed(promise, call),
+        detail="; ".join(_sentences(promise, call)), step=call.step, steps=tuple(each.step for each in wrong),
+        inputs=(*call.neutral, *(each.name for each in call.changed)),
+        guards=tuple(guard.rule for guard in call.guards),
+        influence=max((each.influence for each in call.changed if each.influence is not None), default=None),
     )  # fmt: skip
 
 
-def _sentences(
-    promise: Promise,
-    call: SteppedCall,
-    difference: Difference | None,
-    value: float | None,
-    limit: float | None,
-) -> Iterator[str]:
+def _difference(promise: Promise, call: SteppedCall) -> Difference | None:
+    """Return the difference that breaks a promise: of what is left behind, or of the answer."""
+    return _effect(call) if promise is Promise.EFFECTS else _answer(call)
+
+
+def _noticed(promise: Promise, call: SteppedCall) -> Effect | None:
+    """Return what a user notices of a broken promise; None where only what is left behind is wrong."""
+    if call.split_raised or (call.raised and not call.wanted):
+        return Effect.CRASH
+    difference = _difference(promise, call)
+    by_answer = difference is not None and difference.is_answer
+    return Effect.OUTPUT if by_answer or promise in _ON_REQUEST else None
+
+
+def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
     if promise is Promise.NEUTRAL_ROWS:
         of = f" of {', '.join(f'`{name}`' for name in call.neutral)}" if call.neutral else ""
-        yield f"step {call.step}: neutral rows{of} with other values change the answer by {_figure(value)}"
+        by = _figure(call.poisoned)
+        yield f"step {call.step}: neutral rows{of} with other values change the answer by {by}"
         return
     if promise is Promise.OWNERSHIP:
         if call.split_raised:
             yield f"step {call.step}: a part of it ends with {call.split_raised}, and the whole answers"
             return
-        yield f"step {call.step}: the answers of its parts differ from that of the whole by {_figure(value)}"
+        by = _figure(call.split)
+        yield f"step {call.step}: the answers of its parts differ from that of the whole by {by}"
         return
+    difference = _difference(promise, call)
     if difference is None:
         ended = (
             f"it ends with {call.raised}, and the uncompiled code answers"
@@ -242,7 +273,7 @@ def _sentences(
         yield f"step {call.step}: {ended}"
     else:
         by = f"{difference.what}" if difference.distance is None else (
-            f"{_figure(value)} from the uncompiled code, at most {limit:.2g}"
+            f"{_figure(difference.distance)} from the uncompiled code, at most {difference.limit:.2g}"
         )  # fmt: skip
         yield f"step {call.step}: {difference.place} is {by}"
     left = _effect(call)
@@ -273,13 +304,14 @@ def _figure(value: float | None) -> str:
     return "NaN, infinity or another shape" if value >= NOT_FINITE else f"{value:.4g}"
 
 
-def by_cause(findings: Iterable[StepFinding]) -> list[list[StepFinding]]:
-    """Return findings of several arms together that name one promise, one step and one input."""
-    groups: dict[tuple[object, ...], list[StepFinding]] = {}
-    for finding in findings:
-        cause = _cause(finding.call) if finding.call is not None else None
-        name = cause.name if cause is not None else finding.difference and finding.difference.place
-        groups.setdefault((finding.promise, finding.calls[:1], name), []).append(finding)
+def by_cause(judged: JudgedSteps) -> list[list[Row[Promise]]]:
+    """Return broken rows of several arms together that name one promise, one step and one input."""
+    groups: dict[tuple[object, ...], list[Row[Promise]]] = {}
+    for row in judged.broken:
+        call = judged.first_call(row)
+        cause, difference = _cause(call), _difference(row.rule, call)
+        name = cause.name if cause is not None else difference and difference.place
+        groups.setdefault((row.rule, row.step, name), []).append(row)
     return list(groups.values())
 
 
@@ -289,11 +321,11 @@ _ON_REQUEST = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
 
 def report_lines(judged: JudgedSteps) -> Iterable[str]:
     """Yield what was found, what could not be judged, and what was tested, a line each."""
-    for same in by_cause(judged.broken):
-        first, arms = same[0], ", ".join(finding.arm for finding in same)
-        more = f" (and {plural(len(first.calls) - 1, 'later step')})" if len(first.calls) > 1 else ""
-        yield f"{first.promise} {first.promise.word} broken under {arms}{more}"
-        yield from (f"  {sentence}" for sentence in first.sentences)
+    for same in by_cause(judged):
+        first, arms = same[0], ", ".join(row.arm for row in same)
+        more = f" (and {plural(len(first.steps) - 1, 'later step')})" if len(first.steps) > 1 else ""
+        yield f"{first.rule} {first.rule.word} broken under {arms}{more}"
+        yield from (f"  {sentence}" for sentence in judged.sentences(first))
     for sentence in judged.unjudged:
         yield f"not judged: {sentence}"
     for arm in judged.region.arms:
@@ -314,7 +346,7 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         if call.raised and call.wanted
     )
     yield from raises
-    if not judged.unjudged and all(each.verdict is Verdict.SKIP for each in judged.findings):
+    if not judged.unjudged and all(row.verdict is Verdict.SKIP for row in judged.rows):
         yield (
             "nothing was put to the test: no input of a later step "
             f"{'that returns ' if raises else ''}differs from the warm-up, and nothing is written"
@@ -322,11 +354,10 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
     for arm in judged.region.arms:
         if arm.unjudged:
             continue
-        asked = [each for each in judged.findings if each.arm == arm.arm]
-        kept = [each for each in asked if each.chances or each.promise not in _ON_REQUEST]
+        rows = [row for row in judged.rows if row.arm == arm.arm]
         words = ", ".join(
-            f"{each.promise} {each.verdict.word}"
-            + (f" ({plural(each.chances, 'chance')})" if each.chances else "")
-            for each in kept
+            f"{row.rule} {row.verdict.word}" + (f" ({plural(row.chances, 'chance')})" if row.chances else "")
+            for row in rows
+            if row.chances or row.rule not in _ON_REQUEST
         )
         yield f"{arm.arm}: {plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}; {words}"
