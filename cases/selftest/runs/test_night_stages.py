@@ -34,7 +34,9 @@ ROOT = data("pyproject.toml").parent
 
 def gpu_night(folder: Path, *, rehearse: bool = False) -> list[Stage]:
     return stages(
-        NightRequest(folder / "new", folder, ["cuda"], 5, 3, minutes=8, tier=NightTier.GPU, rehearse=rehearse)
+        NightRequest(
+            folder / "new", folder, ["cuda"], 5, workers=3, minutes=8, tier=NightTier.GPU, rehearse=rehearse
+        )
     )
 
 
