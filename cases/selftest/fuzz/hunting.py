@@ -7,8 +7,8 @@ from typing_extensions import override
 from cases.selftest.play.misbehaving_buffers import misbehaving
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import registered
-from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, HuntLimits
-from deepstack_harness.fuzz.faults import Finding, Target, Watch
+from deepstack_harness.fuzz.campaign import Campaign, HuntLimits
+from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Target, Watch
 from deepstack_harness.fuzz.hunt import Hunt, hunt
 from deepstack_harness.fuzz.player import InProcessPlayer
 

@@ -24,7 +24,6 @@ from deepstack_harness.fuzz.campaign import (
     JOURNAL,
     RUN,
     Campaign,
-    FuzzRequest,
     Hunted,
     HuntLimits,
     boundary_examples,
@@ -36,7 +35,7 @@ from deepstack_harness.fuzz.campaign import (
     small_traces,
     target_of,
 )
-from deepstack_harness.fuzz.faults import Finding, Progress
+from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Progress
 from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt, hunt
 from deepstack_harness.fuzz.player import FindingKind, InProcessPlayer
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, OWN_CLASS, SandboxProfile

@@ -17,8 +17,8 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, Hunted, read_journal
-from deepstack_harness.fuzz.faults import Progress
+from deepstack_harness.fuzz.campaign import Campaign, Hunted, read_journal
+from deepstack_harness.fuzz.faults import FuzzRequest, Progress
 
 pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played once
 

@@ -46,7 +46,7 @@ def test_a_job_of_the_night_runs_its_tier(name: str, step: str, tier: NightTier)
     words = [*words_of_tox(name), *(word.strip('"') for word in more.replace("$MINUTES", "60").split())]
     args = build_parser(words).parse_args(words)
     assert (args.tier, args.history, args.out) == (tier, "$HISTORY", "$FOLDER")
-    assert "cuda" in args.device
+    assert "cuda" in args.devices
 
 
 def test_the_gpu_comes_before_the_whole_night_which_runs_whatever_it_said() -> None:

@@ -34,7 +34,9 @@ ROOT = data("pyproject.toml").parent
 
 def gpu_night(folder: Path, *, rehearse: bool = False) -> list[Stage]:
     return stages(
-        NightRequest(folder / "new", folder, ["cuda"], 5, 3, minutes=8, tier=NightTier.GPU, rehearse=rehearse)
+        NightRequest(
+            folder / "new", folder, ["cuda"], 5, workers=3, minutes=8, tier=NightTier.GPU, rehearse=rehearse
+        )
     )
 
 
@@ -54,8 +56,8 @@ def test_every_command_of_the_harness_is_one_that_its_parser_takes(tmp_path: Pat
         assert words[:3] == (sys.executable, "-m", "deepstack_harness")
         parsed = build_parser(words[3:]).parse_args(words[3:])
         if parsed.command == "run":
-            cases = select(matrix(parsed.tier, parsed.device), parsed.selection)
-            assert {planned.case.device for planned in cases} == set(parsed.device)
+            cases = select(matrix(parsed.tier, parsed.devices), parsed.selection)
+            assert {planned.case.device for planned in cases} == set(parsed.devices)
 
 
 @pytest.mark.slow  # 9 s

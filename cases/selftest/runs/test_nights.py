@@ -350,7 +350,7 @@ def test_cases_of_a_wheel_are_collected_with_the_documented_extra_alone(tmp_path
     }
     assert {"selenium", "coverage", "transformers"} <= modules
     (tmp_path / "sitecustomize.py").write_text(BLOCKED.replace("NAMES", repr(modules)))
-    request = NightRequest(tmp_path, tmp_path, ["cuda"], 5, 2, tier=NightTier.GPU, rehearse=True)
+    request = NightRequest(tmp_path, tmp_path, ["cuda"], 5, workers=2, tier=NightTier.GPU, rehearse=True)
     (kernels,) = stages(request, ["gpu-kernels"])
     files = ["cases/test_incidents.py", "cases/test_kernels.py", "cases/test_releases.py"]
     words = [word for word in kernels.command if not word.startswith("cases/")]
@@ -389,7 +389,7 @@ def test_the_summary_is_harmless_in_markdown(tmp_path: Path) -> None:
 
 
 def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightRequest:
-    return NightRequest(folder / "new", folder, devices, 5, 2, sources)
+    return NightRequest(folder / "new", folder, devices, 5, sources=sources, workers=2)
 
 
 @pytest.fixture

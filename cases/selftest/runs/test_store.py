@@ -525,6 +525,8 @@ def test_the_broken_rules_of_a_night_are_compared_without_shapes() -> None:
     key = ("A", "R3", "live", "replaced payload")
     now = AuditedPackage("vllm 0.2", before.driven, (key,), SCHEMA_VERSION)
     assert list(changes(before, now)) == []
+    shape = replace_key(now, ("A", "R3", "live", "zeros"))
+    assert list(changes(msgspec.structs.replace(shape, schema_version=3), now)), "version 3 has shapes"
     other = replace_key(now, ("A", "R5", "live", "cleared payload"))
     assert list(changes(before, other)) == [
         "vllm 0.2: broken since vllm 0.1: A R5 live",

@@ -77,9 +77,9 @@ class UnjudgedCarrier:
     def row(self, label: str, package: str) -> Row[None]:
         """Return its row: no rule was judged."""
         return Row(
-            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label, rule=None, device="",
-            verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN, detail=self.detail,
-            where=self.where, expected=bool(self.reason),
+            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label, rule=None,
+            device="", verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN,
+            detail=self.detail, where=self.where, expected=bool(self.reason),
         )  # fmt: skip
 
 

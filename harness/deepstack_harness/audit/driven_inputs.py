@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from deepstack_harness.audit.driven_forward import CallerCut, RegionCut, cut_caller, cut_region
-from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding, Place
+from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding
 from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
@@ -27,51 +27,6 @@ from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
-
-
-@dataclass(frozen=True)
-class DrivenInput:
-    """An input to be driven: the class of its region, the file of the class, and what changes.
-
-    The warm-up is without it, or with it where it is `given_first`.  An `attribute` is one of the
-    region's class, or of the class `read_by`, which the region calls; a `field_of_step` is one of the
-    object that carries a step. `moves` is True for a tensor that another one replaces, `lost` for an
-    argument that a later pipeline stage is not given, and `captured` for a region that is not compiled,
-    but captured and replayed.  `callers` are the places in a `forward` that give an argument.
-    """
-
-    model_class: str
-    member: str
-    name: str
-    attribute: bool = False
-    field_of_step: bool = False
-    given_first: bool = False
-    moves: bool = False
-    lost: bool = False
-    captured: bool = False
-    read_by: str = ""
-    assumed: bool = False
-    callers: tuple[Place, ...] = ()
-
-
-def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput:
-    """Return what has to be driven of an input at risk; `captured` for a region that an engine replays.
-
-    Where nothing says what the warm-up sees, it is without the input.
-    """
-    return DrivenInput(
-        row.model_class, row.member, row.input.removeprefix("self."),
-        attribute=row.kind is InputKind.ATTRIBUTE,
-        field_of_step=row.kind is InputKind.FIELD,
-        given_first=row.warm_up is InputSeen.GIVEN and row.change is InputChange.PRESENCE,
-        moves=row.change is InputChange.STORAGE,
-        lost=row.change is InputChange.LOST,
-        captured=captured,
-        assumed=row.warm_up is InputSeen.UNKNOWN,
-        read_by=row.read_by if row.kind is InputKind.ATTRIBUTE else "",
-        callers=tuple(place for place in row.writers if place.function == FORWARD)
-        if row.kind is InputKind.ARGUMENT and row.change is InputChange.PRESENCE else (),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,21 +66,24 @@ def input_row(source: Source, standing: InputStanding) -> Row[Promise]:
     )  # fmt: skip
 
 
-def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, list[CallerCut]]:
+def cut_with_callers(source: Source, wanted: InputStanding) -> tuple[RegionCut, list[CallerCut]]:
     """Cut the region of an input, and those who call it; no caller where one of them cannot be cut.
 
     Raises what `cut_region` raises.
     """
     region = cut_region(
         source, wanted.member, wanted.model_class, wanted.name,
-        attribute=wanted.attribute, field_of_step=wanted.field_of_step, read_by=wanted.read_by,
+        attribute=wanted.is_attribute, field_of_step=wanted.kind is InputKind.FIELD,
+        read_by=wanted.read_by if wanted.is_attribute else "",
     )  # fmt: skip
+    by_argument = wanted.kind is InputKind.ARGUMENT and wanted.change is InputChange.PRESENCE
+    places = [place for place in wanted.writers if by_argument and place.function == FORWARD]
     callers = []
-    for place in wanted.callers:
+    for place in places:
         with suppress(UsageError):
             callers.append(cut_caller(source, place.member, place.model_class, place.line, region))
     known = [caller for caller in callers if caller is not None and (caller.is_known or caller.whole)]
-    return region, known if len(known) == len(wanted.callers) else []
+    return region, known if len(known) == len(places) else []
 
 
 MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", DrivenFacts)
@@ -145,22 +103,22 @@ def drive_inputs(
     captured = argument is not None and isinstance(argument.replay, tuple)
     with Worker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for standing in rows:
-            wanted, row = to_drive(standing, captured=captured), input_row(source, standing)
+            row = input_row(source, standing)
             try:  # this process reads every file that the worker needs
-                cut_with_callers(source, wanted)
+                cut_with_callers(source, standing)
             except UsageError as error:
                 yield standing, _unknown(row, reason_of(error), standing.member.partition("/")[0])
                 continue
-            result = worker.call(MEASURE, {"text": text, "wanted": wanted})
+            result = worker.call(MEASURE, {"text": text, "wanted": standing, "captured": captured})
             if isinstance(result, WorkerEnd | RaisedInWorker):
                 why = f"its code was not judged: {result.sentence}"
                 yield standing, _unknown(row, Reason(why, standing.member, standing.line))
             else:
-                judged = judge_input(row, wanted, result.value)
+                judged = judge_input(row, standing, result.value)
                 yield standing, replace(judged, where=judged.where or row.where)
 
 
-def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> SteppedRegion:
+def _in_package(region: SteppedRegion, wanted: InputStanding, read_at: str) -> SteppedRegion:
     """Return facts whose guards have places of the package: `read_at` for a guard of a stand-in."""
     folder = wanted.member.partition("/")[0]
 
@@ -175,7 +133,7 @@ def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> Ste
     return replace(region, arms=tuple(arms))
 
 
-def judge_input(row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts) -> Row[Promise]:
+def judge_input(row: Row[Promise], wanted: InputStanding, measured: DrivenFacts) -> Row[Promise]:
     """Return the row of an input with the verdict on what was measured of it."""
     folder = wanted.member.partition("/")[0]
     if measured.blocked is not None:
@@ -188,7 +146,7 @@ def judge_input(row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts) -
         return replace(row, verdict=Verdict.PASS, detail=detail, where=where)
     assert measured.region is not None
     judged = judge_steps(_in_package(measured.region, wanted, measured.read_at))
-    judge = _judge_stages if wanted.lost else _judge_arms
+    judge = _judge_stages if wanted.is_lost else _judge_arms
     return judge(row, wanted, measured, judged)
 
 
@@ -213,7 +171,7 @@ _CONTROL = "eager/stock"
 
 
 def _judge_arms(
-    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+    row: Row[Promise], wanted: InputStanding, measured: DrivenFacts, judged: JudgedSteps
 ) -> Row[Promise]:
     if judged.unjudged:
         return _unknown(row, Reason(judged.unjudged[0]))
@@ -233,14 +191,14 @@ def _judge_arms(
 
 
 def _broken(
-    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+    row: Row[Promise], wanted: InputStanding, measured: DrivenFacts, judged: JudgedSteps
 ) -> Row[Promise]:
     broken = judged.broken[0]
     guard = next((each for each in judged.first_call(broken).guards if each.decides), None)
     detail = broken.detail
     if measured.without_by:
         detail += f"; a profile run of its caller gives None ({measured.without_by})"
-    elif wanted.assumed:
+    elif wanted.warm_up is InputSeen.UNKNOWN:
         detail += "; that the warm-up is without it was not seen"
     if measured.stood_in:
         detail += f"; a stand-in took it in the place of {', '.join(measured.stood_in)}"
@@ -248,7 +206,7 @@ def _broken(
 
 
 def _judge_stages(
-    row: Row[Promise], wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps
+    row: Row[Promise], wanted: InputStanding, measured: DrivenFacts, judged: JudgedSteps
 ) -> Row[Promise]:
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.audit.driven_forward import CallerCut, RegionCut
-from deepstack_harness.audit.driven_inputs import DrivenFacts, DrivenInput, cut_with_callers
+from deepstack_harness.audit.driven_inputs import DrivenFacts, cut_with_callers
 from deepstack_harness.audit.driven_values import (
     ABSENT,
     TOKENS,
@@ -26,6 +26,7 @@ from deepstack_harness.audit.driven_values import (
     pairs_of_argument,
     pairs_of_attribute,
 )
+from deepstack_harness.audit.inputs.rows import InputChange, InputStanding
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import SteppedRegion
@@ -45,12 +46,12 @@ from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.child import Channel
 
 
-def measure_input(channel: Channel, text: str, wanted: DrivenInput) -> DrivenFacts:
-    """Drive one input of the source that `text` names."""
+def measure_input(channel: Channel, text: str, wanted: InputStanding, *, captured: bool) -> DrivenFacts:
+    """Run the region of an input of the source that `text` names; `captured` where an engine replays it."""
     torch.set_num_threads(1)
     channel.phase(f"the definition of {wanted.model_class}")
     try:
-        driver = _Driver(*cut_with_callers(_source(text), wanted), wanted)
+        driver = _Driver(*cut_with_callers(_source(text), wanted), wanted, captured=captured)
     except UsageError as error:
         return DrivenFacts(blocked=reason_of(error))
     channel.phase(f"{wanted.model_class}.forward")
@@ -116,14 +117,16 @@ class _Choice(NamedTuple):
 class _Driver:
     """One region, to be built again and again in an equal state."""
 
-    def __init__(self, cut: RegionCut, callers: Sequence[CallerCut], wanted: DrivenInput) -> None:
-        self._cut, self._wanted, self._callers = cut, wanted, callers
+    def __init__(
+        self, cut: RegionCut, callers: Sequence[CallerCut], wanted: InputStanding, *, captured: bool
+    ) -> None:
+        self._cut, self._wanted, self._callers, self._captured = cut, wanted, callers, captured
         self._given_first: object = ABSENT
         self._classes = dict(_definitions(cut))
 
     def measure(self) -> DrivenFacts:
         """Find a value that matters, and measure the region with it."""
-        if not self._cut.uses and self._wanted.attribute:
+        if not self._cut.uses and self._wanted.is_attribute:
             place, _, line = self._cut.text.at.rpartition(":")
             text = f"{self._cut.class_name}.forward, and what it calls in its file, does not read it"
             return DrivenFacts(blocked=Reason(text, place, int(line)))
@@ -139,10 +142,10 @@ class _Driver:
         if isinstance(choice, DrivenFacts):
             return choice
         value = described(choice.pair.warm_up() if self._wanted.given_first else choice.pair.step())
-        if self._wanted.lost:
+        if self._wanted.is_lost:
             return self._measure_stages(choice, value)
-        arms = ("eager/full",) if self._wanted.captured else ("eager/stock", "eager/drop_all")
-        if self._wanted.moves and not self._wanted.captured:
+        arms = ("eager/full",) if self._captured else ("eager/stock", "eager/drop_all")
+        if self._wanted.change is InputChange.STORAGE and not self._captured:
             arms = (*arms, "eager/full")
         options = StepOptions(arms)
         region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
@@ -157,7 +160,7 @@ class _Driver:
         """Return the region and its steps: the warm-up, and a step that sees the input."""
         region = self._build(choice.setting)
         warm, later = choice.pair.warm_up(), choice.pair.step()
-        if not self._wanted.attribute:
+        if not self._wanted.is_attribute:
             return region, [Call(**self._arguments(choice.setting, value)) for value in (warm, later)]
         _assign(region, self._wanted.name, warm)
         call = self._arguments(choice.setting)
@@ -216,9 +219,11 @@ class _Driver:
         name, given_first = self._wanted.name, self._wanted.given_first
         if self._given_first is not ABSENT:
             return iter([changed_values(self._given_first)])
-        if self._wanted.attribute:
-            return pairs_of_attribute(name, self._cut, given_first=given_first, moves=self._wanted.moves)
-        return pairs_of_argument(name, self._cut, given_first=given_first, lost=self._wanted.lost)
+        if self._wanted.is_attribute:
+            return pairs_of_attribute(
+                name, self._cut, given_first=given_first, moves=self._wanted.change is InputChange.STORAGE
+            )
+        return pairs_of_argument(name, self._cut, given_first=given_first, lost=self._wanted.is_lost)
 
     def _parameters(self) -> set[str]:
         return _parameters_of(self._classes[id(self._cut)])
@@ -247,11 +252,11 @@ class _Driver:
         if self._cut.carrier:
             call[self._cut.carrier] = _Carrier({self._wanted.name: None if value is ABSENT else value})
             return call
-        if not self._wanted.attribute:
+        if not self._wanted.is_attribute:
             call.pop(self._wanted.name, None)
         if value is not ABSENT:
             call[self._wanted.name] = value
-        elif self._wanted.name in self._cut.required and not self._wanted.attribute:
+        elif self._wanted.name in self._cut.required and not self._wanted.is_attribute:
             call[self._wanted.name] = None
         return call
 
@@ -260,7 +265,7 @@ class _Driver:
         """Call the region uncompiled, with one value of the input."""
         try:
             region = self._build(setting)
-            if self._wanted.attribute:
+            if self._wanted.is_attribute:
                 _assign(region, self._wanted.name, value)
                 return _Outcome(region(**self._arguments(setting)))
             return _Outcome(region(**self._arguments(setting, value)))

@@ -1,38 +1,12 @@
-"""Options that several commands share: numbers within bounds, removed options, and the source."""
+"""Options that several commands share: removed options, and the source."""
 
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Mapping
 from typing import NoReturn
 
 from typing_extensions import override
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.text import shortened
-
-MOST = 10**9
-"""Seconds, minutes or GiB without an end for every purpose; larger numbers overflow clocks and limits."""
-
-
-def finite(text: str) -> float:
-    """Read a number; argparse makes a usage error of `ArgumentTypeError`.
-
-    `float` takes `nan` and `inf` as well: limits that nothing reaches, and that no comparison refuses.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not abs(number) <= MOST:
-        raise ArgumentTypeError(f"takes a number up to {MOST:,}, as in 1.5, not '{shortened(text, 200)}'")
-    return number
-
-
-def whole(text: str) -> int:
-    """Read a whole number; argparse makes a usage error of `ArgumentTypeError`."""
-    # Python reads no number of more than 4,300 digits.
-    if not text.strip().lstrip("+-").isdecimal() or len(text) > 100 or abs(int(text)) > MOST:
-        raise ArgumentTypeError(f"takes a whole number up to {MOST:,}, not '{shortened(text, 200)}'")
-    return int(text)
 
 
 class _RefusedOption(Action):

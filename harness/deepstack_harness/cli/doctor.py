@@ -31,12 +31,12 @@ from deepstack_harness.catalogue.versions import (
     pythons,
     torch_entry,
 )
-from deepstack_harness.cli.arguments import finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import all_engines
 from deepstack_harness.errors import ExitCode, UsageError, torch_problem
+from deepstack_harness.options import finite
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, EndKind, is_end
 from deepstack_harness.workers.profiles import CONTRACT, is_switched_off

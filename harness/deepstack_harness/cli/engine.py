@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import add_source, finite, whole
+from deepstack_harness.cli.arguments import add_source
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
 from deepstack_harness.engines.live.judge import ORACLES, EngineResult
 from deepstack_harness.errors import ExitCode
+from deepstack_harness.options import finite, whole
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:

@@ -12,14 +12,15 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_options, add_source, finite
+from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_options, add_source
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
-from deepstack_harness.fuzz.faults import Finding, Progress
+from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Progress
+from deepstack_harness.options import add_options, finite, record_of
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
@@ -33,18 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add what is hunted on, how it is run, and for how long."""
     whose = parser.add_mutually_exclusive_group()
     add_source(whose, "test the buffer of this source")
-    whose.add_argument("--buffer", metavar="MODULE:CLASS", help="test a buffer class of your own")
-    whose.add_argument("--revision", metavar="R", help="test this revision or mutant (default reference)")
-    parser.add_argument(
-        "--family",
-        default="qwen3_vl",
-        metavar="F",
-        help="model family, see 'list families' (default qwen3_vl)",
-    )
-    parser.add_argument(
-        "--arm", default="eager", metavar="A",
-        help="eager (default), which plays the buffer alone, or another arm of 'list arms'",
-    )  # fmt: skip
+    add_options(whose, FuzzRequest, "buffer", "revision")
+    add_options(parser, FuzzRequest, "family", "arm")
     add_removed_adapter_options(parser)
     add_removed(parser, "--dtype", "state it in the 'fixed' of an adapter class; hunts draw other dtypes")
     add_removed(parser, "--backend", "name the backend in the arm, as in --arm inductor/drop_all")
@@ -88,10 +79,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _campaign(args: Namespace) -> Campaign:
-    from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, HuntLimits, boundary_examples
+    from deepstack_harness.fuzz.campaign import Campaign, HuntLimits, boundary_examples
 
-    arm = ArmSpec.parse(args.arm).name
-    request = FuzzRequest(args.source, args.buffer, args.revision, arm, args.family)
+    request = record_of(FuzzRequest, args)
     request.target()  # refuses what is wrong before a worker starts and a folder is made
     if request.source:
         open_alone(request.source)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, options_in_use
 from deepstack_harness.cli.output import Output, make_folder, write_text
-from deepstack_harness.compile.kernels import CPU, TARGETS, Subject
+from deepstack_harness.compile.kernels import Subject
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.options import add_options, record_of
 
 if TYPE_CHECKING:
     from deepstack_harness.compile.kernels import Measurement
@@ -24,9 +25,18 @@ _OF_SIZES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what is compiled, at which sizes, and for what."""
-    _add_decoder(parser)
-    _add_sizes(parser)
-    _add_target(parser)
+    what = parser.add_argument_group("compiled code")
+    add_options(what, Subject, "family", "revision")
+    what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
+    add_options(what, Subject, "dtype", "layers", "hidden")
+    sizes = parser.add_argument_group("sizes in token rows")
+    add_options(sizes, Subject, "tokens", "capacity", "profile_tokens")
+    how = parser.add_argument_group("target and output")
+    add_options(how, Subject, "target", "cubin", "execute", "configurations")
+    how.add_argument(
+        "--code", metavar="DIR",
+        help="also write the code that Inductor generated, a file for each graph, into a folder",
+    )  # fmt: skip
     add_removed(parser, "--static", "play fixed sizes with 'repro INCIDENT --arm inductor/stock/static'")
     add_removed(
         parser, "--run", "run generated code with '--target h200 --execute', or an inductor arm of 'repro'"
@@ -40,69 +50,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     defaults = parser.parse_args([])
     parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
-
-
-def _add_decoder(parser: ArgumentParser) -> None:
-    what = parser.add_argument_group("compiled code")
-    what.add_argument(
-        "--family",
-        default="qwen3_vl",
-        help="model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
-    )
-    what.add_argument(
-        "--revision",
-        default="pr43617",
-        help="buffer that gives the payload, a revision or a mutant (default: pr43617)",
-    )
-    what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
-    what.add_argument(
-        "--dtype", default="bfloat16", metavar="D", help="bfloat16 (default), float32, float16 or float64"
-    )
-    what.add_argument(
-        "--layers", type=int, metavar="L", help="number of layers (default: the family's, which is small)"
-    )
-    what.add_argument(
-        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward grow with it"
-    )
-
-
-def _add_sizes(parser: ArgumentParser) -> None:
-    sizes = parser.add_argument_group("sizes in token rows")
-    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="tokens of the step (default: 77)")
-    sizes.add_argument(
-        "--capacity", type=int, default=8192, metavar="C", help="rows of the buffer (default: 8192)"
-    )
-    sizes.add_argument(
-        "--profile-tokens",
-        type=int,
-        metavar="M",
-        help="tokens of the traced profile run (default: the capacity, as in engines)",
-    )
-
-
-def _add_target(parser: ArgumentParser) -> None:
-    how = parser.add_argument_group("target and output")
-    how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
-    how.add_argument(
-        "--cubin",
-        action="store_true",
-        help="compile Triton kernels, and show registers, spills, shared memory and grid",
-    )
-    how.add_argument(
-        "--execute",
-        action="store_true",
-        help="interpret the Triton source on the CPU, and show which rows and bytes each launch touches "
-        "(target h200; no races, PTX, layouts or graphs; matrix products and attention are torch's)",
-    )
-    how.add_argument(
-        "--configurations",
-        action="store_true",
-        help="with --execute, run each launch with the first and the largest configuration of autotuning",
-    )
-    how.add_argument(
-        "--code", metavar="DIR",
-        help="also write the code that Inductor generated, a file for each graph, into a folder",
-    )  # fmt: skip
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -159,13 +106,8 @@ def _executed(output: Output, measured: Sequence[Measurement]) -> ExitCode:
 
 
 def _subject(args: Namespace, revision: str) -> Subject:
-    return Subject(
-        family=args.family, revision=revision, tokens=args.tokens, capacity=args.capacity,
-        profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
-        target=args.target, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
-        cubin=args.cubin, execute=args.execute, configurations=args.configurations,
-        code=args.code is not None,
-    )  # fmt: skip
+    profile = args.capacity if args.profile_tokens is None else args.profile_tokens
+    return record_of(Subject, args, revision=revision, profile_tokens=profile, code=args.code is not None)
 
 
 def _write_code(folder: str, measured: Sequence[Measurement], output: Output) -> None:

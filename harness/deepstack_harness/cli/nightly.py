@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import add_sources, finite
+from deepstack_harness.cli.arguments import add_sources
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import check_device
-from deepstack_harness.errors import ExitCode, MachineError, UsageError, unknown_name
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.options import add_options, record_of
+from deepstack_harness.runs.night_stages import NightRequest, NightTier, default_workers
 
 if TYPE_CHECKING:
-    from deepstack_harness.runs.night_stages import NightRequest
     from deepstack_harness.runs.nights import EndedStage, Stage
 
 
@@ -28,15 +29,7 @@ _STYLES = {"held": "green", "not run": "yellow", "rehearsed": "yellow", "left ou
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the tier, folders, devices, sources and limits."""
-    parser.add_argument(
-        "--tier", default="full", metavar="T",
-        help="full (default): everything; gpu: what only a GPU can tell, the most valuable first",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rehearse", action="store_true",
-        help="with --tier gpu on a machine without one: run what has a meaning on the CPU, and look at the "
-        "arguments and files of the rest; nothing of it counts for a GPU",
-    )  # fmt: skip
+    add_options(parser, NightRequest, "tier", "rehearse")
     parser.add_argument(
         "--history",
         default="reports/nightly",
@@ -46,24 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
     )
-    parser.add_argument(
-        "--device", action="append", metavar="D",
-        help="cpu (default), cuda (default of --tier gpu) or cuda:N; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--minutes", type=finite, metavar="M",
-        help="minutes of the whole night: the most valuable stages come first, and a stage that has no time "
-        "is told (default: each stage has a limit of its own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fuzz-minutes", type=finite, default=30.0, metavar="M",
-        help="minutes of fuzzing, and of a search over schedules for each model (default 30; at most a tenth "
-        "of --minutes)",
-    )  # fmt: skip
-    parser.add_argument(
-        "-n", dest="workers", type=int, metavar="W",
-        help="number of workers (default 2; with --tier gpu the cores of this machine, 16 at most)",
-    )  # fmt: skip
+    add_options(parser, NightRequest, "devices", "minutes", "fuzz_minutes", "workers")
     add_sources(parser, "a source to audit")
     parser.add_argument(
         "--stage", action="append", default=[], metavar="NAME",
@@ -73,11 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--list", action="store_true", dest="lists",
         help="print the stages of this night, and which of them lack a package, and run nothing",
     )  # fmt: skip
-    parser.add_argument(
-        "--resume", action="store_true",
-        help="continue the night in --out DIR that was ended: stages that came to their end are not run "
-        "again, but for the report; repeat the other options",
-    )  # fmt: skip
+    add_options(parser, NightRequest, "resume")
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -171,7 +143,6 @@ def _check_installed(output: Output, request: NightRequest, planned: Sequence[St
 
     A GPU's machine may have no index to install from: what can run there runs.
     """
-    from deepstack_harness.runs.night_stages import NightTier
     from deepstack_harness.runs.nights import not_installed
 
     for stage in planned:
@@ -190,21 +161,16 @@ def _request(args: Namespace) -> NightRequest:
 
     The tier gpu is refused on a machine without a GPU, before anything is written.
     """
-    from deepstack_harness.runs.night_stages import NightRequest, NightTier, default_workers
-
-    if args.tier not in set(NightTier):
-        raise unknown_name("--tier", args.tier, list(NightTier))
-    tier = NightTier(args.tier)
     for name, minutes in (("--minutes", args.minutes), ("--fuzz-minutes", args.fuzz_minutes)):
         if minutes is not None and minutes <= 0:
             raise UsageError(f"{name} {minutes:g} must be above 0")
-    workers = default_workers(tier) if args.workers is None else args.workers
-    if workers < 1:
-        raise UsageError(f"-n {workers} must be above 0")
-    devices = args.device or (["cuda"] if tier is NightTier.GPU else ["cpu"])
+    if args.workers is not None and args.workers < 1:
+        raise UsageError(f"-n {args.workers} must be above 0")
+    by_gpu = args.tier == NightTier.GPU
+    devices = args.devices or (["cuda"] if by_gpu else ["cpu"])
     for device in devices:
         check_device(device)
-    if tier is NightTier.GPU:
+    if by_gpu:
         _check_gpu_tier(args, devices)
     elif args.rehearse:
         raise UsageError("--rehearse is for --tier gpu: every other stage runs on the CPU anyway")
@@ -212,9 +178,10 @@ def _request(args: Namespace) -> NightRequest:
         raise UsageError("--resume continues the night in a folder: name it with --out DIR")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    return NightRequest(
-        folder, history, devices, args.fuzz_minutes, workers, args.source, args.minutes, tier, args.rehearse,
-        args.resume,
+    workers = default_workers(NightTier.GPU if by_gpu else NightTier.FULL)
+    return record_of(
+        NightRequest, args, folder=folder, history=history, devices=devices, sources=args.source,
+        workers=args.workers or workers,
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.models.variants import check_family
+from deepstack_harness.options import add_options, option, record_of
 from deepstack_harness.sources.source import inside_package
 from deepstack_harness.text import one_line, plural, shortened
 
@@ -76,17 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     add_release_arguments(parser)
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="play every trace, arm, revision and family of the incident, instead of the few that decide",
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="T",
-        help="play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
-    )
-    parser.add_argument("--arm", metavar="A", help="use only this arm, see 'list arms'")
+    add_options(parser, ReproOptions)
     add_device_and_dtype(parser)
     parser.add_argument(
         "--workload",
@@ -151,7 +142,7 @@ def _reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     families = _families(incident, args.family)
     if args.script or args.pytest or args.upstream_test:
         return write_files(incident, families[0], args, output)
-    options = ReproOptions.of(args)
+    options = record_of(ReproOptions, args)
     if args.workload is not None:
         if args.source:
             families = _families_of_sources(incident, families, open_alone(args.source))
@@ -210,7 +201,7 @@ def _judge(incident: Incident, args: Namespace, output: Output) -> SourceVerdict
     """
     if incident.system != DEEPSTACK:
         return judge_system(incident, args.source, output)
-    families, options = _families(incident, args.family), ReproOptions.of(args)
+    families, options = _families(incident, args.family), record_of(ReproOptions, args)
     source = open_alone(args.source)
     if engine_of(source).argument is not None:
         return reproduce_in_engine(incident, families, source, args, output)
@@ -281,20 +272,20 @@ class ReproOptions:
     `full` asks for all of its cases, `bisect` for the cheapest ones, up to the first that shows it.
     """
 
-    trace: Trace | None
-    arm: ArmSpec | None
-    full: bool = False
+    full: bool = option(
+        "play every trace, arm, revision and family of the incident, instead of the few that decide",
+        default=False,
+    )
+    trace: Trace | None = option(
+        "play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
+        metavar="T",
+        parse=Trace.parse,
+        default=None,
+    )
+    arm: ArmSpec | None = option(
+        "use only this arm, see 'list arms'", metavar="A", parse=ArmSpec.parse, default=None
+    )
     bisect: bool = False
-
-    @classmethod
-    def of(cls, args: Namespace) -> ReproOptions:
-        """Read the options; raises `UsageError` for what is no trace or no arm."""
-        return cls(
-            trace=None if args.trace is None else Trace.parse(args.trace),
-            arm=None if args.arm is None else ArmSpec.parse(args.arm),
-            full=args.full,
-            bisect=args.bisect,
-        )
 
     @property
     def chooses_cases(self) -> bool:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from deepstack_harness.cli.arguments import options_in_use, whole
+from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.versions import VersionLoop, engine_releases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.options import whole
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:

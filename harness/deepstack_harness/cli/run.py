@@ -16,18 +16,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import finite, whole
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
+from deepstack_harness.options import add_options, finite, record_of, whole
 from deepstack_harness.runs.case_result import CaseResult
 from deepstack_harness.runs.causes import unexpected_causes
+from deepstack_harness.runs.execution import EXECUTORS, Execution, RunRequest
 from deepstack_harness.runs.pools import Group
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.runs.execution import Execution, RunRequest
     from deepstack_harness.runs.store import RunPart
 
 _GIB = 2**30
@@ -36,31 +36,7 @@ _MOST_WORKERS = 1024
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what to play, on what, and where to write it."""
-    parser.add_argument(
-        "selection",
-        nargs="*",
-        metavar="KEY=GLOB",
-        help="play the cases that fit all of these words, such as family=qwen3_vl backend!=inductor "
-        "'trace=*resize*'; words of one key are alternatives. Keys are family, revision, caller, trace, arm, "
-        "backend, guards, shapes, capture, dtype, device, incident",
-    )
-    parser.add_argument(
-        "--tier", default="ci", metavar="T", help="ci (default) or nightly, which has all cases"
-    )
-    parser.add_argument(
-        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
-    )
-    parser.add_argument(
-        "--buffer", action="append", default=[], metavar="MODULE:CLASS",
-        help="instead, play the contract traces on this class of your own; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "-n", dest="workers", type=whole, default=1, metavar="W", help="number of workers (default 1)"
-    )
-    parser.add_argument(
-        "--shard", metavar="I/N", help="play only part I of N; all parts may write into one folder"
-    )
-    parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
+    add_options(parser, RunRequest, "selection", "tier", "devices", "buffers", "workers", "shard", "executor")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
     parser.add_argument(
         "--torch", action="append", default=[], metavar="V",
@@ -73,10 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="with --torch, keep the N environments that were used last, and remove the others (default: "
         "keep all)",
     )  # fmt: skip
-    parser.add_argument(
-        "--cheapest-first", action="store_true",
-        help="play cases that compile nothing first: a run that is ended early has judged the most",
-    )  # fmt: skip
+    add_options(parser, RunRequest, "cheapest_first")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out DIR")
     parser.add_argument(
         "--case-seconds",
@@ -93,8 +66,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing is unexpected: no FAIL, ERROR, IMPROVED or MISSING; 1 otherwise."""
-    from deepstack_harness.runs.execution import Execution
-
     request = _request(args)
     if args.resume and not args.out:
         raise UsageError("--resume continues the run in a folder: name it with --out DIR")
@@ -117,12 +88,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _request(args: Namespace) -> RunRequest:
-    from deepstack_harness.runs.execution import EXECUTORS, RunRequest, Tier
     from deepstack_harness.runs.pools import RUN_LIMITS
-    from deepstack_harness.runs.records import Shard
 
-    _check_known("--tier", args.tier, list(Tier))
-    _check_known("--executor", args.executor, EXECUTORS)
+    request = record_of(RunRequest, args)
+    if request.executor not in EXECUTORS:
+        raise unknown_name("--executor", request.executor, EXECUTORS)
     if args.keep is not None and not args.torch:
         raise UsageError("--keep is about the environments of --torch: give --torch, such as 2.15")
     if args.keep is not None and args.keep < 0:
@@ -134,20 +104,10 @@ def _request(args: Namespace) -> RunRequest:
         raise UsageError(f"-n takes up to {_MOST_WORKERS}, not {args.workers}")
     if args.case_seconds <= 0:
         raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
-    devices = tuple(dict.fromkeys(args.device or ["cpu"]))
     # A driver of a GPU maps far more than it uses.
-    limited = args.memory > 0 and all(device == "cpu" for device in devices)
+    limited = args.memory > 0 and all(device == "cpu" for device in request.devices)
     memory = int(args.memory * _GIB) if limited else None
-    return RunRequest(
-        tuple(args.selection), Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
-        Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
-        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory), args.cheapest_first,
-    )  # fmt: skip
-
-
-def _check_known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
-    if value not in known:
-        raise unknown_name(option, value, known)
+    return replace(request, limits=replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory))
 
 
 def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:

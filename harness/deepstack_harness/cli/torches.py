@@ -141,7 +141,7 @@ def _words(args: Namespace, folder: Path) -> list[str]:
     words = ["run", *args.selection]
     words += ["--tier", args.tier, "-n", str(args.workers), "--executor", args.executor, "--out", str(folder)]
     words += ["--case-seconds", f"{args.case_seconds:g}", "--memory", f"{args.memory:g}"]
-    for option, values in (("--device", args.device or []), ("--buffer", args.buffer)):
+    for option, values in (("--device", args.devices or []), ("--buffer", args.buffers or [])):
         words += [word for value in values for word in (option, value)]
     words += ["--shard", args.shard] if args.shard else []
     flags = {

@@ -17,6 +17,7 @@ from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, GPUS, check_support
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel
 from deepstack_harness.errors import UsageError, unknown_name
+from deepstack_harness.options import option
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.remote import Remote
@@ -42,21 +43,39 @@ class Subject:
     Raises `UsageError` for what does not go together.
     """
 
-    family: str
-    revision: str
-    tokens: int
-    capacity: int
-    profile_tokens: int
-    target: str = CPU
+    family: str = option(
+        "model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
+        default="qwen3_vl",
+    )
+    revision: str = option(
+        "buffer that gives the payload, a revision or a mutant (default: pr43617)", default="pr43617"
+    )
+    tokens: int = option("tokens of the step (default: 77)", metavar="N", default=77)
+    capacity: int = option("rows of the buffer (default: 8192)", metavar="C", default=8192)
+    profile_tokens: int = option(
+        "tokens of the traced profile run (default: the capacity, as in engines)", metavar="M"
+    )
+    target: str = option(f"{', '.join(TARGETS)} (default: {CPU})", metavar="T", default=CPU)
     static: bool = False
-    dtype: str = "bfloat16"
-    layers: int | None = None
-    hidden: int | None = None
-    cubin: bool = False
+    dtype: str = option("bfloat16 (default), float32, float16 or float64", metavar="D", default="bfloat16")
+    layers: int | None = option(
+        "number of layers (default: the family's, which is small)", metavar="L", default=None
+    )
+    hidden: int | None = option("hidden size; heads and feed-forward grow with it", metavar="H", default=None)
+    cubin: bool = option(
+        "compile Triton kernels, and show registers, spills, shared memory and grid", default=False
+    )
     run: bool = False
     compile_threads: int = 1
-    execute: bool = False
-    configurations: bool = False
+    execute: bool = option(
+        "interpret the Triton source on the CPU, and show which rows and bytes each launch touches "
+        "(target h200; no races, PTX, layouts or graphs; matrix products and attention are torch's)",
+        default=False,
+    )
+    configurations: bool = option(
+        "with --execute, run each launch with the first and the largest configuration of autotuning",
+        default=False,
+    )
     code: bool = False
 
     @property

@@ -194,6 +194,8 @@ class FaultKind(StrEnum):
 class Judgement:
     """An oracle's statement about one rule: a figure against a limit, not only yes or no.
 
+    It is what is known before the case is: a `Row` has its fields, and those of the case.
+
     The figure is `value` against `limit` in `unit`.  `effect` is there for broken rules whose facts tell
     it, see `deepstack_harness.contract.oracles.judge`; for a kept R3 it is PADDING where rows behind N are
     stale, as those of a payload with rows for every token may be.  `steps` are the numbers (from 1) of the

@@ -26,25 +26,23 @@ from typing_extensions import override
 
 from deepstack_harness.audit.classes import play_orders, reach_in
 from deepstack_harness.audit.source_worker import SourceWorker, control_fault
-from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
+from deepstack_harness.catalogue.buffers import BUFFERS
 from deepstack_harness.catalogue.orders import UNKNOWN
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding
 from deepstack_harness.catalogue.workload import pad_to_multiple
 from deepstack_harness.compile.torch_compat.targets import check_support, environment_in
-from deepstack_harness.contract.arm import EAGER, ArmSpec
-from deepstack_harness.contract.case import BufferKind, BufferRef, parse_subject, registered, user_buffer
+from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.judge import judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.engines.known import cut_methods_of, engine_of, open_source
-from deepstack_harness.errors import UsageError, unknown_name
+from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular, write_atomically
-from deepstack_harness.fuzz.faults import Finding, Progress, Target, Watch
+from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Progress, Target, Watch
 from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt
 from deepstack_harness.fuzz.player import MEMORY_BYTES, FindingKind, InProcessPlayer, Player, WorkerPlayer
 from deepstack_harness.fuzz.strategies import lifecycles, pairs
 from deepstack_harness.fuzz.writer import growing_counts
-from deepstack_harness.models.variants import check_family
 from deepstack_harness.play.written_programs import why_not_shown
 from deepstack_harness.text import plural
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, OWN_CLASS, SandboxProfile
@@ -111,42 +109,6 @@ def _read_behind_each(capacity: int, *steps: Step) -> Trace:
     return Trace(capacity, tuple(done))
 
 
-@dataclass(frozen=True)
-class FuzzRequest:
-    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @)."""
-
-    source: str | None = None
-    buffer: str | None = None
-    revision: str | None = None
-    arm: str = "eager"
-    family: str = "qwen3_vl"
-
-    @property
-    def name(self) -> str:
-        """The name that the user wrote."""
-        return self.source or self.buffer or self.revision or "reference"
-
-    def target(self, buffer: BufferRef | None = None) -> Target:
-        """Return the target, where that of a source or of a class of the user is `buffer`.
-
-        Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
-        hunted under.
-        """
-        check_family(self.family)
-        arm = ArmSpec.parse(self.arm)
-        if buffer and buffer.adapter and arm != EAGER:
-            raise UsageError(f"--arm {arm.name}: an adapter class fits no decoder, and is for --arm eager")
-        if self.source:
-            # The class is known only when a worker has bound it.
-            return Target(buffer or BufferRef(BufferKind.SOURCE, self.source), arm, self.family)
-        if self.buffer:
-            return Target(buffer or user_buffer(self.buffer), arm, self.family)
-        revision, caller = parse_subject(self.name)
-        if revision not in BUFFERS:
-            raise unknown_name("revision", revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
-        return Target(registered(revision), arm, self.family, caller)
-
-
 def target_of(request: FuzzRequest, player: Player) -> Target:
     """Find the buffer; `UsageError` for what does not exist, `MachineError` for what cannot be fetched."""
     target = request.target()
@@ -170,7 +132,7 @@ def broken_rules(
     mutant of ours; its code runs in this process.  Raises `UsageError` for what does not exist, and
     `MachineError` for what cannot be fetched.
     """
-    request, player = FuzzRequest(source, buffer, revision, arm, family), InProcessPlayer()
+    request, player = FuzzRequest(source, buffer, revision, family, arm), InProcessPlayer()
     faults, _ = Hunt(target_of(request, player), player).replay(Trace.parse(trace), new_session=True)
     return frozenset(fault.rule for fault in faults if fault.rule)
 

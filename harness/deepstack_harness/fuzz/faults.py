@@ -12,15 +12,29 @@ from typing import NamedTuple
 
 import msgspec
 
+from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
 from deepstack_harness.contract.arm import EAGER, ArmSpec, Capture, PayloadPolicy
-from deepstack_harness.contract.case import ENGINE, BufferRef, Case, Compare, PlannedCase, subject_of
+from deepstack_harness.contract.case import (
+    ENGINE,
+    BufferKind,
+    BufferRef,
+    Case,
+    Compare,
+    PlannedCase,
+    parse_subject,
+    registered,
+    subject_of,
+    user_buffer,
+)
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
 from deepstack_harness.contract.verdicts import Judgement, Row, Verdict
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.fuzz.player import Death, FindingKind
+from deepstack_harness.models.variants import check_family
+from deepstack_harness.options import option
 
 Budget = Callable[[Sequence[Step]], int]
 """Graphs that a correct buffer needs for these steps."""
@@ -227,6 +241,51 @@ class Target:
             self.family, self.buffer, trace, self.arm, graph_budget=graph_budget, caller=self.caller,
             compare=Compare.NOTHING if self.alone else Compare.EAGER,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FuzzRequest:
+    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @)."""
+
+    source: str | None = None
+    buffer: str | None = option("test a buffer class of your own", metavar="MODULE:CLASS", default=None)
+    revision: str | None = option(
+        "test this revision or mutant (default reference)", metavar="R", default=None
+    )
+    family: str = option(
+        "model family, see 'list families' (default qwen3_vl)", metavar="F", default="qwen3_vl"
+    )
+    arm: str = option(
+        "eager (default), which plays the buffer alone, or another arm of 'list arms'",
+        metavar="A",
+        parse=lambda text: ArmSpec.parse(text).name,
+        default="eager",
+    )
+
+    @property
+    def name(self) -> str:
+        """The name that the user wrote."""
+        return self.source or self.buffer or self.revision or "reference"
+
+    def target(self, buffer: BufferRef | None = None) -> Target:
+        """Return the target, where that of a source or of a class of the user is `buffer`.
+
+        Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
+        hunted under.
+        """
+        check_family(self.family)
+        arm = ArmSpec.parse(self.arm)
+        if buffer and buffer.adapter and arm != EAGER:
+            raise UsageError(f"--arm {arm.name}: an adapter class fits no decoder, and is for --arm eager")
+        if self.source:
+            # The class is known only when a worker has bound it.
+            return Target(buffer or BufferRef(BufferKind.SOURCE, self.source), arm, self.family)
+        if self.buffer:
+            return Target(buffer or user_buffer(self.buffer), arm, self.family)
+        revision, caller = parse_subject(self.name)
+        if revision not in BUFFERS:
+            raise unknown_name("revision", revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
+        return Target(registered(revision), arm, self.family, caller)
 
 
 @dataclass

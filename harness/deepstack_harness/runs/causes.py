@@ -52,7 +52,10 @@ _LAST_STEP = 2**31
 
 
 class ObservedFault(NamedTuple):
-    """What was observed where a rule broke; `call` is empty for rules of the decoder and in old rows."""
+    """What was observed where a rule broke; `call` is empty for rules of the decoder and in old rows.
+
+    The part of a row by which rows of many cases are one fault: a key, never shown as a row.
+    """
 
     rule: Rule
     call: str

@@ -21,6 +21,7 @@ from deepstack_harness.catalogue.incidents import CONTRACT_RUNS, DEEPSTACK, cata
 from deepstack_harness.catalogue.plans import Where, daily, plan_check, plan_incident, plan_runs
 from deepstack_harness.contract.case import PlannedCase, user_buffer
 from deepstack_harness.errors import UsageError
+from deepstack_harness.options import option, whole
 from deepstack_harness.play.case_worker import check_buffers
 from deepstack_harness.runs.case_result import CaseResult
 from deepstack_harness.runs.machine import environment, visible_gpus
@@ -151,15 +152,37 @@ class Pool(Protocol):
 class RunRequest:
     """The cases that a run is to play, and how."""
 
-    selection: tuple[str, ...] = ()
-    tier: Tier = Tier.CI
-    devices: tuple[str, ...] = ("cpu",)
-    buffers: tuple[str, ...] = ()
-    shard: Shard | None = None
-    workers: int = 1
-    executor: str = "local"
+    selection: tuple[str, ...] = option(
+        "play the cases that fit all of these words, such as family=qwen3_vl backend!=inductor "
+        "'trace=*resize*'; words of one key are alternatives. Keys are family, revision, caller, trace, "
+        "arm, backend, guards, shapes, capture, dtype, device, incident",
+        "selection",
+        nargs="*",
+        metavar="KEY=GLOB",
+        default=(),
+    )
+    tier: Tier = option("ci (default) or nightly, which has all cases", metavar="T", default=Tier.CI)
+    devices: tuple[str, ...] = option(
+        "cpu (default), cuda or cuda:N; may be repeated", "--device", metavar="D", default=("cpu",)
+    )
+    buffers: tuple[str, ...] = option(
+        "instead, play the contract traces on this class of your own; may be repeated",
+        "--buffer",
+        metavar="MODULE:CLASS",
+        default=(),
+    )
+    workers: int = option("number of workers (default 1)", "-n", type=whole, metavar="W", default=1)
+    shard: Shard | None = option(
+        "play only part I of N; all parts may write into one folder",
+        metavar="I/N",
+        parse=Shard.parse,
+        default=None,
+    )
+    executor: str = option("local (default) or ray", metavar="E", default="local")
+    cheapest_first: bool = option(
+        "play cases that compile nothing first: a run that is ended early has judged the most", default=False
+    )
     limits: Limits = RUN_LIMITS
-    cheapest_first: bool = False
 
     @property
     def shares_gpus(self) -> bool:

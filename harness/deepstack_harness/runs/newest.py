@@ -81,9 +81,9 @@ def no_longer_driven(
 def changes(before: AuditedPackage, now: AuditedPackage) -> Iterator[str]:
     """Yield a sentence for each rule that is broken in one of both audits alone.
 
-    Where the versions of the records differ, shapes cannot be compared and are left out.
+    A record of version 2 has no shapes: they are left out.
     """
-    parts = None if before.schema_version == now.schema_version else -1
+    parts = -1 if before.schema_version == 2 else None  # without shapes
     old, new = ({key[:parts] for key in record.broken} for record in (before, now))
     for words, keys in ((f"broken since {before.source}", new - old), ("no longer broken", old - new)):
         yield from (f"{now.source}: {words}: {' '.join(filter(None, key))}" for key in sorted(keys))

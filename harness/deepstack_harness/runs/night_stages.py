@@ -25,6 +25,7 @@ from deepstack_harness.engines.live.models import MODELS
 from deepstack_harness.engines.live.schedules import SHRINK_S
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import data
+from deepstack_harness.options import finite, option
 from deepstack_harness.runs.nights import Stage
 from deepstack_harness.runs.records import run_files_in
 from deepstack_harness.runs.store import read_about
@@ -58,14 +59,47 @@ class NightRequest:
 
     folder: Path
     history: Path
-    devices: Sequence[str]
-    fuzz_minutes: float
-    workers: int
+    devices: Sequence[str] = option(
+        "cpu (default), cuda (default of --tier gpu) or cuda:N; may be repeated",
+        "--device",
+        metavar="D",
+        default=("cpu",),
+    )
+    fuzz_minutes: float = option(
+        "minutes of fuzzing, and of a search over schedules for each model (default 30; at most a tenth "
+        "of --minutes)",
+        type=finite,
+        default=30.0,
+        metavar="M",
+    )
+    workers: int = option(
+        "number of workers (default 2; with --tier gpu the cores of this machine, 16 at most)",
+        "-n",
+        metavar="W",
+    )
     sources: Sequence[str] = ()
-    minutes: float | None = None
-    tier: NightTier = NightTier.FULL
-    rehearse: bool = False
-    resume: bool = False
+    minutes: float | None = option(
+        "minutes of the whole night: the most valuable stages come first, and a stage that has no time "
+        "is told (default: each stage has a limit of its own)",
+        type=finite,
+        metavar="M",
+        default=None,
+    )
+    tier: NightTier = option(
+        "full (default): everything; gpu: what only a GPU can tell, the most valuable first",
+        metavar="T",
+        default=NightTier.FULL,
+    )
+    rehearse: bool = option(
+        "with --tier gpu on a machine without one: run what has a meaning on the CPU, and look at the "
+        "arguments and files of the rest; nothing of it counts for a GPU",
+        default=False,
+    )
+    resume: bool = option(
+        "continue the night in --out DIR that was ended: stages that came to their end are not run "
+        "again, but for the report; repeat the other options",
+        default=False,
+    )
 
     @property
     def hunting(self) -> float:

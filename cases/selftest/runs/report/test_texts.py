@@ -361,7 +361,7 @@ def test_the_command_is_one_that_the_parser_takes() -> None:
     python, _, harness, *words = shlex.split(rerun_command(case))
     parsed = build_parser(words).parse_args(words)
     assert (python, harness, parsed.command, parsed.tier) == ("python", "deepstack_harness", "run", "nightly")
-    assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
+    assert (parsed.devices, parsed.selection) == (["cpu"], selection_of(case))
 
 
 @pytest.mark.slow  # 9 s; the command itself is parsed daily

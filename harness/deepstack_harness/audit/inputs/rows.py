@@ -111,11 +111,31 @@ class InputStanding:
     read_by: str = ""
 
     @property
+    def name(self) -> str:
+        """The name of the argument, the attribute or the field."""
+        return self.input.removeprefix("self.")
+
+    @property
+    def is_attribute(self) -> bool:
+        """Return whether it is an attribute of the region's class, or of the class `read_by`."""
+        return self.kind is InputKind.ATTRIBUTE
+
+    @property
+    def given_first(self) -> bool:
+        """Return whether the warm-up is given it; where nothing says so, it is without the input."""
+        return self.warm_up is InputSeen.GIVEN and self.change is InputChange.PRESENCE
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether a later pipeline stage is not given it."""
+        return self.change is InputChange.LOST
+
+    @property
     def promise(self) -> Promise:
         """Return the promise that a later call would break."""
         if self.change is InputChange.STORAGE:
             return Promise.LAYOUT
-        return Promise.OWNERSHIP if self.change is InputChange.LOST else Promise.SPECIALISATION
+        return Promise.OWNERSHIP if self.is_lost else Promise.SPECIALISATION
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,10 @@ from deepstack_harness.text import plural
 
 @dataclass(frozen=True)
 class WrongRow:
-    """One wrong row of a step; `origin` is None for a row that is missing."""
+    """One wrong row of a step; `origin` is None for a row that is missing.
+
+    A row of a tensor, of which a `Judgement` counts thousands.
+    """
 
     level: int
     row: int
@@ -35,7 +38,7 @@ class WrongRow:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Wrong rows, or calls that went wrong, of one step.
+    """Wrong rows, or calls that went wrong, of one step: what an oracle folds into the judgement of a rule.
 
     `shape` says what is wrong, `row` is the first wrong row where rows are.  `first_row` is the lowest
     number of a wrong row in the step (None: no row is wrong), `real_rows` the number of rows that belong to
