@@ -148,7 +148,7 @@ class UncompiledRun:
             aspects = [aspect_of(earlier.get(name, absent), fact) for earlier in self._warm]
             if all(aspects) and (aspect := aspects[-1]) is not None:
                 then = self._warm[-1].get(name, absent)
-                yield ChangedInput(name, aspect, then.beside(fact), fact.beside(then))
+                yield ChangedInput(name, aspect, then.text_next_to(fact), fact.text_next_to(then))
         for name, value in held.items():
             before = self._warm_data.get(name)
             if not (isinstance(value, Tensor) and isinstance(before, Tensor)):
