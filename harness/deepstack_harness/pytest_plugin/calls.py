@@ -192,7 +192,7 @@ class CallNumerics(NumericsProbe):
 
     def output(self, call: Inputs) -> Tensor | None:
         """Return the uncompiled output (n, h), and leave the state as it was; None where it raises."""
-        with self._kept():
+        with self._preserved():
             try:
                 return self._run(call, call.payload)
             except Exception:  # noqa: BLE001  # a function may raise anything for values that it did not expect

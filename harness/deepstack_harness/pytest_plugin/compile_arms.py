@@ -164,7 +164,7 @@ class CompileArms(Fixture):
             model = Model(family, decoder, numerics, dtype, device, state)
             parsed = [Trace.parse(str(trace)) for trace in traces]
             first = draw_first_inputs(model, parsed[0])
-            with state.kept(), torch.no_grad():
+            with state.preserved(), torch.no_grad():
                 run_eagerly(decoder, device, name_of(type(decoder)), first)
                 model = replace(model, payload_scale=_scale_that_matters(model, first, options))
             cases = [
@@ -203,7 +203,7 @@ class CompileArms(Fixture):
             given = draw_inputs(inputs, sizes)
             decoder = function if isinstance(function, nn.Module) else FunctionModule(function, device)
             state = DecoderState(decoder)
-            with state.kept():
+            with state.preserved():
                 outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
             width = outputs[0].size(-1)
             numerics = CallNumerics(decoder, width, state, thorough=options["thorough"])
@@ -234,7 +234,7 @@ class CompileArms(Fixture):
 
     def _run(self, case: Case, model: Model, make: BufferFactory, engine: Engine, options: Options) -> ArmRun:
         assert model.state is not None  # both ways of the fixture watch it
-        with model.state.kept():  # every run begins from the state in which the decoder was given
+        with model.state.preserved():  # every run begins from the state in which the decoder was given
             observation = play(case, model, make, engine)
         judged = judge_case(PlannedCase(case, None), observation, _wanted(options))
         self.store(judged)
