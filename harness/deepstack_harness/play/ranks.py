@@ -90,8 +90,8 @@ def _disagreement(observations: Sequence[Observation], ranks: Sequence[int]) -> 
             zip(observations[0].steps, observation.steps, strict=True), 1
         ):
             if _comparable(first) != _comparable(facts):
-                asked = f"step {number} '{facts.step}', where both were asked the same"
-                return f"the buffer of rank {rank} was another than that of rank {ranks[0]} in {asked}"
+                step = f"step {number} '{facts.step}', where both were called in the same way"
+                return f"the buffer of rank {rank} was another than that of rank {ranks[0]} in {step}"
     return None
 
 

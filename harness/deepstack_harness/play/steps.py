@@ -298,7 +298,7 @@ class _Arm:
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         split = _call_option(self._options.split, runs.region, call)
         try:
-            parts = [as_call(part) for part in asked]
+            parts = [as_call(part) for part in split]
         except UsageError as error:
             raise UsageError(f"a part of step {wanted.step} is {error}") from None
         value, raised, differences = None, "", []
