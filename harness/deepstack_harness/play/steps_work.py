@@ -103,7 +103,7 @@ def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> Steppe
     """Run a region of ours over its steps, with its `neutral`, `live` and `split`."""
     region, steps = program.make()
     keywords: dict[str, Any] = {
-        name: None if name in program.unasked.split() else getattr(program, name)
+        name: None if name in program.unfit_options.split() else getattr(program, name)
         for name in ("neutral", "live", "split")
     }
     options = StepOptions(arms, program.warm_up, **keywords)
