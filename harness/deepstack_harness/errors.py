@@ -3,7 +3,7 @@
 Exit codes (the same for every command): 0 as it should be, 1 not as it should be, 2 wrong
 usage, 3 not possible on this machine, 4 a bug of the harness.
 
-A missing or broken torch is distinguished from a bug of ours without importing it.
+`torch_problem` distinguishes a missing or broken torch from a bug of ours, without importing it.
 """
 
 import difflib
@@ -73,7 +73,7 @@ def reason_of(error: UsageError) -> Reason:
 
 _LONGEST_LIST = 1000
 _TWO_LINES = 200
-"""Characters of a list of names that is printed in full."""
+"""Characters of a list of names that is printed in full: two lines of a terminal, roughly."""
 _LONGEST_NAME = 200
 """Characters of a name that does not exist that are quoted."""
 
@@ -83,8 +83,8 @@ def unknown_name(
 ) -> UsageError:
     """Return the error for a name that does not exist: the nearest known one, and the known names.
 
-    `kind` is the noun, as in "revision"; `listed` is printed in place of the known names. Of more names
-    than fit on two lines the three nearest are printed, and `elsewhere`, which names the place that has all.
+    `kind` is what was named, such as "revision"; `listed` is printed in place of the known names. Of more
+    names than fit on two lines the three nearest are printed, and `elsewhere`, where all of them are listed.
     """
     names = list(known)
     near = nearest(name, names)
@@ -148,7 +148,7 @@ class MachineError(HarnessError):
 
 
 class OutOfMemory(MachineError):
-    """A case needed more memory than the machine has, or than it was allowed: no finding of any rule."""
+    """A case needs more memory than the machine has, or than it may use: no finding of any rule."""
 
 
 class NotMeasured(HarnessError):
@@ -160,7 +160,7 @@ class StepUnavailable(Exception):
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception; where its `__str__` raises or returns no text, a note about that."""
+    """Return the text of an exception, or a note where its `__str__` raises or returns no text."""
     try:
         # A slice of `str` itself: code under test may return a text with methods of its own.
         return str.__getitem__(str(error), slice(None))
@@ -174,11 +174,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocation failed; a class of other code that only has the name does not count."""
     known = isinstance(error, MemoryError | OutOfMemory) or type(error).__module__.startswith("torch")
     name = type(error).__name__ if known else ""
-    return names_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
+    return says_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
 
 
-def names_out_of_memory(name: str, text: str) -> bool:
-    """Return whether the exception of this class and text is a failed allocation.
+def says_out_of_memory(name: str, text: str) -> bool:
+    """Return True if the exception of this class and text is a failed allocation.
 
     torch raises `OutOfMemoryError` on a GPU, and on the CPU a RuntimeError with one of these texts.
     """
@@ -188,8 +188,8 @@ def names_out_of_memory(name: str, text: str) -> bool:
 
 
 def passes_through(error: BaseException) -> bool:
-    """Return whether the error is Ctrl-C, or one of the exceptions by which pytest ends a test."""
-    # The module of pytest's `Failed` and `Skipped` is `builtins`; that of their base class is not.
+    """Return True for Ctrl-C, and for the exceptions by which pytest ends a test."""
+    # pytest sets `__module__` of `Failed` and `Skipped` to "builtins", but not that of their base class.
     kinds = type(error).__mro__
     return isinstance(error, KeyboardInterrupt) or any(
         kind.__module__.startswith("_pytest.") for kind in kinds
