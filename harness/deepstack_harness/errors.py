@@ -174,10 +174,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocation failed; a class of other code that only has the name does not count."""
     known = isinstance(error, MemoryError | OutOfMemory) or type(error).__module__.startswith("torch")
     name = type(error).__name__ if known else ""
-    return says_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
+    return names_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
 
 
-def says_out_of_memory(name: str, text: str) -> bool:
+def names_out_of_memory(name: str, text: str) -> bool:
     """Return True if the exception of this class and text is a failed allocation.
 
     torch raises `OutOfMemoryError` on a GPU, and on the CPU a RuntimeError with one of these texts.
