@@ -37,9 +37,9 @@ VERBS = frozenset(
         "listen load log look lower make mark mask measure merge mix move multiply name note observe",
         "open order parse pass pause place plan play prefer prepare pretend print project prove put question",
         "raise read rebuild recognise record reduce refuse register release reload remember remove rename",
-        "render repeat replace replay report reset resize resolve resume return roll round run save say scale scatter",
-        "schedule see select send serve set settle share show shrink skip sort split stand start stop",
-        "store sum switch take tell test time train transform treat turn unpack update use verify wait",
+        "render repeat replace replay report reset resize resolve resume return roll round run save say",
+        "scale scatter schedule see select send serve set settle share show shrink skip sort split stand start",
+        "stop store sum switch take tell test time train transform treat turn unpack update use verify wait",
         "walk warm warn watch wrap write yield zero",
     )
     for word in line.split()
