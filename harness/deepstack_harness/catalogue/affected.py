@@ -209,7 +209,9 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
         affected=tuple(sighting for sighting in certain if sighting.releases.reach_kind != LATENT),
         latent=tuple(sighting for sighting in certain if sighting.releases.reach_kind == LATENT),
         possible=tuple(
-            sighting for sighting in about if sighting in open_ended or _has_no_releases(sighting)
+            sighting
+            for sighting in about
+            if sighting in open_ended or (sighting.incident is not None and not sighting.releases.versions)
         ),
         earlier=tuple(sighting for sighting in about if is_newer and _ended_before(sighting, version)),
         suspected=tuple(
@@ -234,10 +236,6 @@ def _is_about(sighting: Sighting, version: Version, model: str | None) -> bool:
 def _same_model(wanted: str, known: str) -> bool:
     """Return whether either name contains the other: `Qwen3-VL` includes its variants."""
     return names_model(wanted, known) or names_model(known, wanted)
-
-
-def _has_no_releases(sighting: Sighting) -> bool:
-    return sighting.incident is not None and not sighting.releases.versions
 
 
 def _ended_before(sighting: Sighting, version: Version) -> bool:

@@ -22,9 +22,9 @@ Facts = Mapping[str, InputFacts]
 """Facts of each input by its name: `x`, `parts['a']`, `self.factor`, `outer LIMIT`."""
 
 _SELF, _OUTER = "self.", "outer "
-"""How the names of attributes, and of closed-over and global values, begin."""
+"""Prefixes of the names of attributes, and of closed-over and global values."""
 _DEEPEST, _MOST = 4, 500
-"""Containers in containers, and inputs of one call, that are looked at."""
+"""Depth of nested containers, and number of inputs of one call, that are compared; more is not reported."""
 
 
 def _nothing() -> None:
@@ -93,7 +93,7 @@ class CapturedCode:
         return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
     def is_like(self, other: "CapturedCode") -> bool:
-        """Return whether arguments of both can be held against each other."""
+        """Return whether arguments of both can be compared with each other."""
         return self.key == other.key
 
     def facts(

@@ -30,8 +30,8 @@ class InterpretedSession(CompiledSession):
     def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
         """Prepare; the first forward traces.
 
-        From now on this process pretends an H200. Raises `MachineError` for a process that was started
-        without `ENVIRONMENT`, and for a torch or triton that is not known.
+        From now on this process pretends to have an H200. Raises `MachineError` for a process that was
+        started without `ENVIRONMENT`, and for a torch or triton that is not known.
         """
         _check(spec, profile)
         _pretend()
@@ -106,7 +106,7 @@ class InterpretedSession(CompiledSession):
 
 @cache
 def _pretend() -> None:
-    """Pretend an H200 for the rest of this process."""
+    """Pretend to have an H200 for the rest of this process."""
     with naming_what_moved():
         from deepstack_harness.compile.torch_compat.fake_gpu import pretend
         from deepstack_harness.compile.torch_compat.targets import H200

@@ -30,7 +30,7 @@ from deepstack_harness.contract.facts import TOKENS, GraphCall, Kernel, KernelFa
 from deepstack_harness.errors import NotMeasured
 
 _ARGUMENTS = ("hidden", "positions")
-"""Of a decoder: those whose sizes are the step's tokens."""
+"""Arguments of a decoder whose sizes are the step's tokens."""
 
 
 class KernelProbe:

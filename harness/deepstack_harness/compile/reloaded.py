@@ -212,7 +212,7 @@ class ReloadedDecoder:
 
     @property
     def _is_loaded(self) -> bool:
-        """True while the process that loaded the artifact runs, and no other one has replaced it."""
+        """Return whether the process that loaded the artifact still runs, and was not replaced."""
         return self._worker.alive and self._worker.starts == self._process
 
     def _call_worker(self, remote: Remote[ReloadResult], arguments: Mapping[str, object]) -> ReloadResult:

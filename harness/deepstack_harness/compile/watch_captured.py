@@ -1,7 +1,7 @@
 """Watch captured CUDA graphs: is each one replayed with what it was captured with?
 
 `torch.cuda.CUDAGraph.replay()` takes no inputs: it reads the addresses that were captured, and all Python
-around it is burnt in. So the arguments of the callable around a capture are held against those of the
+around it is burnt in. So the arguments of the callable around a capture are compared with those of the
 callable that replays it: presence, type, value, layout and address, however they are nested, and the
 attributes that the captured code names. `around` marks such a callable:
 
@@ -106,10 +106,10 @@ def around(
 ) -> Callable[..., Any]:
     """Return a callable that does what `call` does, and whose arguments are those of the graphs in it.
 
-    A graph that is captured while it runs is held against each later call that replays it. `code` is what is
-    captured, where it is not `call` itself: its signature names the arguments, and the attributes that it
-    reads are held too. Callables of one `name` are one, such as a method that captures and one that replays:
-    the arguments that both have are held.
+    The arguments of a call that captures a graph are compared with those of each later call that replays it.
+    `code` is what is captured, where it is not `call` itself: its signature names the arguments, and the
+    attributes that it reads are compared too. Callables of one `name` are one, such as a method that captures
+    and one that replays: the arguments that both have are compared.
     """
 
     @functools.wraps(call)
@@ -301,7 +301,7 @@ class _Watch:
         return _Capture(self._region(code.name, code.where, code.key), code, before)
 
     def replays(self, graph: object) -> None:
-        """Hold a replay against its capture."""
+        """Compare a replay with its capture."""
         call = _THREAD.calls[-1] if _THREAD.calls else None
         if graph not in self._captures:
             self._captures[graph] = _Capture(self._unseen("CUDA graph that was captured before"))

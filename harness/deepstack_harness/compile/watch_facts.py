@@ -308,7 +308,7 @@ class WatchedRegions:
         return [guard for region in self.regions for guard in region.decisive]
 
     def report(self) -> str:
-        """Return what a stranger understands first, and the counts of each region after it."""
+        """Return the findings in plain words, and after them the counts of each region."""
         if not self.regions:
             return "no region was compiled, so nothing was watched"
         facts = [(region, region_facts(region, inputs=False)) for region in self.regions]

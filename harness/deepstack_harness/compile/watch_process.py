@@ -1,9 +1,10 @@
 """Watch the dropped guards of a whole program: this process and every Python process that it starts.
 
 `start_in_children` writes a `sitecustomize.py` into a folder of its own and returns the variables that let
-each Python process find it. Such a process registers, watches from the end of its first `import
-torch._dynamo` on, and appends its observations to a file of its own, line by line, so that those of a process
-that is killed are not lost. `read_processes` reads the files of all processes. Nothing here imports torch.
+each Python process find it. Such a process registers, watches from the end of its first import of
+`torch._dynamo` on, and appends its observations to a file of its own, line by line, so that those of a
+process that is killed are not lost. `read_processes` reads the files of all processes. Nothing here imports
+torch.
 
 Counts of calls are written into a mapped file as well, in every call: they survive SIGKILL.
 

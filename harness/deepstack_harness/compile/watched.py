@@ -14,8 +14,8 @@ stores the dropped guards with each graph and evaluates them in every later call
 The effect of a failed guard is measured where the region can safely be run again on copies of its inputs
 (`torch_compat.rerun`). Outputs stay as they are, no other graph is built, and facts are stored, never
 tensors. The inputs of CUDA graphs that are captured inside are compared with those of their replays
-(`compile.watch_captured`). Not seen: a graph that was compiled outside; guards that relate several inputs to
-each other, such as two names of one tensor.
+(`compile.watch_captured`). Not seen: a graph that was compiled outside, and what torch itself has no guard
+on, such as inputs whose memory overlaps.
 """
 
 import re

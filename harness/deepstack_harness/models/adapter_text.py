@@ -89,8 +89,11 @@ def _call(make: object, method: str, value: str) -> str:
     """Return a call of a method with `value` for its first argument."""
     if not method:
         return "..."
-    parameters = _parameters(getattr(make, method))[1:]
-    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    needed = [
+        parameter
+        for parameter in _parameters(getattr(make, method))[1:]
+        if parameter.default is parameter.empty
+    ]
     arguments = [_given(parameter, "..." if place else value) for place, parameter in enumerate(needed)]
     return f"self.made.{method}({', '.join(arguments)})"
 
@@ -109,8 +112,11 @@ def _parameters(function: object) -> list[inspect.Parameter]:
         found: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [parameter for parameter in found if parameter.kind not in variadic]
+    return [
+        parameter
+        for parameter in found
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
 
 
 def _words(name: str) -> set[str]:

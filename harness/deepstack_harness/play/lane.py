@@ -156,12 +156,12 @@ class PlayedLane:
 
     @property
     def answer(self) -> Answer | None:
-        """What get returned in this step, as facts; those of several micro-batches are joined."""
+        """Facts of what get returned in this step; those of several micro-batches are joined."""
         return join_answers(self._answers)
 
     @property
     def first_answer(self) -> Answer | None:
-        """What the first get of this step returned, as facts."""
+        """Facts of what the first get of this step returned."""
         return self._answers[0] if self._answers else None
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
@@ -174,7 +174,7 @@ _COMPARED = 64
 
 
 class _HeldAnswer:
-    """What a get returned and a caller may still use, with a copy of its content at that time."""
+    """Return value of a get that a caller may still use, with a copy of its content at that time."""
 
     def __init__(self, answer: tuple[Tensor, ...] | None) -> None:
         levels = levels_of(answer)

@@ -95,9 +95,10 @@ class CasePlayer:
         self._lane = self._lanes[None]
         self._rows_only = case.compare is Compare.NOTHING
         # Graphs need the second buffer: freed storage shows only where nothing references what get returned.
-        no_reference = self._rows_only and not case.arm.captured
-        self._first_reference = None if no_reference else self._reference_lane(make_buffer)
-        self._reference = self._first_reference
+        reference = None
+        if not self._rows_only or case.arm.captured:
+            reference = self._reference_lane(make_buffer)
+        self._first_reference = self._reference = reference
         self.records.add(self, self._tensors, *self._lanes.values())
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}

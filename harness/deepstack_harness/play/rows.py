@@ -236,7 +236,7 @@ Payload = tuple[Tensor, ...] | None
 
 @dataclass(frozen=True)
 class _Graphed:
-    """What get returned when a graph was captured: addresses in bytes, storages, generation of the buffer."""
+    """Return value of get when a graph was captured: addresses in bytes, storages, and generation."""
 
     addresses: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]

@@ -333,8 +333,7 @@ class _Arm:
 
         Without it a step would be blamed for what an earlier one did.
         """
-        differing = differences_in_place(wanted.left, left, {})
-        places = [difference.place for difference in differing]
+        places = [difference.place for difference in differences_in_place(wanted.left, left, {})]
         try:
             make_equal(region, arguments_of(region, call), wanted.left.values, left.values, places)
         except Exception as error:  # noqa: BLE001  # an attribute that a class of the user refuses
@@ -448,8 +447,7 @@ def _call_option(function: Callable[..., Any] | None, region: Region, call: Call
             args.insert(at, region)
         else:
             kwargs = {**kwargs, "region": region}
-    name = f"'{getattr(function, '__qualname__', function)}'"
-    return call_user_function(name, function, *args, **kwargs)
+    return call_user_function(f"'{getattr(function, '__qualname__', function)}'", function, *args, **kwargs)
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:

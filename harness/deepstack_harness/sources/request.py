@@ -83,7 +83,7 @@ def parse_source(text: str) -> SourceRequest:
     head, colon, rest = text.partition(":")
     if head == _INSTALLED:
         return _parse_installed(text, rest if colon else "")
-    if _is_path(text):
+    if text.startswith((".", "~")) or os.sep in text:
         return PathRequest(text)
     if _is_version(text):
         raise UsageError(
@@ -126,10 +126,6 @@ def _parse_installed(text: str, name: str) -> InstalledRequest:
             f"'{text}' names no package: write installed:PACKAGE, or ./{text} for a path of that name"
         )
     return InstalledRequest(canonicalize_name(name))
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith((".", "~")) or os.sep in text
 
 
 def _is_version(text: str) -> bool:

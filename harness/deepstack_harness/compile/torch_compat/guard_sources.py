@@ -74,12 +74,8 @@ def size_relations(part: str) -> Iterator[SizeRelation]:
     lower, middle, upper = bounds.groups()
     first = places[0] if places else None
     last = places[-1] if len(places) > 1 or _SPECIALISED not in reason else None
-    yield _relation(f"{lower} <= {middle}", first, reason if len(places) < 2 else _up_to(reason, places[1]))
+    yield _relation(f"{lower} <= {middle}", first, reason if len(places) < 2 else reason[: places[1].start()])
     yield _relation(f"{middle} <= {upper}", last, "" if last is None else reason[last.start() :])
-
-
-def _up_to(reason: str, place: re.Match[str]) -> str:
-    return reason[: place.start()]
 
 
 def _relation(text: str, place: re.Match[str] | None, reason: str) -> SizeRelation:

@@ -19,7 +19,6 @@ It is a clone, which includes our guard. `AOTCompiledFunction` evaluates no guar
 import inspect
 import re
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -596,10 +595,6 @@ SETTINGS = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
 
 def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401
     stack = guard.user_stack or (guard.stack.summary() if guard.stack else None)
-    frames = [frame for frame in stack or () if not _is_of_torch(frame)]
+    frames = [frame for frame in stack or () if not frame.filename.startswith(str(torch.__path__[0]))]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return BuiltGuard(guard.name, guard.create_fn_name(), kept, where, bool(guard.user_stack))
-
-
-def _is_of_torch(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(str(torch.__path__[0]))

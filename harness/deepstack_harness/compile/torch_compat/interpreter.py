@@ -115,12 +115,12 @@ def _new_ways_to_memory() -> Iterator[tuple[str, str]]:
 def _lost_members() -> Iterator[tuple[str, str]]:
     """Yield members that neither the class has nor its `__init__`, nor that of a base, sets."""
     for owner, (kind, names, where) in MEMBERS.items():
-        known = {name for base in kind.__mro__ for name in (*vars(base), *_annotated(base), *_set_by(base))}
+        known = {
+            name
+            for base in kind.__mro__
+            for name in (*vars(base), *vars(base).get("__annotations__", ()), *_set_by(base))
+        }
         yield from ((f"has no {name} in its {owner}", where) for name in names if name not in known)
-
-
-def _annotated(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(vars(kind).get("__annotations__", ()))
 
 
 def _set_by(kind: type[Any]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def in_two_stages(hidden: Tensor, per_layer_inputs: Tensor) -> list[dict[str, ob
 
 
 def later_stages_drop_what_was_sent() -> SplitProgram:
-    """Read an argument in a later stage before what was sent.
+    """Prefer an argument of a later stage to what the first stage sent.
 
     Fault: only the first stage is called with `per_layer_inputs`, and the later one leaves out its own.
     """

@@ -43,7 +43,7 @@ class ScalesManyRows(_Sized):
 
 
 class CutsLongInputs(_Sized):
-    """Returns the last two rows of more than eight, and takes a symbolic size for more."""
+    """The last two rows of more than eight; a symbolic size counts as more."""
 
     promise = "I1"
     arms = "eager/drop_all/backed_size_oblivious"

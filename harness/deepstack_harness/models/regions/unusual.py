@@ -176,7 +176,7 @@ class StatesOfTheCaller(RegionProgram):
 
 
 class SameOutputBuffer(RegionProgram):
-    """Returns a view of one buffer each time, whose rows after the step are those of longer steps."""
+    """A view of one buffer as each result, whose rows after the step are those of longer steps."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
@@ -249,7 +249,7 @@ class PlanOutside(RegionProgram):
 
 
 class AnswersViews(RegionProgram):
-    """Returns views of its argument, which share memory with it."""
+    """Views of the argument as results, which share memory with it."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
