@@ -35,12 +35,12 @@ VERBS = frozenset(
         "execute exit fail fill find flush follow forget forward free gather generate get give handle",
         "have hide hold hunt ignore import interpret iterate join judge keep kill leave let limit list",
         "listen load log look lower make mark mask measure merge mix move multiply name note observe",
-        "open order parse pass pause place plan play prefer prepare pretend print project prove put question",
-        "raise read rebuild recognise record reduce refuse register release reload remember remove rename",
-        "render repeat replace replay report reset resize resolve resume return roll round run save say",
-        "scale scatter schedule see select send serve set settle share show shrink skip sort split stand start",
-        "stop store sum switch take tell test time train transform treat turn unpack update use verify wait",
-        "walk warm warn watch wrap write yield zero",
+        "open order parse pass pause place plan play prefer prepare pretend print project prove put",
+        "question raise read rebuild recognise record reduce refuse register release reload remember",
+        "remove rename render repeat replace replay report reset resize resolve resume return roll",
+        "round run save say scale scatter schedule see select send serve set settle share show shrink",
+        "skip sort split stand start stop store sum switch take tell test time train transform treat",
+        "turn unpack update use verify wait walk warm warn watch wrap write yield zero",
     )
     for word in line.split()
 )
