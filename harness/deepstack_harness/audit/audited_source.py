@@ -166,7 +166,7 @@ def audit_source(
     Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
     and `MachineError` where a file cannot be fetched.
     """
-    with SourceWorker(text, stated=stated, source=source) as worker:
+    with SourceWorker(text, stated=stated, source=source, loads=True) as worker:
         source, label = worker.source, worker.source.label
         name = known_as or label
         say(f"looking for classes in {name}")
@@ -186,7 +186,16 @@ def audit_source(
         verdicts = []
         for number, audited in enumerate(drivable, 1):
             say(f"judging {audited.model_class} of {name} ({number} of {plural(len(drivable), 'class')})")
-            verdicts.append(located(judge_class(audited, worker), source, audited))
+            judged = located(judge_class(audited, worker), source, audited)
+            refused = worker.stubs_met(audited)
+            if refused is None:
+                verdicts.append(judged)
+            else:
+                classes = [refused if each is audited else each for each in classes]
+        if len(verdicts) < len(drivable):
+            among = scope.among if scope.account else ()
+            account = account_of(source, classes, unchanged=scope.unchanged, among=among)
+            drivable = [audited for audited in classes if audited.can_be_judged]
         systems = SourceSystems(label, (), ())
         if scope.systems:
             say(f"judging placeholder ranges and dual streams of {name}")

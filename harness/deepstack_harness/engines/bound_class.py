@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
-from deepstack_harness.engines.cut_class import STORAGE, ClassCut
-from deepstack_harness.engines.cut_model import ModelCut, define_model, reason_at
+from deepstack_harness.engines.cut_class import STORAGE, ClassFacts
+from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_model, reason_at
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
@@ -73,7 +73,7 @@ _NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
 class BoundClass(Generic[H]):
     """A model class of one source; `host` is the class that was defined from `of`."""
 
-    of: ModelCut
+    of: KnownModel
     host: type[H]
 
     @property
@@ -127,6 +127,8 @@ class BoundClass(Generic[H]):
                 type(instance).__init__(instance, **self._arguments(config))
         except Exception as error:
             raise self.refusal(error, ".__init__") from error
+        if not isinstance(instance, self.host):
+            raise self.refusal(TypeError("its __init__ makes it an object of another class"), ".__init__")
         return instance
 
     def _arguments(self, config: Settings) -> dict[str, object]:
@@ -187,7 +189,9 @@ class MethodsBuffer:
 
     vision: bool
 
-    def __init__(self, host: Host, cut: ClassCut, levels: int, *, vision: bool, listed: bool = False) -> None:
+    def __init__(
+        self, host: Host, cut: ClassFacts, levels: int, *, vision: bool, listed: bool = False
+    ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
         With `listed`, get answers a list or tuple of levels; else their names say which is which.
@@ -578,7 +582,7 @@ def _define_rehearsed(cut: ModelCut) -> ForwardClass:
 
 
 def _config(
-    cut: ModelCut, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    cut: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
 ) -> Settings:
     """Return the engine's settings, with what embedding and Granite's layout ask for.
 

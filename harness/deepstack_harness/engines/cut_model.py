@@ -25,6 +25,7 @@ from deepstack_harness.engines.cut_class import (
     STORAGE,
     STRICT,
     ClassCut,
+    ClassFacts,
     CutOptions,
     Inherited,
     Outside,
@@ -145,7 +146,17 @@ BY_FORWARD = Way(
 
 
 @dataclass(frozen=True)
-class ModelCut:
+class KnownModel:
+    """A model class of a source, and what is known of it."""
+
+    source: Source
+    model: ModelClass
+    file: SourceFile
+    cut: ClassFacts
+
+
+@dataclass(frozen=True)
+class ModelCut(KnownModel):
     """A model class, cut and compiled: everything that is needed to define it, without its source.
 
     `supplies` says what its code finds under imported names; `base` is the class in another file
@@ -153,9 +164,6 @@ class ModelCut:
     cannot be built.  `patches` are what other modules do to the class.
     """
 
-    source: Source
-    model: ModelClass
-    file: SourceFile
     cut: ClassCut
     supplies: Mapping[str, Supply]
     base: "ModelCut | None" = None

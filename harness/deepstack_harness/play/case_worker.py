@@ -46,13 +46,15 @@ class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is driven.
 
     `family` chooses the class that the engine has for a model family, driven by its methods; otherwise it
-    is `model_class`, one of those that were found in the source.
+    is `model_class`, one of those that were found in the source.  A class that is `loaded` is made by
+    importing its package.
     """
 
     text: str
     model_class: str
     way: Way = "methods"
     family: str | None = None
+    loaded: bool = False
 
 
 WORK = "deepstack_harness.play.work"
@@ -81,7 +83,8 @@ class ClassWays:
     for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
     hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
     there is none.  The payload of a class has rows for `every_token` of a step where it is looked up by
-    token, as Gemma's per-layer inputs are.
+    token, as Gemma's per-layer inputs are.  `loaded` is there for a class that was made by importing its
+    package, and says what that lacked.
     """
 
     methods: bool = False
@@ -94,6 +97,7 @@ class ClassWays:
     compiled: str = ""
     uncompiled: str = ""
     every_token: bool = False
+    loaded: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ class Loaded:
 PLAY = Remote(f"{WORK}:play", Played)
 PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
 DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+STUBS_MET = Remote(f"{SOURCE_WORK}:stubs_met", tuple[Reason, ...])
 DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", Loaded)
