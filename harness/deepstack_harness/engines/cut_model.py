@@ -81,6 +81,7 @@ class EngineParts:
     settings: Mapping[str, object] = field(default_factory=dict)
     answer: Callable[[object], object] = _as_it_is
     reads_too: frozenset[str] = frozenset()
+    libraries: Mapping[str, object] = field(default_factory=dict)
 
 
 PLAIN_PARTS = EngineParts()

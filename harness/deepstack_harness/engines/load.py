@@ -385,8 +385,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _caller() -> FrameType:
     """Return the frame that called the function that asks."""
     frame = inspect.currentframe()
-    assert frame is not None and frame.f_back is not None and frame.f_back.f_back is not None
-    return frame.f_back.f_back
+    for _ in range(2):
+        assert frame is not None  # it was called
+        frame = frame.f_back
+    assert frame is not None
+    return frame
 
 
 def _python_files(source: Source) -> Mapping[str, bytes]:

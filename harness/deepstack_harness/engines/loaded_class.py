@@ -1,8 +1,9 @@
 """Drive a class that Python has made, by importing the package of its source (`engines.load`).
 
-Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished as those of a
-class that was cut: over a host that has a tower and a language model that records, and by the statements of each
-`__init__` that allocate what the methods read (`slice_init`), compiled into the namespace of their module.
+Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished as those
+of a class that was cut: over a host that has a tower and a language model that records, and by the statements
+of each `__init__` that allocate what the methods read (`slice_init`), compiled into the namespace of their
+module.
 
 A class is refused, with file and line, where a place of the package may rebind a member later, and where code
 that is called meets a stub.
@@ -11,14 +12,16 @@ that is called meets a stub.
 import ast
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CellType, CodeType, FunctionType
 from typing import TypeVar
+
+import torch
 
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
 from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init
-from deepstack_harness.engines.cut_model import HOSTED, KnownModel, ModelClass, Way
+from deepstack_harness.engines.cut_model import HOSTED, CannotSupply, KnownModel, ModelClass, Way
 from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.rebinding import WORD, Making, Place, rebound
@@ -28,13 +31,14 @@ from deepstack_harness.engines.syntax import (
     NoBuffer,
     asked_of_super,
     asked_with_default,
+    binds,
     class_named,
     own_methods_called,
     parse,
     reads,
     writes,
 )
-from deepstack_harness.errors import Reason, SourceError, UsageError
+from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import SourceFile
 
 H = TypeVar("H", bound=Host)
@@ -54,53 +58,83 @@ def define_loaded(
     """Define a class in each way; return its ways, and the reasons why others are missing."""
     refusals: list[Reason] = []
 
-    def driven(way: Way, host: type[H], bind: Callable[[KnownModel, type[H]], B]) -> B | None:
-        loaded.absent.touched.clear()
+    def defined(define: Callable[[LoadedSource, ModelClass, Way], B], way: Way) -> B | None:
         try:
-            bound = bind(*_made(loaded, model, way, host))
+            return define(loaded, model, way)
         except UsageError as error:
-            refusals.append(error.reason if isinstance(error, SourceError) else Reason(str(error)))
+            refusals.append(reason_of(error))
             return None
-        if loaded.absent.touched:  # and the code under test went on
-            refusals.append(loaded.absent.touched[0])
-            return None
-        return bound
 
-    by_methods = driven(methods, Host, _by_methods)
-    by_forward = driven(forward, ForwardHost, _by_forward) if forward else None
+    by_methods = defined(_define_methods, methods)
+    by_forward = defined(_define_forward, forward) if forward else None
     return by_methods, by_forward, tuple(refusals)
 
 
-def _by_methods(model: KnownModel, host: type[Host]) -> MethodsClass:
-    bound = MethodsClass(model, host)
-    bound.rehearse()
-    return bound
+def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
+    with _without_stubs(loaded):
+        bound = MethodsClass(*_settled(loaded, model, way).over(Host))
+        bound.rehearse()
+        return bound
 
 
-def _by_forward(model: KnownModel, host: type[ForwardHost]) -> ForwardClass:
-    return ForwardClass(model, host).rehearse()
+def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
+    """Define a class by its forward; where that fails, with stand-ins for the parts that cannot be built."""
+    made = _settled(loaded, model, way)
+    try:
+        with _without_stubs(loaded):
+            return ForwardClass(*made.over(ForwardHost)).rehearse()
+    except UsageError:
+        with suppress(UsageError):
+            lenient = made.standing_in(_unbuildable(made))
+            with _without_stubs(loaded):
+                return ForwardClass(*lenient.over(ForwardHost)).rehearse()
+        raise
 
 
-def _made(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) -> tuple[KnownModel, type[H]]:
-    """Return a class with what is known of it, derived from the class of the source and from `host`.
+def _unbuildable(made: "_MadeClass") -> frozenset[str]:
+    """Return the attributes whose allocation fails, under settings that nobody gave; else all."""
+    attributes, found = made.allocated(), frozenset[str]()
+    while True:
+        bound = ForwardClass(*made.standing_in(found).over(ForwardHost))
+        try:
+            with _without_stubs(made.loaded):
+                bound.model(4, 5, 3, dtype=torch.float32, device=torch.device("cpu"), handing=None)
+        except UsageError as error:
+            more = made.set_at(reason_of(error).line) & attributes - found
+            if not more:
+                return attributes
+            found |= more
+        else:
+            return found
+
+
+@contextmanager
+def _without_stubs(loaded: LoadedSource) -> Iterator[None]:
+    """Raise `CannotSupply` at the end for a stub that was met, also where the code under test went on."""
+    loaded.absent.touched.clear()
+    yield
+    if loaded.absent.touched:
+        raise CannotSupply(loaded.absent.touched[0])
+
+
+def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
+    """Return a class after everything that changes it was imported.
 
     Raises `SourceError` for a class that cannot be made, or may be another one later.
     """
     loaded.watch(_mentioning(loaded, model.class_name))
-    cls = _class_of(loaded, model)
+    loaded.absent.values.update(model.parts.libraries)
+    made = _MadeClass(loaded, model, way)
     for _ in range(_MOST_PATCHES):
-        made = _MadeClass(loaded, model, cls, way)
-        if not any(
-            [_imported(loaded, member) for member in made.patching() if not loaded.is_imported(member)]
-        ):
+        more = [member for member in made.patching() if not loaded.is_imported(member)]
+        if not sum(_imported(loaded, member) for member in more):
             break
-        cls = _class_of(loaded, model)
+        made = _MadeClass(loaded, model, way)
     made.check()
     loaded.check_instrument()
     table = METHODS_STAND_INS if way.verbs is None else FORWARD_STAND_INS
     loaded.supply({**table, **model.parts.stand_ins})
-    file = loaded.source.read(model.member)
-    return KnownModel(loaded.source, model, file, made.facts(file.filename)), made.over(host)
+    return made
 
 
 def _mentioning(loaded: LoadedSource, name: str) -> list[str]:
@@ -142,10 +176,13 @@ class _MadeClass:
     `names` are those that the methods reach, and `inits` each `__init__` of the source, sliced.
     """
 
-    def __init__(self, loaded: LoadedSource, model: ModelClass, cls: type, way: Way) -> None:
-        self._loaded, self._model, self._cls, self._way = loaded, model, cls, way
+    def __init__(
+        self, loaded: LoadedSource, model: ModelClass, way: Way, stood_in: frozenset[str] | None = None
+    ) -> None:
+        self.loaded, self._model, self._way, self._stood_in = loaded, model, way, stood_in
+        self._cls = cls = _class_of(loaded, model)
         self._owners = {each: place for each in cls.__mro__ if (place := self._defined(each))}
-        self._provided = {f"self.{name}" for name in way.provided}
+        self._provided = {f"self.{name}" for name in (*way.provided, *(stood_in or ()))}
         self._making = Making(loaded.source, self._whole(), tuple(self._owners.values()))
         self.inits: dict[type, Function] = {}
         self.verbs: dict[str, str] = {}
@@ -153,15 +190,15 @@ class _MadeClass:
         self._reach()
 
     def _whole(self) -> Defined:
-        file = self._loaded.source.read(self._model.member)
+        file = self.loaded.source.read(self._model.member)
         return Defined(self._model.member, file, class_named(file, self._model.class_name))
 
     def _defined(self, cls: type) -> Defined | None:
         """Return the statement of a class of the source."""
-        module = self._loaded.by_name(cls.__module__)
+        module = self.loaded.by_name(cls.__module__)
         if module is None:
             return None
-        file = self._loaded.source.read(module)
+        file = self.loaded.source.read(module)
         nodes = [node for node in ast.walk(parse(file)) if isinstance(node, ast.ClassDef)]
         node = next((node for node in nodes if node.name == cls.__name__), None)
         return Defined(module, file, node) if node else None
@@ -169,7 +206,7 @@ class _MadeClass:
     # -- members
 
     def _functions(self, name: str) -> Iterator[FunctionType]:
-        """Yield the functions behind a member: of several classes the first one, and what that asks of super."""
+        """Yield the functions of a member, and those of the next classes that it calls by super."""
         for owner in self._cls.__mro__:
             if name not in vars(owner):
                 continue
@@ -180,10 +217,10 @@ class _MadeClass:
 
     def _node(self, function: FunctionType) -> Function | None:
         """Return the statement of a function of the source."""
-        member = self._loaded.member_of(function.__code__.co_filename)
+        member = self.loaded.member_of(function.__code__.co_filename)
         if member is None:
             return None
-        return self._loaded.function_at(member, function.__code__.co_firstlineno, function.__code__.co_name)
+        return self.loaded.function_at(member, function.__code__.co_firstlineno, function.__code__.co_name)
 
     def _nodes(self, name: str) -> list[Function]:
         return [node for each in self._functions(name) if (node := self._node(each))]
@@ -256,18 +293,18 @@ class _MadeClass:
         nodes = [(each, node) for name in (*self.names, _INIT) for each in self._functions(name)
                  if (node := self._node(each))]  # fmt: skip
         driven = {
-            (self._loaded.member_of(each.__code__.co_filename), line)
+            (self.loaded.member_of(each.__code__.co_filename), line)
             for each, node in nodes
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
         for member, file, place in self._rebinding():
             # A name in a text or a table is used by code elsewhere, whenever that runs.
-            has_run = place.of is not None and self._loaded.ran(member, place.line)
+            has_run = place.of is not None and self.loaded.ran(member, place.line)
             if (member, place.line) not in driven and not has_run:
                 raise rebound(place.member, file, place.node)
         words = frozenset(each.__name__ for each in self._owners) | self.names
         own = {each.member for each in self._owners.values()}
-        for why in self._loaded.raised({*own, *self.patching()}, words):
+        for why in self.loaded.raised({*own, *self.patching()}, words):
             raise SourceError(
                 Reason(f"not driven: a statement about the class raised {why.text}", why.file, why.line)
             )
@@ -286,8 +323,36 @@ class _MadeClass:
 
     # -- what it is driven by
 
-    def facts(self, filename: str) -> ClassFacts:
-        """Return what drives the class needs to know of it."""
+    def standing_in(self, attributes: frozenset[str]) -> "_MadeClass":
+        """Return the same class without the allocation of some attributes."""
+        return _MadeClass(self.loaded, self._model, self._way, attributes)
+
+    def allocated(self) -> frozenset[str]:
+        """Return the attributes that an `__init__` sets and only other methods read, without `self.`."""
+        methods = [node for name in self.names for node in self._nodes(name)]
+        stored = {name for method in methods for node in method.body for name in writes(node)}
+        read = {name for method in methods for name in reads(method)} - stored
+        bound = {name for init in self._whole_inits() for node in init.body for name in binds(node)}
+        attributes = {name.removeprefix("self.") for name in read & bound if name.startswith("self.")}
+        return frozenset(attributes - set(self._way.provided))
+
+    def set_at(self, line: int | None) -> frozenset[str]:
+        """Return the attributes that the statement of an `__init__` at a line sets, without `self.`."""
+        statements = [
+            node
+            for init in self._whole_inits()
+            for node in ast.walk(init)
+            if isinstance(node, ast.stmt) and line and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        innermost = max(statements, key=lambda node: node.lineno, default=None)
+        names = binds(innermost) if innermost else frozenset()
+        return frozenset(name.removeprefix("self.") for name in names if name.startswith("self."))
+
+    def _whole_inits(self) -> list[Function]:
+        functions = [vars(owner).get(_INIT) for owner in self._owners]
+        return [node for each in functions if isinstance(each, FunctionType) and (node := self._node(each))]
+
+    def _facts(self, filename: str) -> ClassFacts:
         nodes = {name: self._method(name) for name in self.names}
         optional = frozenset[str]().union(*(asked_with_default(node) for node in nodes.values() if node))
         storage = stored_by(self.verbs["set"], self._method) if "set" in self.verbs else ()
@@ -295,7 +360,7 @@ class _MadeClass:
             class_name=self._model.class_name, filename=filename, verbs=self.verbs,
             lines={name: node.lineno for name, node in nodes.items() if node},
             replaced={name: name for name in METHODS_STAND_INS if self._names_global(name)},
-            optional=optional, storage=frozenset(storage),
+            stood_in=self._stood_in, optional=optional, storage=frozenset(storage),
         )  # fmt: skip
 
     def _names_global(self, name: str) -> bool:
@@ -305,8 +370,13 @@ class _MadeClass:
             for each in self._functions(method)
         )
 
-    def over(self, host: type[H]) -> type[H]:
-        """Return a class derived from it and from `host`; its `__init__` is the slices."""
+    def over(self, host: type[H]) -> tuple[KnownModel, type[H]]:
+        """Return what is known of it, and a class derived from it and from `host`, which runs the slices."""
+        file = self._whole().file
+        known = KnownModel(self.loaded.source, self._model, file, self._facts(file.filename))
+        return known, self._derived(host)
+
+    def _derived(self, host: type[H]) -> type[H]:
         own = self._whole().member
         hosted = {
             name: vars(kind)[name]
@@ -320,6 +390,8 @@ class _MadeClass:
             "__qualname__": self._cls.__qualname__,
             **hosted,
         }
+        if self._provider("__new__") != own:
+            namespace["__new__"] = host.__new__
         if inits:
             namespace[_INIT] = _furnishing(inits)
         try:

@@ -30,7 +30,8 @@ class Absent:
 
     `modules` maps each missing module to the place of its first import, and `failed` has the statements of
     the source that raised, each with its place.  `touched` has the uses of stubs after the import.  `locate`
-    finds the place of the code of the source that runs now; `loading` counts imports that are running.
+    finds the place of the code of the source that runs now; `loading` counts imports that are running.  `values` are objects of
+    ours that stand for attributes of missing modules, by their dotted names.
     """
 
     locate: Callable[[], tuple[str, int | None]]
@@ -38,6 +39,7 @@ class Absent:
     failed: list[Reason] = field(default_factory=list)
     touched: list[Reason] = field(default_factory=list)
     loading: int = 0
+    values: dict[str, object] = field(default_factory=dict)
 
     @contextmanager
     def permissive(self) -> Iterator[None]:
@@ -108,11 +110,11 @@ class Stub:
         self._absent.use(f"{self._path}.{name}", "set")
         self._made[name] = value
 
-    def __call__(self, *args: object, **named: object) -> object:
+    def __call__(self, *args: object, **_: object) -> object:
         """Return the function or class that is decorated, and else a stub; a class decorates nothing."""
         self._absent.use(self._path, "called")
         is_class = self.__name__[:1].isupper()
-        if not is_class and len(args) == 1 and not named and isinstance(args[0], _DECORATED):
+        if not is_class and len(args) == 1 and isinstance(args[0], _DECORATED):
             return args[0]
         return Stub(f"{self._path}()", self._absent)
 
@@ -235,7 +237,9 @@ class StubModule(ModuleType):
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # stands for anything
         if name.startswith("__"):
             raise AttributeError(name)
-        self._absent.use(f"{self.__name__}.{name}", "read")
+        if (path := f"{self.__name__}.{name}") in self._absent.values:
+            return self._absent.values[path]
+        self._absent.use(path, "read")
         if name not in self._made:
             self._made[name] = make_stub(f"{self.__name__}.{name}", self._absent)
         return self._made[name]

@@ -1,6 +1,7 @@
 """Facts of torch that importing other code must not change: what measures relies on them."""
 
 import builtins
+import importlib
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -12,6 +13,7 @@ _RELIED_ON: tuple[ModuleType | type, ...] = (torch, torch.Tensor, nn.Module, nn.
 
 def facts() -> Mapping[str, object]:
     """Return each function and class that measuring calls by its name, and the defaults of new tensors."""
+    importlib.import_module("torch._dynamo")  # it replaces torch.manual_seed itself
     known: dict[str, object] = {
         f"{holder.__name__}.{name}": value
         for holder in _RELIED_ON
