@@ -89,30 +89,29 @@ def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     return next((node for node in classes if node.name == audited.cut.class_name), None)
 
 
-def _methods(source: Source, audited: AuditedClass) -> dict[str, tuple[str, ast.FunctionDef]]:
-    """Return the methods of a class and of the classes that it was cut with, by name: file and statement."""
+def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
+    """Return `MEMBER:FIRST-LAST` of the methods of a class, by name, those that it inherits too."""
+    if audited.ways.places:
+        return audited.ways.places
     cuts = [cut for cut in (audited.cut.methods, audited.cut.forward) if isinstance(cut, ModelCut)]
     links = [(link.model.member, link.file, link.model.class_name) for cut in cuts for link in cut.chain]
     own = [(audited.cut.member, source.read(audited.cut.member), audited.cut.class_name)]
-    methods: dict[str, tuple[str, ast.FunctionDef]] = {}
+    methods: dict[str, str] = {}
     for member, file, name in (*own, *links):
         for statement in parse(file).body:
             if isinstance(statement, ast.ClassDef) and statement.name == name:
                 for node in statement.body:
                     if isinstance(node, ast.FunctionDef):
-                        methods.setdefault(node.name, (member, node))
+                        methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
     return methods
 
 
-def _place_of(rule: Rule, methods: Mapping[str, tuple[str, ast.FunctionDef]], *, in_forward: bool) -> str:
+def _place_of(rule: Rule, methods: Mapping[str, str], *, in_forward: bool) -> str:
     """Return `MEMBER:FIRST-LAST` of the method that a rule is about; empty where there is none."""
     verb = _VERBS.get(rule, "get")
     own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
     whole = [name for name in (_EMBED_FIRST if verb == "set" else _FORWARD_FIRST) if name in methods]
-    for name in (*(() if in_forward else own), *whole):
-        member, node = methods[name]
-        return f"{member}:{node.lineno}-{node.end_lineno}"
-    return ""
+    return next((methods[name] for name in (*(() if in_forward else own), *whole)), "")
 
 
 GRAPHS = "graphs"

@@ -56,8 +56,8 @@ from deepstack_harness.workers.profiles import (
     CONTRACT_LIMITS,
 )
 
-_IMPORT_S = 180.0
-"""Seconds for a step of a worker that imports: vLLM took 4 to 10 s of an idle processor, SGLang 14."""
+_IMPORT_S = 300.0
+"""Seconds for a step of a worker that imports: vLLM took 6 to 20 s of a processor that others use too."""
 MOST_ENDS = 3
 """Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
 

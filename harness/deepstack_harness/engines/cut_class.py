@@ -183,7 +183,7 @@ class ClassFacts:
     method that was cut, with its line.  `replaced` maps each name that needs a stand-in to the
     imported name.  `stood_in` are attributes whose allocation was left out, since it cannot be built, or
     None; `optional` are names that the code asks for with a default of its own.  `storage` are the attributes
-    that set stores into.
+    that set stores into.  `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
     """
 
     class_name: str
@@ -194,6 +194,7 @@ class ClassFacts:
     stood_in: frozenset[str] | None = None
     optional: frozenset[str] = frozenset()
     storage: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

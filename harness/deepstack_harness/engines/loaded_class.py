@@ -361,7 +361,16 @@ class _MadeClass:
             lines={name: node.lineno for name, node in nodes.items() if node},
             replaced={name: name for name in METHODS_STAND_INS if self._names_global(name)},
             stood_in=self._stood_in, optional=optional, storage=frozenset(storage),
+            places=dict(self._places()),
         )  # fmt: skip
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        for name in self.names:
+            for function in self._functions(name):
+                member, node = self.loaded.member_of(function.__code__.co_filename), self._node(function)
+                if member and node:
+                    yield name, f"{member}:{node.lineno}-{node.end_lineno}"
+                    break
 
     def _names_global(self, name: str) -> bool:
         return any(

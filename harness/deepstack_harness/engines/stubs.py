@@ -30,8 +30,8 @@ class Absent:
 
     `modules` maps each missing module to the place of its first import, and `failed` has the statements of
     the source that raised, each with its place.  `touched` has the uses of stubs after the import.  `locate`
-    finds the place of the code of the source that runs now; `loading` counts imports that are running.  `values` are objects of
-    ours that stand for attributes of missing modules, by their dotted names.
+    finds the place of the code of the source that runs now; `loading` counts imports that are running.
+    `values` are objects of ours that stand for attributes of missing modules, by their dotted names.
     """
 
     locate: Callable[[], tuple[str, int | None]]

@@ -9,7 +9,7 @@ and checked that it fits the interface.
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
@@ -84,7 +84,7 @@ class ClassWays:
     hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
     there is none.  The payload of a class has rows for `every_token` of a step where it is looked up by
     token, as Gemma's per-layer inputs are.  `loaded` is there for a class that was made by importing its
-    package, and says what that lacked.
+    package, and says what that lacked; `places` has `MEMBER:FIRST-LAST` of its methods.
     """
 
     methods: bool = False
@@ -98,6 +98,7 @@ class ClassWays:
     uncompiled: str = ""
     every_token: bool = False
     loaded: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

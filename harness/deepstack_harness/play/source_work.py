@@ -76,6 +76,7 @@ _MET: dict[str, list[Reason]] = {}
 
 def stubs_met(channel: Channel, source: SourceClass) -> tuple[Reason, ...]:
     """Return the stubs that a loaded class has met: what was measured of it is about them too."""
+    channel.phase(f"the stubs that {source.model_class} has met")
     return tuple(_met(source))
 
 
@@ -94,6 +95,12 @@ def define(channel: Channel, text: str, model_class: str, loaded: bool = False) 
         uncompiled=found.text if isinstance(found.text, str) else "",
         every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
         loaded=loaded_of(_opened(text)).sentence() if loaded else "",
+        places={
+            name: place
+            for way in (found.forward, found.methods)
+            if isinstance(way, ForwardModels | MethodsClass)
+            for name, place in way.of.cut.places.items()
+        },
     )  # fmt: skip
 
 
