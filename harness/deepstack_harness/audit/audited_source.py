@@ -123,7 +123,8 @@ class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
     `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven.  `places` has `MEMBER:LINE` of everything
+    has the reasons why graphs of an engine could not be driven, and `loaded` says of each class that was made by
+    importing its package what that lacked.  `places` has `MEMBER:LINE` of everything
     that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
     `members` has the file of every class that carries a payload, and `derived_from` the classes that it is
     derived from, the nearest first, judged or not.
@@ -136,6 +137,7 @@ class AuditedSource:
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     live_alone: tuple[Reason, ...] = ()
+    loaded: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
     derived_from: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -213,6 +215,7 @@ def audit_source(
         account,
         references,
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
+        {audited.model_class: audited.ways.loaded for audited in drivable if audited.ways.loaded},
         _places(source, drivable, systems),
         {audited.model_class: audited.cut.member for audited in classes},
     )
