@@ -1,7 +1,7 @@
 """`python -m tools.compare_loaded SOURCE [CLASS ..]`: judge each class cut, and made by importing it.
 
 Prints a line for each class with the processor seconds of both, and below it every row that differs. Exits
-with 1 where one does: then the import does not stand in for the cut, or the cut is wrong.
+with 1 where one does: then the import cannot replace the cut, or the cut is wrong.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LoadsAll(InProcessWorker):
 
 def judged(worker: InProcessWorker) -> set[tuple[Rule, Regime]] | tuple[Reason, ...]:
     """Return the rules that the class breaks, or the reasons why it was refused."""
-    (found,) = (each for each in worker.classes() if each.model_class == NAME)
+    (found,) = (item for item in worker.classes() if item.model_class == NAME)
     if not found.can_be_judged:
         return found.ways.refusals
     rows = judge_class(found, worker).rows
@@ -159,7 +159,7 @@ NOT_CUT = {
 def test_a_class_that_cannot_be_cut_is_judged_by_an_audit(name: str, tmp_path: Path) -> None:
     of, expected = NOT_CUT[name]
     (found,) = (
-        each for each in InProcessWorker(str(of.tree(tmp_path))).classes() if each.model_class == NAME
+        item for item in InProcessWorker(str(of.tree(tmp_path))).classes() if item.model_class == NAME
     )
     assert not found.can_be_judged, "it can be cut: nothing is shown here"
     assert audited(of, tmp_path) == expected
@@ -257,7 +257,7 @@ def test_what_acts_at_import_does_no_harm_and_is_never_green(act: str, why: str,
         broken = {(row.rule, row.regime) for row in verdicts.rows if row.verdict in BROKEN}
         assert broken >= BROKEN_CLEAR
     else:
-        unjudged = next(each for each in result.account.unjudged if each.name == NAME)
+        unjudged = next(item for item in result.account.unjudged if item.name == NAME)
         assert why
         assert why in unjudged.why
 
@@ -266,6 +266,6 @@ def test_a_class_that_meets_a_stub_while_it_is_played_is_in_the_account(tmp_path
     of = _decorated(_LATER.replace("fused_zero", "FLAGS"))
     result = audit_source(str(of.tree(tmp_path)), lambda _: None)
     assert not result.classes
-    unjudged = next(each for each in result.account.unjudged if each.name == NAME)
+    unjudged = next(item for item in result.account.unjudged if item.name == NAME)
     assert "FLAGS is not there and is read" in unjudged.why
     assert f"{MIXINS}:" in unjudged.why

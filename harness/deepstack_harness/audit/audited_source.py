@@ -123,8 +123,8 @@ class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
     `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven, and `loaded` says of each class that was made by
-    importing its package what that lacked.  `places` has `MEMBER:LINE` of everything
+    has the reasons why graphs of an engine could not be driven, and `loaded` what the package lacked that was
+    imported to make a class, by the class.  `places` has `MEMBER:LINE` of everything
     that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
     `members` has the file of every class that carries a payload, and `derived_from` the classes that it is
     derived from, the nearest first, judged or not.

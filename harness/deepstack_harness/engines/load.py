@@ -52,7 +52,7 @@ _NOTE = "__statement_failed__"
 
 
 class _Builtins(dict[str, object]):
-    """The builtins of one module; a name of the module that stands for a stub is looked up here.
+    """The builtins of one module; a name of the module that is bound to a stub is looked up here.
 
     Python looks names up in the builtins last, and by `__missing__` only in a subclass of dict.
     """
@@ -70,7 +70,7 @@ class _Builtins(dict[str, object]):
 
 
 class LoadedModule(ModuleType):
-    """A module of the source; its names that stand for stubs are used by being read."""
+    """A module of the source; its names that are bound to stubs are used by being read."""
 
     def __getattr__(self, name: str) -> object:
         known = vars(self).get("__builtins__")
@@ -134,7 +134,7 @@ class LoadedSource:
             raise SourceError(Reason(text, file or member, line)) from error
 
     def sentence(self) -> str:
-        """Say what was imported, and what it lacked."""
+        """Return what was imported, and what was missing, as a sentence."""
         absent, failed = self.absent.modules, self.absent.failed
         text = f"{plural(len(self._imported), 'module')} imported, {plural(len(absent), 'name')} missing"
         if not failed:
@@ -143,7 +143,7 @@ class LoadedSource:
 
     def by_name(self, name: str) -> str | None:
         """Return the imported file of a module; None for a module of another package."""
-        return next((member for member, each in self._imported.items() if each.__name__ == name), None)
+        return next((member for member, item in self._imported.items() if item.__name__ == name), None)
 
     def is_imported(self, member: str) -> bool:
         """Return whether a file was imported to its end."""
@@ -288,14 +288,14 @@ class LoadedSource:
                 return importlib.import_module(_SAME[absolute])
             stub = self._missing(absolute, caller)
             return stub if fromlist or root == absolute else self._missing(root, caller)
-        missing = [each for each in fromlist or () if each != "*" and not hasattr(module, each)]
+        missing = [item for item in fromlist or () if item != "*" and not hasattr(module, item)]
         if not missing or _is_initialising(module) or self._is_awaited(caller):
             return module
         there = LoadedModule(module.__name__)
-        for each in fromlist:
-            whole = f"{module.__name__}.{each}"
-            value = self._missing(whole, caller, make_stub) if each in missing else getattr(module, each)
-            vars(there)[each] = value
+        for item in fromlist:
+            whole = f"{module.__name__}.{item}"
+            value = self._missing(whole, caller, make_stub) if item in missing else getattr(module, item)
+            vars(there)[item] = value
         return there
 
     def _missing(
@@ -308,8 +308,8 @@ class LoadedSource:
     def _is_awaited(self, frame: FrameType | None) -> bool:
         """Return whether code of the source takes an ImportError, here or in a frame that waits."""
         return any(
-            line in self._guarded.get(each.f_code.co_filename, ())
-            for each, line in traceback.walk_stack(frame)
+            line in self._guarded.get(item.f_code.co_filename, ())
+            for item, line in traceback.walk_stack(frame)
         )
 
     def _running(self) -> tuple[str, int | None]:
@@ -383,7 +383,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _caller() -> FrameType:
-    """Return the frame that called the function that asks."""
+    """Return the frame that called the function that calls this one."""
     frame = inspect.currentframe()
     for _ in range(2):
         assert frame is not None  # it was called
@@ -407,7 +407,7 @@ _BINDS_ITS_NAME = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, as
 
 def _first_line(node: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min((node.lineno, *(each.lineno for each in decorators)))
+    return min((node.lineno, *(item.lineno for item in decorators)))
 
 
 def _spans(node: ast.stmt, line: int) -> bool:
@@ -428,8 +428,8 @@ def _reported(node: ast.stmt) -> ast.stmt:
     """Return the statement with a handler that notes its failure, and the names that it would bind."""
     call = ast.parse(f"{_NOTE}({node.lineno}, {sorted(scope_names(node))})").body[0]
     handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [call])
-    for each in (*ast.walk(call), handler, handler.type):
-        ast.copy_location(each, node)  # type: ignore[type-var]  # the type is given above
+    for item in (*ast.walk(call), handler, handler.type):
+        ast.copy_location(item, node)  # type: ignore[type-var]  # the type is given above
     return ast.copy_location(ast.Try([node], [handler], [], []), node)
 
 
@@ -438,8 +438,8 @@ def _guarded_lines(parsed: ast.Module) -> frozenset[int]:
     lines = set[int]()
     for node in ast.walk(parsed):
         if isinstance(node, ast.Try) and any(map(_takes_import_error, node.handlers)):
-            for each in node.body:
-                lines.update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+            for item in node.body:
+                lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
         elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return frozenset(lines)
@@ -460,4 +460,4 @@ def _suppresses(manager: ast.expr) -> bool:
 
 
 def _names_import_error(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.Name) and each.id in _NAMES_GUARDED for each in ast.walk(node))
+    return any(isinstance(item, ast.Name) and item.id in _NAMES_GUARDED for item in ast.walk(node))

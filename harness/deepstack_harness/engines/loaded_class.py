@@ -1,4 +1,4 @@
-"""Drive a class that Python has made, by importing the package of its source (`engines.load`).
+"""Bind a class that Python has made, by importing the package of its source (`engines.load`).
 
 Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished as those
 of a class that was cut: over a host that has a tower and a language model that records, and by the statements
@@ -78,7 +78,7 @@ def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> Method
 
 
 def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
-    """Define a class by its forward; where that fails, with stand-ins for the parts that cannot be built."""
+    """Define a class by its forward; where that fails, without the parts that cannot be built."""
     made = _settled(loaded, model, way)
     try:
         with _without_stubs(loaded):
@@ -171,7 +171,7 @@ def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
 
 
 class _MadeClass:
-    """A class of an imported package, and the members that it is driven by.
+    """A class of an imported package, and the members that are called.
 
     `names` are those that the methods reach, and `inits` each `__init__` of the source, sliced.
     """
@@ -181,7 +181,7 @@ class _MadeClass:
     ) -> None:
         self.loaded, self._model, self._way, self._stood_in = loaded, model, way, stood_in
         self._cls = cls = _class_of(loaded, model)
-        self._owners = {each: place for each in cls.__mro__ if (place := self._defined(each))}
+        self._owners = {item: place for item in cls.__mro__ if (place := self._defined(item))}
         self._provided = {f"self.{name}" for name in (*way.provided, *(stood_in or ()))}
         self._making = Making(loaded.source, self._whole(), tuple(self._owners.values()))
         self.inits: dict[type, Function] = {}
@@ -223,13 +223,13 @@ class _MadeClass:
         return self.loaded.function_at(member, function.__code__.co_firstlineno, function.__code__.co_name)
 
     def _nodes(self, name: str) -> list[Function]:
-        return [node for each in self._functions(name) if (node := self._node(each))]
+        return [node for item in self._functions(name) if (node := self._node(item))]
 
     def _method(self, name: str) -> Function | None:
         return next(iter(self._nodes(name)), None)
 
     def _reach(self) -> None:
-        """Find the members that the class is driven by, and slice each `__init__` for what they read."""
+        """Find the members that are called, and slice each `__init__` for what they read."""
         there, of = set(dir(self._cls)), self._whole()
         if self._way.verbs is None:
             assert isinstance(of.node, ast.ClassDef)
@@ -265,7 +265,7 @@ class _MadeClass:
         changes, called, done = writes(node), own_methods_called(node), set[str]()
         while todo := called - done:
             done |= todo
-            bodies = [each for name in todo for each in self._nodes(name)]
+            bodies = [item for name in todo for item in self._nodes(name)]
             changed = {name for method in bodies for inner in method.body for name in writes(inner)}
             changes |= {name for name in changed if name.startswith("self.")}
             called |= {name for method in bodies for name in own_methods_called(method)}
@@ -275,13 +275,13 @@ class _MadeClass:
 
     def patching(self) -> list[str]:
         """Return the files that may change the class, as their text shows."""
-        classes = {each.node.name for each in self._owners.values()}
+        classes = {item.node.name for item in self._owners.values()}
         members = [member for member, _, _ in self._rebinding()]
         return sorted({*self._making.acting(classes), *members})
 
     def _rebinding(self) -> Iterator[tuple[str, SourceFile, Place]]:
         names = {name.removeprefix("self.") for name in self._read() if name.startswith("self.")}
-        chain = {each.place for each in self._owners.values()}
+        chain = {item.place for item in self._owners.values()}
         yield from self._making.rebinding((self.names | names) & self._making.names, chain)
 
     def _read(self) -> set[str]:
@@ -290,11 +290,11 @@ class _MadeClass:
 
     def check(self) -> None:
         """Refuse a class that code may change which has not run, or whose member a missing base may have."""
-        nodes = [(each, node) for name in (*self.names, _INIT) for each in self._functions(name)
-                 if (node := self._node(each))]  # fmt: skip
+        nodes = [(item, node) for name in (*self.names, _INIT) for item in self._functions(name)
+                 if (node := self._node(item))]  # fmt: skip
         driven = {
-            (self.loaded.member_of(each.__code__.co_filename), line)
-            for each, node in nodes
+            (self.loaded.member_of(item.__code__.co_filename), line)
+            for item, node in nodes
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
         for member, file, place in self._rebinding():
@@ -302,8 +302,8 @@ class _MadeClass:
             has_run = place.of is not None and self.loaded.ran(member, place.line)
             if (member, place.line) not in driven and not has_run:
                 raise rebound(place.member, file, place.node)
-        words = frozenset(each.__name__ for each in self._owners) | self.names
-        own = {each.member for each in self._owners.values()}
+        words = frozenset(item.__name__ for item in self._owners) | self.names
+        own = {item.member for item in self._owners.values()}
         for why in self.loaded.raised({*own, *self.patching()}, words):
             raise SourceError(
                 Reason(f"not driven: a statement about the class raised {why.text}", why.file, why.line)
@@ -313,15 +313,15 @@ class _MadeClass:
     def _check_bases(self) -> None:
         """Refuse a class that has a member from a base after one that is missing, which may have it too."""
         order = self._cls.__mro__
-        missing = next((n for n, each in enumerate(order) if "stub_path" in vars(each)), len(order))
+        missing = next((n for n, item in enumerate(order) if "stub_path" in vars(item)), len(order))
         for name in sorted(self.names - HOSTED):
-            owner = next((each for each in order if name in vars(each)), None)
+            owner = next((item for item in order if name in vars(item)), None)
             if owner in self._owners and owner in order[missing:]:
                 of, path = self._owners[owner], vars(order[missing])["stub_path"]
                 text = f"not driven: {name} is taken from {owner.__name__}, after {path}, which is not there"
                 raise SourceError(Reason(text, of.file.filename, of.node.lineno))
 
-    # -- what it is driven by
+    # -- the bound class
 
     def standing_in(self, attributes: frozenset[str]) -> "_MadeClass":
         """Return the same class without the allocation of some attributes."""
@@ -350,7 +350,7 @@ class _MadeClass:
 
     def _whole_inits(self) -> list[Function]:
         functions = [vars(owner).get(_INIT) for owner in self._owners]
-        return [node for each in functions if isinstance(each, FunctionType) and (node := self._node(each))]
+        return [node for item in functions if isinstance(item, FunctionType) and (node := self._node(item))]
 
     def _facts(self, filename: str) -> ClassFacts:
         nodes = {name: self._method(name) for name in self.names}
@@ -374,9 +374,9 @@ class _MadeClass:
 
     def _names_global(self, name: str) -> bool:
         return any(
-            name in each.__code__.co_names
+            name in item.__code__.co_names
             for method in (*self.names, _INIT)
-            for each in self._functions(method)
+            for item in self._functions(method)
         )
 
     def over(self, host: type[H]) -> tuple[KnownModel, type[H]]:
@@ -416,7 +416,7 @@ class _MadeClass:
         return made
 
     def _provider(self, name: str) -> str:
-        owner = next((each for each in self._cls.__mro__ if name in vars(each)), None)
+        owner = next((item for item in self._cls.__mro__ if name in vars(item)), None)
         return self._owners[owner].member if owner in self._owners else ""
 
 
@@ -424,20 +424,20 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
     """Yield the functions of a member: what decorators wrapped, and what a property calls."""
     todo, seen = [value], set[int]()
     while todo:
-        each = todo.pop(0)
-        if id(each) in seen:
+        item = todo.pop(0)
+        if id(item) in seen:
             continue
-        seen.add(id(each))
-        if isinstance(each, FunctionType):
-            yield each
-            todo += [cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell)]
-            todo += [vars(each).get("__wrapped__")]
-        elif isinstance(each, property):
-            todo += [each.fget, each.fset]
-        elif isinstance(each, staticmethod | classmethod):
-            todo.append(each.__func__)
-        elif isinstance(each, functools.partial | functools.partialmethod):
-            todo.append(each.func)
+        seen.add(id(item))
+        if isinstance(item, FunctionType):
+            yield item
+            todo += [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
+            todo += [vars(item).get("__wrapped__")]
+        elif isinstance(item, property):
+            todo += [item.fget, item.fset]
+        elif isinstance(item, staticmethod | classmethod):
+            todo.append(item.__func__)
+        elif isinstance(item, functools.partial | functools.partialmethod):
+            todo.append(item.func)
 
 
 def _is_filled(cell: CellType) -> bool:
@@ -471,8 +471,8 @@ def _compiled(function: FunctionType, node: Function) -> FunctionType:
 def _without_expressions(node: Function) -> Function:
     """Return a function without what is evaluated when it is defined: it has been, in the class."""
     arguments = node.args
-    bare = [ast.arg(each.arg) for each in (*arguments.posonlyargs, *arguments.args)]
-    only = [ast.arg(each.arg) for each in arguments.kwonlyargs]
+    bare = [ast.arg(item.arg) for item in (*arguments.posonlyargs, *arguments.args)]
+    only = [ast.arg(item.arg) for item in arguments.kwonlyargs]
     made = ast.FunctionDef(
         node.name,
         ast.arguments(
@@ -487,8 +487,8 @@ def _without_expressions(node: Function) -> Function:
 
 def _code_named(code: CodeType, name: str) -> CodeType:
     """Return the innermost code of a name."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    found = next((each for each in inner if each.co_name == name), None)
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = next((item for item in inner if item.co_name == name), None)
     return found or _code_named(inner[0], name)
 
 

@@ -1,4 +1,4 @@
-"""Stand for what a loaded package imports and nobody has: permissive while it is imported, strict afterwards.
+"""Replace what a loaded package imports and nobody has: permissive while it is imported, strict afterwards.
 
 A `Stub` is one attribute of a missing module.  While a module of the source is imported it can be called,
 subclassed, subscripted, compared and used as a decorator, so that one missing library does not take a
@@ -31,7 +31,7 @@ class Absent:
     `modules` maps each missing module to the place of its first import, and `failed` has the statements of
     the source that raised, each with its place.  `touched` has the uses of stubs after the import.  `locate`
     finds the place of the code of the source that runs now; `loading` counts imports that are running.
-    `values` are objects of ours that stand for attributes of missing modules, by their dotted names.
+    `values` are objects of ours in the place of attributes of missing modules, by their dotted names.
     """
 
     locate: Callable[[], tuple[str, int | None]]
@@ -91,12 +91,12 @@ class Stub:
         own["__name__"] = own["__qualname__"] = path.rpartition(".")[2]
         own["__module__"], own["__doc__"], own["__annotations__"] = path.rpartition(".")[0], None, {}
 
-    @property  # type: ignore[misc]  # `isinstance(stub, kind)` asks for it
+    @property  # type: ignore[misc]  # `isinstance(stub, kind)` reads it
     def __class__(self) -> type:
         self._absent.use(self._path, "examined by isinstance")
         return Stub
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # stands for anything
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # it may be anything
         if name == "__version__":
             return SUFFICIENT
         if name.startswith("__"):
@@ -234,7 +234,7 @@ class StubModule(ModuleType):
         self.__all__: tuple[str, ...] = ()
         self.__version__ = SUFFICIENT
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # stands for anything
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # it may be anything
         if name.startswith("__"):
             raise AttributeError(name)
         if (path := f"{self.__name__}.{name}") in self._absent.values:
