@@ -197,6 +197,21 @@ def test_a_method_that_meets_a_stub_refuses_the_class_with_name_file_and_line(
     assert "fused_zero" in text[why.line - 1]
 
 
+@pytest.mark.parametrize(
+    ("clear", "why"),
+    [
+        (f"fused = zero.kernel\n\n{ZEROES}    x = self.fused is None\n", "self.fused is not there"),
+        (ZEROES.replace("count)", "count, fused=zero.kernel)"), f"a value of {CLEAR} is not there"),
+    ],
+    ids=["attribute of the class", "default of an argument"],
+)
+def test_a_stub_that_is_a_value_of_the_class_refuses_it(clear: str, why: str, tmp_path: Path) -> None:
+    """A method may compare it with None, which no stub can notice."""
+    result = loaded(Rebound(before="from no_such_library import zero\n", clear=clear), tmp_path)
+    assert isinstance(result, tuple)
+    assert why in result[-1].text
+
+
 def test_a_member_after_a_missing_base_is_not_taken_for_the_one_of_the_class(tmp_path: Path) -> None:
     """The missing base may have a clear of its own, which Python would take."""
     base = "class Zeroes(SupportsNothing):\n" + indent(ZEROES, "    ")

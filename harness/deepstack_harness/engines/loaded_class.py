@@ -10,8 +10,10 @@ that is called meets a stub.
 """
 
 import ast
+import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import CellType, CodeType, FunctionType
 from typing import TypeVar
@@ -26,6 +28,7 @@ from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.rebinding import WORD, Making, Place, rebound
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS, ForwardHost, Host
+from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
@@ -309,6 +312,25 @@ class _MadeClass:
                 Reason(f"not driven: a statement about the class raised {why.text}", why.file, why.line)
             )
         self._check_bases()
+        self._check_values([function for function, _ in nodes])
+
+    def _check_values(self, functions: Sequence[FunctionType]) -> None:
+        """Refuse a class of which an attribute, or a value that a method has by itself, is a stub.
+
+        Such a value may be compared with None, which no stub can notice.
+        """
+        of = self._whole()
+        for name in sorted(name.removeprefix("self.") for name in self._read() if name.startswith("self.")):
+            if is_stub(inspect.getattr_static(self._cls, name, None)):
+                text = f"not driven: self.{name} is not there"
+                raise SourceError(Reason(text, of.file.filename, of.node.lineno))
+        for function in functions:
+            values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+            if any(map(is_stub, values)):
+                code = function.__code__
+                text = f"not driven: a value of {code.co_name} is not there"
+                raise SourceError(Reason(text, code.co_filename, code.co_firstlineno))
 
     def _check_bases(self) -> None:
         """Refuse a class that has a member from a base after one that is missing, which may have it too."""
@@ -425,7 +447,7 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
     todo, seen = [value], set[int]()
     while todo:
         item = todo.pop(0)
-        if id(item) in seen:
+        if id(item) in seen or is_stub(item):
             continue
         seen.add(id(item))
         if isinstance(item, FunctionType):
@@ -442,7 +464,7 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
 
 def _is_filled(cell: CellType) -> bool:
     try:
-        return isinstance(cell.cell_contents, FunctionType)
+        return cell.cell_contents is not cell
     except ValueError:
         return False
 
@@ -450,6 +472,7 @@ def _is_filled(cell: CellType) -> bool:
 def _compiled(function: FunctionType, node: Function) -> FunctionType:
     """Compile the slice of a function into its module, with its own cells and defaults."""
     of_class = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    of_class = of_class if of_class.isidentifier() else "Assigned"
     plain = ast.parse("def outer(): pass").body[0]
     assert isinstance(plain, ast.FunctionDef)
     free = function.__code__.co_freevars
@@ -473,16 +496,14 @@ def _without_expressions(node: Function) -> Function:
     arguments = node.args
     bare = [ast.arg(item.arg) for item in (*arguments.posonlyargs, *arguments.args)]
     only = [ast.arg(item.arg) for item in arguments.kwonlyargs]
-    made = ast.FunctionDef(
-        node.name,
-        ast.arguments(
-            bare[: len(arguments.posonlyargs)], bare[len(arguments.posonlyargs) :],
-            arguments.vararg and ast.arg(arguments.vararg.arg), only, [None] * len(only),
-            arguments.kwarg and ast.arg(arguments.kwarg.arg), [],
-        ),
-        node.body, [],
+    made = copy.copy(node)
+    made.args = ast.arguments(
+        bare[: len(arguments.posonlyargs)], bare[len(arguments.posonlyargs) :],
+        arguments.vararg and ast.arg(arguments.vararg.arg), only, [None] * len(only),
+        arguments.kwarg and ast.arg(arguments.kwarg.arg), [],
     )  # fmt: skip
-    return ast.copy_location(made, node)
+    made.decorator_list, made.returns = [], None
+    return made
 
 
 def _code_named(code: CodeType, name: str) -> CodeType:
