@@ -414,7 +414,9 @@ def define_both_ways(
         methods if isinstance(methods, MethodsClass) else None,
         forward if isinstance(forward, ForwardClass) else None,
         tuple(why for why in (methods, forward) if isinstance(why, Reason)),
-        text=text_family_or_reason(forward, class_cut.text),
+        text=text_family_or_reason(
+            forward, class_cut.text if isinstance(class_cut.forward, ModelCut) else ""
+        ),
     )
 
 

@@ -26,7 +26,7 @@ from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_in
 from deepstack_harness.engines.cut_model import HOSTED, CannotSupply, KnownModel, ModelClass, Way
 from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.rebinding import WORD, Making, Place, rebound
+from deepstack_harness.engines.rebinding import WORD, Making, RebindingPlace, rebound
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS, ForwardHost, Host
 from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import (
@@ -282,7 +282,7 @@ class _MadeClass:
         members = [member for member, _, _ in self._rebinding()]
         return sorted({*self._making.acting(classes), *members})
 
-    def _rebinding(self) -> Iterator[tuple[str, SourceFile, Place]]:
+    def _rebinding(self) -> Iterator[tuple[str, SourceFile, RebindingPlace]]:
         names = {name.removeprefix("self.") for name in self._read() if name.startswith("self.")}
         chain = {item.place for item in self._owners.values()}
         yield from self._making.rebinding((self.names | names) & self._making.names, chain)

@@ -340,7 +340,7 @@ class Making:
 
     def rebinding(
         self, names: Collection[str], chain: Collection[tuple[str, str]]
-    ) -> Iterator[tuple[str, SourceFile, "Place"]]:
+    ) -> Iterator[tuple[str, SourceFile, "RebindingPlace"]]:
         """Yield each place that may rebind one of `names`, with its file, by the name of that too.
 
         `chain` are the classes that are driven.
@@ -365,7 +365,7 @@ class Making:
 
     def _rebinds(
         self,
-        place: "Place",
+        place: "RebindingPlace",
         name: str,
         member: str,
         file: SourceFile,
@@ -449,7 +449,7 @@ def _inner(function: Function) -> Function | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class RebindingPlace:
     """A place that may give an object or a class another member.
 
     `name` is empty where code makes it.  `of` is the object; None where a table has the name, or a call.
@@ -482,13 +482,13 @@ def _sets_by_name(file: SourceFile) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _words(file: SourceFile) -> frozenset[str]:
-    """Return the words of a file that may stand in a `Place`, and every name that it mentions as `.NAME`."""
+    """Return the words of a file that may be in a `RebindingPlace`, and the names after a dot."""
     found = {word for words in _WORDS.findall(file.text) for word in words if word}
     return frozenset(word.rpartition(".")[2] for word in found)
 
 
 @functools.lru_cache(maxsize=512)
-def _places(file: SourceFile) -> tuple[Place, ...]:
+def _places(file: SourceFile) -> tuple[RebindingPlace, ...]:
     """Return all places of a file that may give an object or a class another member."""
     search = _Search()
     search.visit(parse(file))
@@ -520,7 +520,7 @@ class _Search(ast.NodeVisitor):
     """The search of one file."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[RebindingPlace] = []
         self._classes: list[ast.ClassDef] = []
         self._functions: list[Function] = []
         self._readings: set[int] = set()
@@ -567,7 +567,9 @@ class _Search(ast.NodeVisitor):
             if arguments:
                 self._note(str(name.value) if isinstance(name, ast.Constant) else "", arguments[0], node)
         if _makes_members(node.func):
-            self.places += [Place(keyword.arg, None, node) for keyword in node.keywords if keyword.arg]
+            self.places += [
+                RebindingPlace(keyword.arg, None, node) for keyword in node.keywords if keyword.arg
+            ]
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -584,14 +586,14 @@ class _Search(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and id(node) not in self._readings and _DOTTED.fullmatch(node.value):
-            self.places.append(Place(node.value, None, node))
+            self.places.append(RebindingPlace(node.value, None, node))
 
     def _note(self, name: str, of: ast.expr, node: ast.AST) -> None:
         """Note a place that gives `of` another member."""
         method = self._functions[0] if self._classes and self._functions else None
         first = method.args.args[:1] if method else []
         of_self = isinstance(of, ast.Name) and any(of.id == each.arg for each in first)
-        self.places.append(Place(name, of, node, self._classes[-1].name if of_self else None))
+        self.places.append(RebindingPlace(name, of, node, self._classes[-1].name if of_self else None))
 
 
 def _reads_names(called: ast.expr) -> bool:

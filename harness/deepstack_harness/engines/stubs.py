@@ -209,7 +209,6 @@ _SPECIAL: dict[str, tuple[str, Callable[[Stub], object]]] = {
 """Special methods of a stub: the word for such a use, and what it gives while modules are imported."""
 for _name, (_act, _result) in _SPECIAL.items():
     _special(f"__{_name}__", _act, _result)
-Stub.__hash__ = object.__hash__  # type: ignore[method-assign]  # lost with __eq__; a stub may be a key at import
 
 
 def make_stub(path: str, absent: Absent) -> object:
