@@ -1,13 +1,12 @@
 """`python -m tools.compare_loaded SOURCE [CLASS ..]`: judge each class cut, and made by importing it.
 
-Prints a line for each class with the processor seconds of both, and below it every row that differs. Exits
-with 1 where one does: then the import cannot replace the cut, or the cut is wrong.
+Prints a line for each class, and below it every row that differs. Exits with 1 where one does: then the
+import cannot replace the cut, or the cut is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -57,8 +56,6 @@ def compare(text: str, names: Sequence[str]) -> int:
                 for why in audited.ways.refusals if differ or not audited.can_be_judged else ():
                     print(f"    {label}: {why}")
             print(f"    {loaded.ways.loaded}", flush=True)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{used.ru_utime + used.ru_stime:.0f} processor seconds in workers")
     return different
 
 

@@ -165,6 +165,15 @@ def test_a_class_that_cannot_be_cut_is_judged_by_an_audit(name: str, tmp_path: P
     assert audited(of, tmp_path) == expected
 
 
+def test_a_class_that_needs_an_unknown_setting_is_not_imported_for_it(tmp_path: Path) -> None:
+    """The import would cost seconds, and the class would be refused for the same reason."""
+    of = Rebound(init=f"self.{CLEAR}_count = vllm_config.no_such_setting\nself.levels += self.{CLEAR}_count")
+    result = audited(of, tmp_path)
+    assert isinstance(result, tuple)
+    assert "the harness has no vllm_config.no_such_setting" in result[-1].text
+    assert "imported with" not in result[-1].text
+
+
 _FUSED = "from no_such_library import fused_zero\n"
 _CALLS = f"def {CLEAR}(self, count):\n    fused_zero(self.deepstack_input_embeds)\n    self.filled = 0\n"
 _GUARD = f"def {CLEAR}(self, count):\n    if fused_zero is not None:\n        pass\n    self.filled = 0\n"

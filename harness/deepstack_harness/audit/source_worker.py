@@ -289,6 +289,8 @@ class SourceWorker(CaseWorker):
         audited = AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
         if audited.can_be_judged or not (self._loads and may_be_loaded(self.source)):
             return audited
+        if not audited.ways.refusals or audited.ways.refusals[-1].remains:
+            return audited
         return self._define_loaded(audited)
 
     def _define_loaded(self, audited: AuditedClass) -> AuditedClass:

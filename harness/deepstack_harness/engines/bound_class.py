@@ -104,7 +104,8 @@ class BoundClass(Generic[H]):
     def refusal(self, error: Exception, method: str = "") -> UsageError:
         """Describe an error that comes of having cut the class out: file and line, class, and the error."""
         text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
-        return SourceError(reason_at(error, self.filename, text))
+        is_unset = isinstance(error, AttributeError) and isinstance(error.obj, Settings)
+        return SourceError(replace(reason_at(error, self.filename, text), remains=is_unset))
 
     def refused(self, error: Exception) -> UsageError:
         """Return an error that says what is wrong already as it is, and the refusal of any other."""
@@ -467,7 +468,7 @@ class ForwardClass(ForwardModels):
             return replace(self, handing=(named or tried)[0])
         why = f": {raised[-1]}" if raised else ""
         text = f"{self.model_class} was given a payload, and hands no rows of it to its language model{why}"
-        raise SourceError(Reason(text, self.filename))
+        raise SourceError(Reason(text, self.filename, remains=True))
 
     def _arrivals(self, handing: Handing, raised: list[Exception]) -> Iterator[tuple[Handing, "_Given"]]:
         """Yield what reached the language model of a visual step, for each argument that it was given.
