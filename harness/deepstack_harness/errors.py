@@ -40,12 +40,14 @@ class UsageError(HarnessError):
 class Reason:
     """The reason why code of a source cannot be read, cut or run, and its place.
 
-    `file` is empty, and `line` None, where the reason is about no file or no line of it.
+    `file` is empty, and `line` None, where the reason is about no file or no line of it.  One that `remains`
+    would be the same with the whole package.
     """
 
     text: str
     file: str = ""
     line: int | None = None
+    remains: bool = False
 
     @property
     def where(self) -> str:

@@ -44,10 +44,20 @@ class InProcessCases(CaseWorker):
 class InProcessWorker(SourceWorker):
     """A `SourceWorker` whose work is done here."""
 
-    def __init__(self, text: str, ends_in: str = "", end: WorkerEnd | None = None) -> None:
-        """Take the text of a source, and the function that ends the worker, if one does."""
-        super().__init__(text)
+    def __init__(
+        self, text: str, ends_in: str = "", end: WorkerEnd | None = None, *, loads: bool = False
+    ) -> None:
+        """Take the text of a source, and the function that ends the worker, if one does.
+
+        A package is imported here too, if `loads`: `engines.load.unload` forgets it.
+        """
+        super().__init__(text, loads=loads)
         self.ends_in, self.end = ends_in, end
+
+    @override
+    @property
+    def importing(self) -> CaseWorker:
+        return self
 
     @override
     def call(self, target: Any, arguments: Mapping[str, Any] | None = None, **_: object) -> CallResult:

@@ -283,7 +283,8 @@ RIGHT: Mapping[str, Rebound] = {
         before=_ZEROING + _REPLACING.format(name=CLEAR, function="zeroing"), decorators="@replacing\n"
     ),
     "decorators of a registry and of a compiler": Rebound(
-        before="from vllm.registry import REGISTRY\nfrom vllm.compilation import support_torch_compile\n",
+        before="from vllm.registry import REGISTRY, NoSuchInfo, NoSuchProcessor\n"
+        "from vllm.compilation import support_torch_compile\n",
         decorators="@REGISTRY.register_processor(NoSuchProcessor, info=NoSuchInfo)\n"
         "@support_torch_compile(dynamic_arg_dims={'input_ids': 0})\n",
     ),

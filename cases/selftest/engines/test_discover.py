@@ -20,10 +20,9 @@ from cases.selftest.engines.synthetic_vllm import (
     write_driven,
 )
 from deepstack_harness.engines.bind import define_both_ways
-from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
 from deepstack_harness.engines.discover import find_cuts
-from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.engines.known import cut_methods_of, engine_of, open_source
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
 from deepstack_harness.errors import UsageError
 
@@ -171,5 +170,5 @@ def test_a_helper_is_defined_once_for_all_that_import_it(tmp_path: Path) -> None
 def test_an_attribute_of_the_real_bases_is_no_attribute_that_is_missing(tmp_path: Path) -> None:
     """`nn.Module` has `state_dict`: that is known once torch is there, and nothing is refused before."""
     text = str(ModelFile()).replace("if self.filled == 0:", "if self.filled == 0 and self.state_dict:")
-    bound = methods_of(open_source(str(Vllm(qwen=text).tree(tmp_path))))
-    assert bound.of.cut.of_host.keys() == {"state_dict", "_mark_tower_model"}
+    cut = cut_methods_of(open_source(str(Vllm(qwen=text).tree(tmp_path))))
+    assert cut.cut.of_host.keys() == {"state_dict", "_mark_tower_model"}

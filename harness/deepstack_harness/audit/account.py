@@ -378,7 +378,8 @@ def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Itera
     for audited in classes:
         cuts = (audited.cut.methods, audited.cut.forward) if audited.can_be_judged else ()
         yield from (link.model.member for cut in cuts if isinstance(cut, ModelCut) for link in cut.chain)
-        yield from (place.partition(":")[0] for place in (audited.patched_at, audited.replayed_at) if place)
+        places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
+        yield from (place.partition(":")[0] for place in places if place)
     if engine.argument is not None:
         yield from (part.member for part in (engine.argument.wrapper, engine.argument.writer) if part)
 

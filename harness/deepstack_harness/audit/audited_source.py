@@ -89,30 +89,29 @@ def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     return next((node for node in classes if node.name == audited.cut.class_name), None)
 
 
-def _methods(source: Source, audited: AuditedClass) -> dict[str, tuple[str, ast.FunctionDef]]:
-    """Return the methods of a class and of the classes that it was cut with, by name: file and statement."""
+def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
+    """Return `MEMBER:FIRST-LAST` of the methods of a class, by name, those that it inherits too."""
+    if audited.ways.places:
+        return audited.ways.places
     cuts = [cut for cut in (audited.cut.methods, audited.cut.forward) if isinstance(cut, ModelCut)]
     links = [(link.model.member, link.file, link.model.class_name) for cut in cuts for link in cut.chain]
     own = [(audited.cut.member, source.read(audited.cut.member), audited.cut.class_name)]
-    methods: dict[str, tuple[str, ast.FunctionDef]] = {}
+    methods: dict[str, str] = {}
     for member, file, name in (*own, *links):
         for statement in parse(file).body:
             if isinstance(statement, ast.ClassDef) and statement.name == name:
                 for node in statement.body:
                     if isinstance(node, ast.FunctionDef):
-                        methods.setdefault(node.name, (member, node))
+                        methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
     return methods
 
 
-def _place_of(rule: Rule, methods: Mapping[str, tuple[str, ast.FunctionDef]], *, in_forward: bool) -> str:
+def _place_of(rule: Rule, methods: Mapping[str, str], *, in_forward: bool) -> str:
     """Return `MEMBER:FIRST-LAST` of the method that a rule is about; empty where there is none."""
     verb = _VERBS.get(rule, "get")
     own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
     whole = [name for name in (_EMBED_FIRST if verb == "set" else _FORWARD_FIRST) if name in methods]
-    for name in (*(() if in_forward else own), *whole):
-        member, node = methods[name]
-        return f"{member}:{node.lineno}-{node.end_lineno}"
-    return ""
+    return next((methods[name] for name in (*(() if in_forward else own), *whole)), "")
 
 
 GRAPHS = "graphs"
@@ -124,7 +123,8 @@ class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
     `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven.  `places` has `MEMBER:LINE` of everything
+    has the reasons why graphs of an engine could not be driven, and `loaded` what the package lacked that was
+    imported to make a class, by the class.  `places` has `MEMBER:LINE` of everything
     that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
     `members` has the file of every class that carries a payload, and `derived_from` the classes that it is
     derived from, the nearest first, judged or not.
@@ -137,6 +137,7 @@ class AuditedSource:
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     live_alone: tuple[Reason, ...] = ()
+    loaded: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
     derived_from: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -166,7 +167,7 @@ def audit_source(
     Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
     and `MachineError` where a file cannot be fetched.
     """
-    with SourceWorker(text, stated=stated, source=source) as worker:
+    with SourceWorker(text, stated=stated, source=source, loads=True) as worker:
         source, label = worker.source, worker.source.label
         name = known_as or label
         say(f"looking for classes in {name}")
@@ -186,7 +187,16 @@ def audit_source(
         verdicts = []
         for number, audited in enumerate(drivable, 1):
             say(f"judging {audited.model_class} of {name} ({number} of {plural(len(drivable), 'class')})")
-            verdicts.append(located(judge_class(audited, worker), source, audited))
+            judged = located(judge_class(audited, worker), source, audited)
+            refused = worker.stubs_met(audited)
+            if refused is None:
+                verdicts.append(judged)
+            else:
+                classes = [refused if each is audited else each for each in classes]
+        if len(verdicts) < len(drivable):
+            among = scope.among if scope.account else ()
+            account = account_of(source, classes, unchanged=scope.unchanged, among=among)
+            drivable = [audited for audited in classes if audited.can_be_judged]
         systems = SourceSystems(label, (), ())
         if scope.systems:
             say(f"judging placeholder ranges and dual streams of {name}")
@@ -205,6 +215,7 @@ def audit_source(
         account,
         references,
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
+        {audited.model_class: audited.ways.loaded for audited in drivable if audited.ways.loaded},
         _places(source, drivable, systems),
         {audited.model_class: audited.cut.member for audited in classes},
     )

@@ -309,6 +309,8 @@ def _show_tables(
     for source in audited:
         for reason in source.live_alone:
             table.refuse(source.label, "graphs", reason)
+        for name, lacked in source.loaded.items():
+            output.line(f"{name} of {source.label} was made by importing its package: {lacked}")
     classes = [verdicts for source in audited for verdicts in source.classes]
     table.show_findings(classes, latent=args.all)
     show_account(output, audited, places=args.all)

@@ -88,7 +88,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 _ATTEMPTS = Remote(f"{__name__}:leave", list[str])
-WITHOUT_SANDBOX = "code of a source can write files and use the network"
+WITHOUT_SANDBOX = "code of a source, at its import and in its methods, can write files and use the network"
 
 
 def sandbox_found() -> tuple[bool | None, str]:

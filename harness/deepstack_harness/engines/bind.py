@@ -414,11 +414,14 @@ def define_both_ways(
         methods if isinstance(methods, MethodsClass) else None,
         forward if isinstance(forward, ForwardClass) else None,
         tuple(why for why in (methods, forward) if isinstance(why, Reason)),
-        text=_text_family_or_reason(forward, class_cut.text),
+        text=text_family_or_reason(
+            forward, class_cut.text if isinstance(class_cut.forward, ModelCut) else ""
+        ),
     )
 
 
-def _text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut | str) -> TextFamily | str:
+def text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut | str) -> TextFamily | str:
+    """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
     if not isinstance(forward, ForwardClass) or isinstance(text, str):
         return text if isinstance(text, str) else ""
     try:

@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
-from deepstack_harness.engines.cut_class import STORAGE, ClassCut
-from deepstack_harness.engines.cut_model import ModelCut, define_model, reason_at
+from deepstack_harness.engines.cut_class import STORAGE, ClassFacts
+from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_model, reason_at
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
@@ -73,7 +73,7 @@ _NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
 class BoundClass(Generic[H]):
     """A model class of one source; `host` is the class that was defined from `of`."""
 
-    of: ModelCut
+    of: KnownModel
     host: type[H]
 
     @property
@@ -104,7 +104,8 @@ class BoundClass(Generic[H]):
     def refusal(self, error: Exception, method: str = "") -> UsageError:
         """Describe an error that comes of having cut the class out: file and line, class, and the error."""
         text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
-        return SourceError(reason_at(error, self.filename, text))
+        is_unset = isinstance(error, AttributeError) and isinstance(error.obj, Settings)
+        return SourceError(replace(reason_at(error, self.filename, text), remains=is_unset))
 
     def refused(self, error: Exception) -> UsageError:
         """Return an error that says what is wrong already as it is, and the refusal of any other."""
@@ -127,6 +128,8 @@ class BoundClass(Generic[H]):
                 type(instance).__init__(instance, **self._arguments(config))
         except Exception as error:
             raise self.refusal(error, ".__init__") from error
+        if not isinstance(instance, self.host):
+            raise self.refusal(TypeError("its __init__ makes it an object of another class"), ".__init__")
         return instance
 
     def _arguments(self, config: Settings) -> dict[str, object]:
@@ -187,7 +190,9 @@ class MethodsBuffer:
 
     vision: bool
 
-    def __init__(self, host: Host, cut: ClassCut, levels: int, *, vision: bool, listed: bool = False) -> None:
+    def __init__(
+        self, host: Host, cut: ClassFacts, levels: int, *, vision: bool, listed: bool = False
+    ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
         With `listed`, get answers a list or tuple of levels; else their names say which is which.
@@ -463,7 +468,7 @@ class ForwardClass(ForwardModels):
             return replace(self, handing=(named or tried)[0])
         why = f": {raised[-1]}" if raised else ""
         text = f"{self.model_class} was given a payload, and hands no rows of it to its language model{why}"
-        raise SourceError(Reason(text, self.filename))
+        raise SourceError(Reason(text, self.filename, remains=True))
 
     def _arrivals(self, handing: Handing, raised: list[Exception]) -> Iterator[tuple[Handing, "_Given"]]:
         """Yield what reached the language model of a visual step, for each argument that it was given.
@@ -578,7 +583,7 @@ def _define_rehearsed(cut: ModelCut) -> ForwardClass:
 
 
 def _config(
-    cut: ModelCut, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    cut: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
 ) -> Settings:
     """Return the engine's settings, with what embedding and Granite's layout ask for.
 

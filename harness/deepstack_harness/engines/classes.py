@@ -1,6 +1,7 @@
 """The deepstack classes of a source, bound as its engine says."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from deepstack_harness.engines.bind import (
@@ -9,10 +10,11 @@ from deepstack_harness.engines.bind import (
     MakeEngine,
     PayloadSplitter,
     define_both_ways,
+    text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
-from deepstack_harness.engines.cut_model import ModelCut
-from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut, SplitCut
+from deepstack_harness.engines.cut_model import ModelClass, ModelCut
+from deepstack_harness.engines.discover import SINCE, ArgumentCut, DeepstackCut, SplitCut
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
     KINDS as MARKED_KINDS,
@@ -29,7 +31,9 @@ from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KIN
 from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
-from deepstack_harness.engines.known import cut_methods_of, cuts_of
+from deepstack_harness.engines.known import cut_methods_of, cuts_of, engine_of
+from deepstack_harness.engines.load import loaded_of
+from deepstack_harness.engines.loaded_class import define_loaded
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -65,6 +69,20 @@ def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     except UsageError as error:
         return DrivenClass(source, class_cut, refusals=(*refusals, reason_of(error)))
     return DrivenClass(source, class_cut, bound, refusals=refusals, graphs=graphs)
+
+
+def load_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
+    """Define a class as Python makes it, by importing its package in this process.
+
+    Raises what `Source.python_files` raises.
+    """
+    files = engine_of(source).files
+    known = {model.class_name: model for model in files.known}
+    plain = ModelClass(class_cut.member, class_cut.class_name, SINCE)
+    model = replace(known.get(class_cut.class_name, plain), member=class_cut.member, parts=files.parts)
+    methods, forward, refusals = define_loaded(loaded_of(source), model, files.methods, files.forward)
+    text = text_family_or_reason(forward, class_cut.text)
+    return DrivenClass(source, class_cut, methods, forward, refusals, text=text)
 
 
 def _define_splitter(source: Source, class_cut: DeepstackCut, cut: SplitCut) -> DrivenClass:

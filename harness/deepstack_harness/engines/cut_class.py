@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import cast
 
-from deepstack_harness.engines.carriers import payload_verbs, stored_by
+from deepstack_harness.engines.carriers import FindMethod, payload_verbs, stored_by
 from deepstack_harness.engines.extract import extract
 from deepstack_harness.engines.rebinding import Made, Span
 from deepstack_harness.engines.syntax import (
@@ -153,35 +153,67 @@ def is_verb(name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in _VERBS.values())
 
 
-@dataclass(frozen=True)
-class ClassCut:
-    """A compiled module that defines the class `class_name`, derived from `HOST`.
+def find_verbs(
+    names: Collection[str], method: FindMethod, filename: str, definition: ast.ClassDef
+) -> dict[str, str]:
+    """Return the members of a class that get, set, clear and resize its buffer, by these verbs.
+
+    Raises `NoBuffer` where one of the first three is missing, and another `SourceError` for two of one kind.
+    """
+    verbs = payload_verbs(method)
+    for verb, pattern in _VERBS.items():
+        matching, exact = [name for name in names if pattern.fullmatch(name)], f"_{verb}_{STORAGE}"
+        if len(matching) > 1 and exact not in matching:
+            text = f"cannot tell which of {', '.join(matching)} should {verb} the buffer"
+            raise SourceError(Reason(text, filename, definition.lineno))
+        if matching:
+            verbs[verb] = exact if exact in matching else matching[0]
+    if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
+        missing = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
+        text = f"class {definition.name} has no {missing}"
+        raise NoBuffer(Reason(text, filename, definition.lineno))
+    return verbs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFacts:
+    """What drives a class of a source needs to know of it, whoever made the class.
 
     `verbs` names the class's method for each of get, set, clear and resize.  `lines` has every
     method that was cut, with its line.  `replaced` maps each name that needs a stand-in to the
-    imported name, and `foreign` has the names of other packages, each with the sentence that refuses whoever
-    uses it.  `of_host` has the attributes that nothing in the cut sets, each with the sentence that refuses
-    the class where the host lacks it.  `stood_in` are attributes whose allocation was left out, since it
-    cannot be built, or None; `optional` are names that the code asks for with a default of its own.
-    `names` are the members of the class that the cut is driven by, and `spans` the lines that it runs.  With
-    `runs_hooks` the making of the class runs code of the source that may change it.  `storage` are the
-    attributes that set stores into.
+    imported name.  `stood_in` are attributes whose allocation was left out, since it cannot be built, or
+    None; `optional` are names that the code asks for with a default of its own.  `storage` are the attributes
+    that set stores into.  `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
     """
 
     class_name: str
     filename: str
-    code: CodeType
     verbs: Mapping[str, str]
     lines: Mapping[str, int]
     replaced: Mapping[str, str]
-    of_host: Mapping[str, Reason]
-    foreign: Mapping[str, Reason] = field(default_factory=dict)
     stood_in: frozenset[str] | None = None
     optional: frozenset[str] = frozenset()
+    storage: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCut(ClassFacts):
+    """A compiled module that defines the class `class_name`, derived from `HOST`.
+
+    `foreign` has the names of other packages, each with the sentence that refuses whoever
+    uses it.  `of_host` has the attributes that nothing in the cut sets, each with the sentence that refuses
+    the class where the host lacks it.  `names` are the members of the class that the cut is driven by, and
+    `spans` the lines that it runs.  With `runs_hooks` the making of the class runs code of the source that
+    may change it.
+    """
+
+    code: CodeType
+    of_host: Mapping[str, Reason]
+    foreign: Mapping[str, Reason] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     spans: tuple[Span, ...] = ()
     runs_hooks: bool = False
-    storage: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -251,9 +283,10 @@ def cut_class(
         lines = {**inherited.cut.lines, **lines}
     runs_hooks = bool(made.runs or made.behind) or (inherited is not None and inherited.cut.runs_hooks)
     return ClassCut(
-        reduced.name, file.filename, extracted.code, buffer.verbs, lines, extracted.replaced, buffer.of_host,
-        extracted.foreign, options.stood_in, asked_with_default(reduced), buffer.names, extracted.spans,
-        runs_hooks, buffer.storage,
+        class_name=reduced.name, filename=file.filename, code=extracted.code, verbs=buffer.verbs, lines=lines,
+        replaced=extracted.replaced, of_host=buffer.of_host, foreign=extracted.foreign,
+        stood_in=options.stood_in, optional=asked_with_default(reduced), names=buffer.names,
+        spans=extracted.spans, runs_hooks=runs_hooks, storage=buffer.storage,
     )  # fmt: skip
 
 
@@ -347,12 +380,7 @@ class _BufferMembers:
         return classes
 
     def _find_verbs(self) -> dict[str, str]:
-        methods = {verb: self._method_named(verb, pattern) for verb, pattern in _VERBS.items()}
-        verbs = payload_verbs(self._method) | {verb: name for verb, name in methods.items() if name}
-        if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
-            names = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
-            raise NoBuffer(self._reason(f"class {self._definition.name} has no {names}"))
-        return verbs
+        return find_verbs(self._members, self._method, self._filename, self._definition)
 
     def _method(self, name: str) -> Function | None:
         return next((node for node in self._members.get(name, ()) if isinstance(node, Function)), None)
@@ -366,15 +394,6 @@ class _BufferMembers:
         if lacking := sorted(set(verbs.values()) - self._members.keys()):
             raise NoBuffer(self._reason(f"class {self._definition.name} has no {', '.join(lacking)}"))
         return dict(verbs)
-
-    def _method_named(self, verb: str, pattern: re.Pattern[str]) -> str | None:
-        names = [name for name in self._members if pattern.fullmatch(name)]
-        exact = f"_{verb}_{STORAGE}"
-        if len(names) > 1 and exact not in names:
-            raise SourceError(
-                self._reason(f"cannot tell which of {', '.join(names)} should {verb} the buffer")
-            )
-        return exact if exact in names else next(iter(names), None)
 
     def _find_init(self) -> Function:
         for node in self._members.get("__init__", ()):

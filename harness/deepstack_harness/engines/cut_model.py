@@ -25,6 +25,7 @@ from deepstack_harness.engines.cut_class import (
     STORAGE,
     STRICT,
     ClassCut,
+    ClassFacts,
     CutOptions,
     Inherited,
     Outside,
@@ -80,6 +81,7 @@ class EngineParts:
     settings: Mapping[str, object] = field(default_factory=dict)
     answer: Callable[[object], object] = _as_it_is
     reads_too: frozenset[str] = frozenset()
+    libraries: Mapping[str, object] = field(default_factory=dict)
 
 
 PLAIN_PARTS = EngineParts()
@@ -145,7 +147,17 @@ BY_FORWARD = Way(
 
 
 @dataclass(frozen=True)
-class ModelCut:
+class KnownModel:
+    """A model class of a source, and what is known of it."""
+
+    source: Source
+    model: ModelClass
+    file: SourceFile
+    cut: ClassFacts
+
+
+@dataclass(frozen=True)
+class ModelCut(KnownModel):
     """A model class, cut and compiled: everything that is needed to define it, without its source.
 
     `supplies` says what its code finds under imported names; `base` is the class in another file
@@ -153,9 +165,6 @@ class ModelCut:
     cannot be built.  `patches` are what other modules do to the class.
     """
 
-    source: Source
-    model: ModelClass
-    file: SourceFile
     cut: ClassCut
     supplies: Mapping[str, Supply]
     base: "ModelCut | None" = None

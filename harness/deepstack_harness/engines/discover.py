@@ -436,7 +436,7 @@ class Finder:
         methods = _cut_or_reason(lambda: cut_model(self._source, model, ways.methods, above))
         by_forward = ways.forward
         forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
-        text = self._text_model(source_class) if isinstance(forward, ModelCut) else ""
+        text = self._text_model(source_class) if by_forward else ""
         return DeepstackCut(source_class.name, source_class.member, methods, forward, text=text)
 
     def _text_model(self, source_class: _SourceClass) -> TextCut | str:

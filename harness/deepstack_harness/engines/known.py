@@ -25,7 +25,7 @@ from packaging.version import Version
 from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
-from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
+from deepstack_harness.engines.cut_model import BY_METHODS, ModelCut, Patch, cut_known, cut_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
@@ -349,6 +349,12 @@ def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True
         with collector_paused(), depth_limited(source):
             return finder_of(source).cuts(wanted)
     return [class_cut for class_cut in cuts if wanted(class_cut.model_class, class_cut.member)]
+
+
+def may_be_loaded(source: Source) -> bool:
+    """Return whether classes of a source can be made by importing its package: they compute with torch."""
+    engine = engine_of(source)
+    return engine.methods is BY_METHODS and not (engine.overlay or engine.argument or engine.split)
 
 
 @lru_cache(maxsize=4)

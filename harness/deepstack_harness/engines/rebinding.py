@@ -100,11 +100,14 @@ class Patched:
 class Making:
     """The making of one class of a source."""
 
-    def __init__(self, source: Source, of: Defined) -> None:
-        """Raise `SourceError` where a base is the result of code, or the class is bound once more."""
+    def __init__(self, source: Source, of: Defined, lineage: tuple[Defined, ...] = ()) -> None:
+        """Take a class, and its `lineage` where Python has made it.
+
+        Raises `SourceError` where a base is the result of code, or the class is bound once more.
+        """
         self.source = source
         self._names = names_of(source)
-        self.lineage = self._names.lineage(of)
+        self.lineage = lineage or self._names.lineage(of)
         self.of = of
         self._places = frozenset(each.place for each in self.lineage)
         defined = {name for each in self.lineage for name in own_names(each)}
@@ -324,6 +327,24 @@ class Making:
 
         `chain` are the classes that were cut, and `spans` the lines that run.
         """
+        for _, file, place in self.rebinding(names, chain):
+            if not _runs(place.node, file, spans):
+                return rebound(place.member, file, place.node)
+        return None
+
+    def acting(self, classes: Collection[str]) -> list[str]:
+        """Return the files that do more with a class of these names than to import it or to derive one."""
+        return [
+            member for member, file in self._files(classes) if any(_acts_on(file, name) for name in classes)
+        ]
+
+    def rebinding(
+        self, names: Collection[str], chain: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[str, SourceFile, "RebindingPlace"]]:
+        """Yield each place that may rebind one of `names`, with its file, by the name of that too.
+
+        `chain` are the classes that are driven.
+        """
         classes = frozenset(each.node.name for each in self.lineage if each.place in chain)
         own = {each.member for each in self.lineage}
         for member, file in self._files(classes):
@@ -339,14 +360,12 @@ class Making:
                 name = place.name.rpartition(".")[2]
                 if name and name not in names and name not in classes and name != "__class__":
                     continue
-                rebinds = self._rebinds(place, name, member, file, names, classes, is_about=is_about)
-                if rebinds and not _runs(place, file, spans):
-                    return rebound(name or "a member", file, place.node)
-        return None
+                if self._rebinds(place, name, member, file, names, classes, is_about=is_about):
+                    yield member, file, place
 
     def _rebinds(
         self,
-        place: "_Place",
+        place: "RebindingPlace",
         name: str,
         member: str,
         file: SourceFile,
@@ -430,7 +449,7 @@ def _inner(function: Function) -> Function | None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class RebindingPlace:
     """A place that may give an object or a class another member.
 
     `name` is empty where code makes it.  `of` is the object; None where a table has the name, or a call.
@@ -441,6 +460,16 @@ class _Place:
     of: ast.expr | None
     node: ast.AST
     method_of: str | None = None
+
+    @property
+    def member(self) -> str:
+        """The name alone, for a sentence."""
+        return self.name.rpartition(".")[2] or "a member"
+
+    @property
+    def line(self) -> int:
+        """The line of its node."""
+        return int(getattr(self.node, "lineno", 0))
 
 
 _WORDS = re.compile(r"""\.\s*(\w+)\b(?!\s*\()|["']([\w.]+)["']|[(,]\s*(\w+)\s*=(?!=)|\b(setattr|delattr)\b""")
@@ -453,21 +482,21 @@ def _sets_by_name(file: SourceFile) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _words(file: SourceFile) -> frozenset[str]:
-    """Return the words of a file that may stand in a `_Place`, and every name that it mentions as `.NAME`."""
+    """Return the words of a file that may be in a `RebindingPlace`, and the names after a dot."""
     found = {word for words in _WORDS.findall(file.text) for word in words if word}
     return frozenset(word.rpartition(".")[2] for word in found)
 
 
 @functools.lru_cache(maxsize=512)
-def _places(file: SourceFile) -> tuple[_Place, ...]:
+def _places(file: SourceFile) -> tuple[RebindingPlace, ...]:
     """Return all places of a file that may give an object or a class another member."""
     search = _Search()
     search.visit(parse(file))
     return tuple(search.places)
 
 
-def _runs(place: _Place, file: SourceFile, spans: Collection[Span]) -> bool:
-    line: int = getattr(place.node, "lineno", 0)
+def _runs(node: ast.AST, file: SourceFile, spans: Collection[Span]) -> bool:
+    line: int = getattr(node, "lineno", 0)
     return any(name == file.filename and first <= line <= last for name, first, last in spans)
 
 
@@ -491,7 +520,7 @@ class _Search(ast.NodeVisitor):
     """The search of one file."""
 
     def __init__(self) -> None:
-        self.places: list[_Place] = []
+        self.places: list[RebindingPlace] = []
         self._classes: list[ast.ClassDef] = []
         self._functions: list[Function] = []
         self._readings: set[int] = set()
@@ -538,7 +567,9 @@ class _Search(ast.NodeVisitor):
             if arguments:
                 self._note(str(name.value) if isinstance(name, ast.Constant) else "", arguments[0], node)
         if _makes_members(node.func):
-            self.places += [_Place(keyword.arg, None, node) for keyword in node.keywords if keyword.arg]
+            self.places += [
+                RebindingPlace(keyword.arg, None, node) for keyword in node.keywords if keyword.arg
+            ]
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -555,14 +586,14 @@ class _Search(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and id(node) not in self._readings and _DOTTED.fullmatch(node.value):
-            self.places.append(_Place(node.value, None, node))
+            self.places.append(RebindingPlace(node.value, None, node))
 
     def _note(self, name: str, of: ast.expr, node: ast.AST) -> None:
         """Note a place that gives `of` another member."""
         method = self._functions[0] if self._classes and self._functions else None
         first = method.args.args[:1] if method else []
         of_self = isinstance(of, ast.Name) and any(of.id == each.arg for each in first)
-        self.places.append(_Place(name, of, node, self._classes[-1].name if of_self else None))
+        self.places.append(RebindingPlace(name, of, node, self._classes[-1].name if of_self else None))
 
 
 def _reads_names(called: ast.expr) -> bool:

@@ -9,7 +9,7 @@ checks that it fits the interface.
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
@@ -46,13 +46,15 @@ class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is called.
 
     `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
-    is `model_class`, one of those that were found in the source.
+    is `model_class`, one of those that were found in the source. A class that is `loaded` is made by
+    importing its package.
     """
 
     text: str
     model_class: str
     way: Way = "methods"
     family: str | None = None
+    loaded: bool = False
 
 
 WORK = "deepstack_harness.play.work"
@@ -81,7 +83,8 @@ class ClassWays:
     over ranks. `compiled` is the place of the text model that the class passes its payload to,
     `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
     The payload of a class has rows for `every_token` of a step where it is looked up by token, as Gemma's
-    per-layer inputs are.
+    per-layer inputs are. `loaded` is there for a class that was made by importing its
+    package, and lists what that package lacked; `places` has `MEMBER:FIRST-LAST` of its methods.
     """
 
     methods: bool = False
@@ -94,6 +97,8 @@ class ClassWays:
     compiled: str = ""
     uncompiled: str = ""
     every_token: bool = False
+    loaded: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ class Loaded:
 PLAY = Remote(f"{WORK}:play", Played)
 PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
 DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+STUBS_MET = Remote(f"{SOURCE_WORK}:stubs_met", tuple[Reason, ...])
 DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", Loaded)

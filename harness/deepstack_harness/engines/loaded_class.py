@@ -1,0 +1,537 @@
+"""Bind a class that Python has made, by importing the package of its source (`engines.load`).
+
+Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished as those
+of a class that was cut: over a host that has a tower and a language model that records, and by the statements
+of each `__init__` that allocate what the methods read (`slice_init`), compiled into the namespace of their
+module.
+
+A class is refused, with file and line, where a place of the package may rebind a member later, and where code
+that is called meets a stub.
+"""
+
+import ast
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import CellType, CodeType, FunctionType
+from typing import TypeVar
+
+import torch
+
+from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
+from deepstack_harness.engines.carriers import stored_by
+from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init
+from deepstack_harness.engines.cut_model import HOSTED, CannotSupply, KnownModel, ModelClass, Way
+from deepstack_harness.engines.lineage import Defined
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.rebinding import WORD, Making, RebindingPlace, rebound
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS, ForwardHost, Host
+from deepstack_harness.engines.stubs import is_stub
+from deepstack_harness.engines.syntax import (
+    Function,
+    NoBuffer,
+    asked_of_super,
+    asked_with_default,
+    binds,
+    class_named,
+    own_methods_called,
+    parse,
+    reads,
+    writes,
+)
+from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
+from deepstack_harness.sources.source import SourceFile
+
+H = TypeVar("H", bound=Host)
+_INIT = "__init__"
+_REPLACING = frozenset({"self.__class__", "self.__dict__"})
+"""An object may have attributes in the place of its methods, or another class."""
+_MOST_PATCHES = 8
+"""Rounds of imports of files that change the class: each may change another one.  More are refused."""
+
+
+B = TypeVar("B", MethodsClass, ForwardClass)
+
+
+def define_loaded(
+    loaded: LoadedSource, model: ModelClass, methods: Way, forward: Way | None
+) -> tuple[MethodsClass | None, ForwardClass | None, tuple[Reason, ...]]:
+    """Define a class in each way; return its ways, and the reasons why others are missing."""
+    refusals: list[Reason] = []
+
+    def defined(define: Callable[[LoadedSource, ModelClass, Way], B], way: Way) -> B | None:
+        try:
+            return define(loaded, model, way)
+        except UsageError as error:
+            refusals.append(reason_of(error))
+            return None
+
+    by_methods = defined(_define_methods, methods)
+    by_forward = defined(_define_forward, forward) if forward else None
+    return by_methods, by_forward, tuple(refusals)
+
+
+def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
+    with _without_stubs(loaded):
+        bound = MethodsClass(*_settled(loaded, model, way).over(Host))
+        bound.rehearse()
+        return bound
+
+
+def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
+    """Define a class by its forward; where that fails, without the parts that cannot be built."""
+    made = _settled(loaded, model, way)
+    try:
+        with _without_stubs(loaded):
+            return ForwardClass(*made.over(ForwardHost)).rehearse()
+    except UsageError:
+        with suppress(UsageError):
+            lenient = made.standing_in(_unbuildable(made))
+            with _without_stubs(loaded):
+                return ForwardClass(*lenient.over(ForwardHost)).rehearse()
+        raise
+
+
+def _unbuildable(made: "_MadeClass") -> frozenset[str]:
+    """Return the attributes whose allocation fails, under settings that nobody gave; else all."""
+    attributes, found = made.allocated(), frozenset[str]()
+    while True:
+        bound = ForwardClass(*made.standing_in(found).over(ForwardHost))
+        try:
+            with _without_stubs(made.loaded):
+                bound.model(4, 5, 3, dtype=torch.float32, device=torch.device("cpu"), handing=None)
+        except UsageError as error:
+            more = made.set_at(reason_of(error).line) & attributes - found
+            if not more:
+                return attributes
+            found |= more
+        else:
+            return found
+
+
+@contextmanager
+def _without_stubs(loaded: LoadedSource) -> Iterator[None]:
+    """Raise `CannotSupply` at the end for a stub that was met, also where the code under test went on."""
+    loaded.absent.touched.clear()
+    yield
+    if loaded.absent.touched:
+        raise CannotSupply(loaded.absent.touched[0])
+
+
+def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
+    """Return a class after everything that changes it was imported.
+
+    Raises `SourceError` for a class that cannot be made, or may be another one later.
+    """
+    loaded.watch(_mentioning(loaded, model.class_name))
+    loaded.absent.values.update(model.parts.libraries)
+    made = _MadeClass(loaded, model, way)
+    for _ in range(_MOST_PATCHES):
+        more = [member for member in made.patching() if not loaded.is_imported(member)]
+        if not sum(_imported(loaded, member) for member in more):
+            break
+        made = _MadeClass(loaded, model, way)
+    made.check()
+    loaded.check_instrument()
+    table = METHODS_STAND_INS if way.verbs is None else FORWARD_STAND_INS
+    loaded.supply({**table, **model.parts.stand_ins})
+    return made
+
+
+def _mentioning(loaded: LoadedSource, name: str) -> list[str]:
+    return [
+        member for root in sorted(loaded.roots) for word in (WORD, name)
+        for member in loaded.source.mentioning(root, word)
+    ]  # fmt: skip
+
+
+def _imported(loaded: LoadedSource, member: str) -> bool:
+    """Import a file; return whether that worked."""
+    try:
+        loaded.module(member)
+    except SourceError:
+        return False
+    return True
+
+
+def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
+    """Return the class that the module has now; raise `SourceError` where there is none."""
+    module = loaded.module(model.member)
+    made = vars(module).get(model.class_name)
+    if isinstance(made, type):
+        return made
+    file = loaded.source.read(model.member)
+    node = class_named(file, model.class_name)
+    raised = [why for why in loaded.absent.failed if why.file == file.filename and why.line == node.lineno]
+    text = (
+        f"{model.class_name} could not be made: {raised[0].text}"
+        if raised
+        else f"{model.class_name} is no class"
+    )
+    raise SourceError(Reason(f"not driven: {text}", file.filename, node.lineno))
+
+
+class _MadeClass:
+    """A class of an imported package, and the members that are called.
+
+    `names` are those that the methods reach, and `inits` each `__init__` of the source, sliced.
+    """
+
+    def __init__(
+        self, loaded: LoadedSource, model: ModelClass, way: Way, stood_in: frozenset[str] | None = None
+    ) -> None:
+        self.loaded, self._model, self._way, self._stood_in = loaded, model, way, stood_in
+        self._cls = cls = _class_of(loaded, model)
+        self._owners = {item: place for item in cls.__mro__ if (place := self._defined(item))}
+        self._provided = {f"self.{name}" for name in (*way.provided, *(stood_in or ()))}
+        self._making = Making(loaded.source, self._whole(), tuple(self._owners.values()))
+        self.inits: dict[type, Function] = {}
+        self.verbs: dict[str, str] = {}
+        self.names: set[str] = set()
+        self._reach()
+
+    def _whole(self) -> Defined:
+        file = self.loaded.source.read(self._model.member)
+        return Defined(self._model.member, file, class_named(file, self._model.class_name))
+
+    def _defined(self, cls: type) -> Defined | None:
+        """Return the statement of a class of the source."""
+        module = self.loaded.by_name(cls.__module__)
+        if module is None:
+            return None
+        file = self.loaded.source.read(module)
+        nodes = [node for node in ast.walk(parse(file)) if isinstance(node, ast.ClassDef)]
+        node = next((node for node in nodes if node.name == cls.__name__), None)
+        return Defined(module, file, node) if node else None
+
+    # -- members
+
+    def _functions(self, name: str) -> Iterator[FunctionType]:
+        """Yield the functions of a member, and those of the next classes that it calls by super."""
+        for owner in self._cls.__mro__:
+            if name not in vars(owner):
+                continue
+            found = list(_functions_in(vars(owner)[name]))
+            yield from found
+            if not any(name in asked_of_super(node) for node in map(self._node, found) if node):
+                return
+
+    def _node(self, function: FunctionType) -> Function | None:
+        """Return the statement of a function of the source."""
+        member = self.loaded.member_of(function.__code__.co_filename)
+        if member is None:
+            return None
+        return self.loaded.function_at(member, function.__code__.co_firstlineno, function.__code__.co_name)
+
+    def _nodes(self, name: str) -> list[Function]:
+        return [node for item in self._functions(name) if (node := self._node(item))]
+
+    def _method(self, name: str) -> Function | None:
+        return next(iter(self._nodes(name)), None)
+
+    def _reach(self) -> None:
+        """Find the members that are called, and slice each `__init__` for what they read."""
+        there, of = set(dir(self._cls)), self._whole()
+        if self._way.verbs is None:
+            assert isinstance(of.node, ast.ClassDef)
+            self.verbs = find_verbs(there, self._method, of.file.filename, of.node)
+        else:
+            self.verbs = dict(self._way.verbs)
+            if lacking := sorted(name for name in self.verbs.values() if self._method(name) is None):
+                text = f"class {self._cls.__name__} has no {', '.join(lacking)}"
+                raise NoBuffer(Reason(text, of.file.filename, of.node.lineno))
+        self.names = set(self.verbs.values())
+        read_outside = {f"self.{name}" for name in (*self._model.parts.reads_too, *self.verbs.values())}
+        while True:
+            nodes = [node for name in sorted(self.names) for node in self._nodes(name)]
+            used = {name for node in nodes for name in reads(node)}
+            self.inits = dict(self._slices(used | read_outside | _REPLACING))
+            used |= {name for node in self.inits.values() for name in reads(node)}
+            more = {name for name in there if f"self.{name}" in used - self._provided}
+            more = {name for name in more if any(True for _ in self._functions(name))} - self.names - {_INIT}
+            if not more:
+                return
+            self.names |= more
+
+    def _slices(self, needed: set[str]) -> Iterator[tuple[type, Function]]:
+        of_instances = {name for name in needed if "." in name}
+        for owner in self._owners:
+            function = vars(owner).get(_INIT)
+            node = self._node(function) if isinstance(function, FunctionType) else None
+            if node is not None:
+                yield owner, slice_init(node, of_instances, self._provided, self._writes)
+
+    def _writes(self, node: ast.AST) -> frozenset[str]:
+        """Return what a statement changes, by the methods of the class that it calls too."""
+        changes, called, done = writes(node), own_methods_called(node), set[str]()
+        while todo := called - done:
+            done |= todo
+            bodies = [item for name in todo for item in self._nodes(name)]
+            changed = {name for method in bodies for inner in method.body for name in writes(inner)}
+            changes |= {name for name in changed if name.startswith("self.")}
+            called |= {name for method in bodies for name in own_methods_called(method)}
+        return changes
+
+    # -- what may change it
+
+    def patching(self) -> list[str]:
+        """Return the files that may change the class, as their text shows."""
+        classes = {item.node.name for item in self._owners.values()}
+        members = [member for member, _, _ in self._rebinding()]
+        return sorted({*self._making.acting(classes), *members})
+
+    def _rebinding(self) -> Iterator[tuple[str, SourceFile, RebindingPlace]]:
+        names = {name.removeprefix("self.") for name in self._read() if name.startswith("self.")}
+        chain = {item.place for item in self._owners.values()}
+        yield from self._making.rebinding((self.names | names) & self._making.names, chain)
+
+    def _read(self) -> set[str]:
+        nodes = [node for name in self.names for node in self._nodes(name)]
+        return {name for node in (*nodes, *self.inits.values()) for name in reads(node)}
+
+    def check(self) -> None:
+        """Refuse a class that code may change which has not run, or whose member a missing base may have."""
+        nodes = [(item, node) for name in (*self.names, _INIT) for item in self._functions(name)
+                 if (node := self._node(item))]  # fmt: skip
+        driven = {
+            (self.loaded.member_of(item.__code__.co_filename), line)
+            for item, node in nodes
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        for member, file, place in self._rebinding():
+            # A name in a text or a table is used by code elsewhere, whenever that runs.
+            has_run = place.of is not None and self.loaded.ran(member, place.line)
+            if (member, place.line) not in driven and not has_run:
+                raise rebound(place.member, file, place.node)
+        words = frozenset(item.__name__ for item in self._owners) | self.names
+        own = {item.member for item in self._owners.values()}
+        for why in self.loaded.raised({*own, *self.patching()}, words):
+            raise SourceError(
+                Reason(f"not driven: a statement about the class raised {why.text}", why.file, why.line)
+            )
+        self._check_bases()
+        self._check_values([function for function, _ in nodes])
+
+    def _check_values(self, functions: Sequence[FunctionType]) -> None:
+        """Refuse a class of which an attribute, or a value that a method has by itself, is a stub.
+
+        Such a value may be compared with None, which no stub can notice.
+        """
+        of = self._whole()
+        for name in sorted(name.removeprefix("self.") for name in self._read() if name.startswith("self.")):
+            if is_stub(inspect.getattr_static(self._cls, name, None)):
+                text = f"not driven: self.{name} is not there"
+                raise SourceError(Reason(text, of.file.filename, of.node.lineno))
+        for function in functions:
+            values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+            if any(map(is_stub, values)):
+                code = function.__code__
+                text = f"not driven: a value of {code.co_name} is not there"
+                raise SourceError(Reason(text, code.co_filename, code.co_firstlineno))
+
+    def _check_bases(self) -> None:
+        """Refuse a class that has a member from a base after one that is missing, which may have it too."""
+        order = self._cls.__mro__
+        missing = next((n for n, item in enumerate(order) if "stub_path" in vars(item)), len(order))
+        for name in sorted(self.names - HOSTED):
+            owner = next((item for item in order if name in vars(item)), None)
+            if owner in self._owners and owner in order[missing:]:
+                of, path = self._owners[owner], vars(order[missing])["stub_path"]
+                text = f"not driven: {name} is taken from {owner.__name__}, after {path}, which is not there"
+                raise SourceError(Reason(text, of.file.filename, of.node.lineno))
+
+    # -- the bound class
+
+    def standing_in(self, attributes: frozenset[str]) -> "_MadeClass":
+        """Return the same class without the allocation of some attributes."""
+        return _MadeClass(self.loaded, self._model, self._way, attributes)
+
+    def allocated(self) -> frozenset[str]:
+        """Return the attributes that an `__init__` sets and only other methods read, without `self.`."""
+        methods = [node for name in self.names for node in self._nodes(name)]
+        stored = {name for method in methods for node in method.body for name in writes(node)}
+        read = {name for method in methods for name in reads(method)} - stored
+        bound = {name for init in self._whole_inits() for node in init.body for name in binds(node)}
+        attributes = {name.removeprefix("self.") for name in read & bound if name.startswith("self.")}
+        return frozenset(attributes - set(self._way.provided))
+
+    def set_at(self, line: int | None) -> frozenset[str]:
+        """Return the attributes that the statement of an `__init__` at a line sets, without `self.`."""
+        statements = [
+            node
+            for init in self._whole_inits()
+            for node in ast.walk(init)
+            if isinstance(node, ast.stmt) and line and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        innermost = max(statements, key=lambda node: node.lineno, default=None)
+        names = binds(innermost) if innermost else frozenset()
+        return frozenset(name.removeprefix("self.") for name in names if name.startswith("self."))
+
+    def _whole_inits(self) -> list[Function]:
+        functions = [vars(owner).get(_INIT) for owner in self._owners]
+        return [node for item in functions if isinstance(item, FunctionType) and (node := self._node(item))]
+
+    def _facts(self, filename: str) -> ClassFacts:
+        nodes = {name: self._method(name) for name in self.names}
+        optional = frozenset[str]().union(*(asked_with_default(node) for node in nodes.values() if node))
+        storage = stored_by(self.verbs["set"], self._method) if "set" in self.verbs else ()
+        return ClassFacts(
+            class_name=self._model.class_name, filename=filename, verbs=self.verbs,
+            lines={name: node.lineno for name, node in nodes.items() if node},
+            replaced={name: name for name in METHODS_STAND_INS if self._names_global(name)},
+            stood_in=self._stood_in, optional=optional, storage=frozenset(storage),
+            places=dict(self._places()),
+        )  # fmt: skip
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        for name in self.names:
+            for function in self._functions(name):
+                member, node = self.loaded.member_of(function.__code__.co_filename), self._node(function)
+                if member and node:
+                    yield name, f"{member}:{node.lineno}-{node.end_lineno}"
+                    break
+
+    def _names_global(self, name: str) -> bool:
+        return any(
+            name in item.__code__.co_names
+            for method in (*self.names, _INIT)
+            for item in self._functions(method)
+        )
+
+    def over(self, host: type[H]) -> tuple[KnownModel, type[H]]:
+        """Return what is known of it, and a class derived from it and from `host`, which runs the slices."""
+        file = self._whole().file
+        known = KnownModel(self.loaded.source, self._model, file, self._facts(file.filename))
+        return known, self._derived(host)
+
+    def _derived(self, host: type[H]) -> type[H]:
+        own = self._whole().member
+        hosted = {
+            name: vars(kind)[name]
+            for name in HOSTED
+            for kind in host.__mro__
+            if name in vars(kind) and self._provider(name) != own
+        }
+        inits = {owner: _compiled(vars(owner)[_INIT], node) for owner, node in self.inits.items()}
+        namespace: dict[str, object] = {
+            "__module__": self._cls.__module__,
+            "__qualname__": self._cls.__qualname__,
+            **hosted,
+        }
+        if self._provider("__new__") != own:
+            namespace["__new__"] = host.__new__
+        if inits:
+            namespace[_INIT] = _furnishing(inits)
+        try:
+            made = type(self._cls)(self._cls.__name__, (self._cls, host), namespace)
+        except Exception as error:
+            of = self._whole()
+            text = f"not driven: a class derived from {self._cls.__name__} cannot be made: {error}"
+            raise SourceError(Reason(text, of.file.filename, of.node.lineno)) from error
+        if not issubclass(made, host):
+            raise SourceError(
+                Reason(f"not driven: {self._cls.__name__} is no class", self._whole().file.filename)
+            )
+        return made
+
+    def _provider(self, name: str) -> str:
+        owner = next((item for item in self._cls.__mro__ if name in vars(item)), None)
+        return self._owners[owner].member if owner in self._owners else ""
+
+
+def _functions_in(value: object) -> Iterator[FunctionType]:
+    """Yield the functions of a member: what decorators wrapped, and what a property calls."""
+    todo, seen = [value], set[int]()
+    while todo:
+        item = todo.pop(0)
+        if id(item) in seen or is_stub(item):
+            continue
+        seen.add(id(item))
+        if isinstance(item, FunctionType):
+            yield item
+            todo += [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
+            todo += [vars(item).get("__wrapped__")]
+        elif isinstance(item, property):
+            todo += [item.fget, item.fset]
+        elif isinstance(item, staticmethod | classmethod):
+            todo.append(item.__func__)
+        elif isinstance(item, functools.partial | functools.partialmethod):
+            todo.append(item.func)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _compiled(function: FunctionType, node: Function) -> FunctionType:
+    """Compile the slice of a function into its module, with its own cells and defaults."""
+    of_class = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    of_class = of_class if of_class.isidentifier() else "Assigned"
+    plain = ast.parse("def outer(): pass").body[0]
+    assert isinstance(plain, ast.FunctionDef)
+    free = function.__code__.co_freevars
+    plain.args.args = [ast.arg(name) for name in free]
+    inner = ast.parse(f"class {of_class}: pass").body[0]  # private names are those of the class
+    assert isinstance(inner, ast.ClassDef)
+    inner.body, plain.body = [_without_expressions(node)], [inner]
+    module = ast.fix_missing_locations(ast.Module([plain], []))
+    code = _code_named(compile(module, function.__code__.co_filename, "exec", dont_inherit=True), node.name)
+    cells = dict(zip(free, function.__closure__ or (), strict=True))
+    made = FunctionType(
+        code, function.__globals__, node.name, function.__defaults__,
+        tuple(cells[name] for name in code.co_freevars),
+    )  # fmt: skip
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _without_expressions(node: Function) -> Function:
+    """Return a function without what is evaluated when it is defined: it has been, in the class."""
+    arguments = node.args
+    bare = [ast.arg(item.arg) for item in (*arguments.posonlyargs, *arguments.args)]
+    only = [ast.arg(item.arg) for item in arguments.kwonlyargs]
+    made = copy.copy(node)
+    made.args = ast.arguments(
+        bare[: len(arguments.posonlyargs)], bare[len(arguments.posonlyargs) :],
+        arguments.vararg and ast.arg(arguments.vararg.arg), only, [None] * len(only),
+        arguments.kwarg and ast.arg(arguments.kwarg.arg), [],
+    )  # fmt: skip
+    made.decorator_list, made.returns = [], None
+    return made
+
+
+def _code_named(code: CodeType, name: str) -> CodeType:
+    """Return the innermost code of a name."""
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = next((item for item in inner if item.co_name == name), None)
+    return found or _code_named(inner[0], name)
+
+
+def _furnishing(inits: Mapping[type, FunctionType]) -> FunctionType:
+    """Return an `__init__` that runs the first slice, while the classes above have theirs."""
+    first, *above = inits
+
+    @functools.wraps(inits[first])
+    def furnished(self: object, *args: object, **named: object) -> None:
+        with _in_place({owner: inits[owner] for owner in above}):
+            inits[first](self, *args, **named)
+
+    return furnished  # type: ignore[return-value]  # a function
+
+
+@contextmanager
+def _in_place(inits: Mapping[type, FunctionType]) -> Iterator[None]:
+    before = {owner: vars(owner)[_INIT] for owner in inits}
+    try:
+        for owner, function in inits.items():
+            type.__setattr__(owner, _INIT, function)
+        yield
+    finally:
+        for owner, function in before.items():
+            type.__setattr__(owner, _INIT, function)
