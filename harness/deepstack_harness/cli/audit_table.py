@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import WHO_IS_CAPTURED, ClassVerdicts, Finding
-from deepstack_harness.audit.gate import REACHES, Gate, GateResult, reach_kind, subject_of
+from deepstack_harness.audit.gate import Gate, GateResult, subject_of
 from deepstack_harness.catalogue.known import UNREPORTED
-from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, REACHES, UNKNOWN, reach_kind
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import ExitCode, Reason
 from deepstack_harness.text import plural
 
@@ -132,11 +133,11 @@ class AuditTable:
         self._output.line(f"group {letter}, {'; '.join(_by_source(members))}")
         columns = [Column(2), Column(7), Column(8), Column(8), Column(12), Column(0)]
         for row, also in findings:
-            cells = ["", row.rule, row.regime, figure_of(row), row.reach or ""]
+            cells = ["", row.rule, row.regime, shown(row).figure, row.reach or ""]
             words = f"'{row.trace}': {row.detail}" if row.verdict in BROKEN else row.detail
             self._output.row(columns, [*cells, words])
             for effect in also:
-                cells = ["", f"also {effect.rule}", effect.regime, figure_of(effect), effect.reach or ""]
+                cells = ["", f"also {effect.rule}", effect.regime, shown(effect).figure, effect.reach or ""]
                 self._output.row(columns, [*cells, f"'{effect.trace}'"])
         self._output.line()
 
@@ -316,14 +317,6 @@ def _by_source(members: Sequence[ClassVerdicts]) -> list[str]:
     for member in members:
         classes.setdefault(member.source, []).append(member.model_class)
     return [f"{source}: {', '.join(names)}" for source, names in classes.items()]
-
-
-def figure_of(row: Row) -> str:
-    """Return the figure of a broken rule with its unit; an empty text for other rules."""
-    if row.value is None or row.verdict not in BROKEN:
-        return ""
-    unit = row.unit.removesuffix("s") if row.value == 1 else row.unit
-    return f"{row.value:g} {unit}"
 
 
 def _not_judged(verdicts: ClassVerdicts) -> str:

@@ -18,6 +18,7 @@ from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.text import plural
@@ -184,7 +185,6 @@ _COLUMNS = [Column(3), Column(9), Column(10), Column(10), Column(0)]
 def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
     """Print a line per rule with its verdict in each regime, then every broken rule in full."""
     from deepstack_harness.audit.class_verdicts import RULES, WHO_IS_CAPTURED
-    from deepstack_harness.cli.audit_table import figure_of
 
     output.row(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
     for rule in RULES:
@@ -198,10 +198,10 @@ def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
         output.line()
         output.line(quoted(rule), "bold")
         for row, effects in (finding for finding in findings if finding[0].rule is rule):
-            output.line(f"  {row.regime}: {figure_of(row)} on '{row.trace}': {row.detail}")
+            output.line(f"  {row.regime}: {shown(row).figure} on '{row.trace}': {row.detail}")
             for effect in effects:
                 output.line(
-                    f"    also {effect.rule} {effect.regime}: {figure_of(effect)} on '{effect.trace}'"
+                    f"    also {effect.rule} {effect.regime}: {shown(effect).figure} on '{effect.trace}'"
                 )
     if findings:
         output.line()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deepstack_harness.cli.output import Column, Output, write_text
 from deepstack_harness.contract.verdicts import WORST_FIRST, worst
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.report.run_data import RunData, Summary, summarise, tested
 from deepstack_harness.runs.report.tables import (
@@ -18,7 +19,6 @@ from deepstack_harness.runs.report.tables import (
     ReportedFinding,
     case_findings,
     detail_of,
-    figure_of,
     release_matrix,
     rerun_command,
     run_matrix,
@@ -155,7 +155,7 @@ def _show_finding(output: Output, finding: ReportedFinding) -> None:
     for trace in finding.traces:
         output.line(f"  trace      {one_line(trace)}")
     for row in finding.rows:
-        figure = f"{figure_of(row)}; " if row.value is not None else ""
+        figure = f"{shown(row).measured}; " if row.value is not None else ""
         detail = shortened(one_line(detail_of(row)), 300)
         output.line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {detail}".rstrip())
     if finding.case and finding.case.diagnosis:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.systems import SourceSystems
-from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import names_of
+from deepstack_harness.document.shown import shown
 from deepstack_harness.sources.source import inside_package
 from deepstack_harness.text import plural
 
@@ -25,7 +25,7 @@ def show_subject(output: Output, subject: JudgedSubject, width: int, indent: int
     columns = _columns(width + indent)
     for row in subject.rows:
         first, *more = list(filter(None, [row.detail, subject.figures])) or [""]
-        cells = [" " * indent + subject.subject, row.rule, row.verdict.word, figure_of(row), first]
+        cells = [" " * indent + subject.subject, row.rule, row.verdict.word, shown(row).figure, first]
         output.row(columns, cells, row.verdict.style)
         for words in more:
             output.row(columns, ["", "", "", "", words])

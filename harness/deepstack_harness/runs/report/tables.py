@@ -84,23 +84,6 @@ def title_of(case: CaseRecord) -> str:
     return f"{case.family} {case.subject} {case.arm} {case.dtype} {case.device}"
 
 
-def figure_of(row: Row) -> str:
-    """Return the figure of a judgement against its limit: `3 rows, limit 0`."""
-    if row.value is None:
-        return ""
-    limit = "" if row.limit is None else f", limit {number(row.limit)}"
-    return f"{number(row.value)} {row.unit}".strip() + limit
-
-
-def number(value: float | None) -> str:
-    """Write a figure for people: no more digits than matter, and words for what is not finite."""
-    if value is None:
-        return ""
-    if abs(value) > 1e300:  # what JSON cannot carry comes as the largest float
-        return "not finite"
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
-
-
 def detail_of(row: Row) -> str:
     """Return the detail of a judgement, shortened."""
     return shortened(row.detail, MOST_DETAIL)

@@ -8,6 +8,7 @@ import html
 from collections.abc import Iterator
 
 from deepstack_harness.contract.verdicts import WORST_FIRST, Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.report.github import (
     MOST_ANNOTATIONS,
     MOST_BYTES,
@@ -25,7 +26,6 @@ from deepstack_harness.runs.report.tables import (
     ReportedFinding,
     case_findings,
     detail_of,
-    figure_of,
     incident_groups,
     release_matrix,
     rerun_command,
@@ -177,8 +177,8 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
     for row in finding.rows:
         seen = cell_text(shortened(detail_of(row), 500))
         regime = "" if finding.case else row.regime
-        rule = f"{row.rule} {row.rule.word} {regime}".strip()
-        yield table_row([rule, row.verdict, cell_text(figure_of(row)), seen])
+        rule = f"{shown(row).name} {regime}".strip()
+        yield table_row([rule, row.verdict, cell_text(shown(row).measured), seen])
     if finding.case and (command := rerun_command(finding.case)):
         yield f"\nrerun: {code(command)}"
     yield "\n</details>\n"
@@ -214,8 +214,8 @@ def annotations(run: RunData) -> Iterator[str]:
 def _message(finding: ReportedFinding) -> str:
     lines = [f"trace: {one_line(trace)}" for trace in finding.traces]
     for row in finding.rows:
-        sentence = " ".join(filter(None, (figure_of(row), one_line(detail_of(row)))))
-        lines.append(f"{row.rule} {row.rule.word} {row.verdict}: {shortened(sentence, 400)}")
+        sentence = " ".join(filter(None, (shown(row).measured, one_line(detail_of(row)))))
+        lines.append(f"{shown(row).name} {row.verdict}: {shortened(sentence, 400)}")
     if finding.case and finding.case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and (command := rerun_command(finding.case)):

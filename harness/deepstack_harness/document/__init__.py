@@ -1,0 +1,5 @@
+"""What a command yields, and how it is shown.
+
+A command is a generator of rows and blocks. Rows are for programs: `--json` writes them. Blocks are
+for people: `terminal` and `markdown` render them. `shown` turns a row into words, for every renderer.
+"""
