@@ -79,7 +79,7 @@ class Gate(StrEnum):
 class SeenClass(msgspec.Struct, frozen=True):
     """A class of a base, as far as it was judged: no rows for one that was not."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Row[Rule], ...] = ()
     broken_traces: tuple[BrokenTrace, ...] = ()
 
 

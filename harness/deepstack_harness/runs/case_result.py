@@ -66,7 +66,7 @@ _LONGEST_LINE = 300
 class CaseResult:
     """Everything that is stored of one case."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row[Rule], ...]
     case: CaseRecord
 
 
