@@ -250,7 +250,7 @@ def test_the_last_line_of_a_run_names_the_cause_that_a_comparison_would(
     )
     with_details(new, NOT_APPLIED.format(12, 12), NOT_APPLIED.format(7, 3))
     stored = read_stored(new)
-    assert not close(Output(None, quiet=False), stored.rows, stored.cases, "here")
+    assert not Output(None, quiet=False).show(close(stored.rows, stored.cases, "here"))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == (
         "4 cases; 4 did not come to their end: 1 FAIL, 2 ERROR, 1 IMPROVED, 1 XFAIL, 3 PASS; "

@@ -1,6 +1,6 @@
 """The blocks of a document: headings, lines and tables, as data."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -74,3 +74,23 @@ Document: TypeAlias = Generator[object, None, T]
 def table_line(columns: Sequence[Column], cells: Cells, style: str = "") -> Table:
     """Return one more row of a table that grows."""
     return Table(columns, [(cells, style)], head=False)
+
+
+def rows_of(document: Document[T]) -> Document[T]:
+    """Yield the rows of a document without its blocks, and return its result."""
+    while True:
+        try:
+            part = next(document)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if not isinstance(part, Block):
+            yield part
+
+
+def all_of(documents: Iterable[Document[T]]) -> Document[list[T]]:
+    """Show documents one after the other, and return their results."""
+    results = []
+    for document in documents:
+        results.append((yield from document))  # noqa: PERF401  # no comprehension can yield
+    return results
