@@ -51,8 +51,8 @@ def test_nothing_but_text_is_left(kind: str) -> None:
 def test_the_terminal_gets_clean_text(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(None, quiet=False)
     output.print(Line(f"a{HOSTILE[kind]}b"))
-    output.print(table_line([Column(width=3), Column()], [HOSTILE[kind], "end"]))
-    assert capsys.readouterr().out == f"{clean('a' + HOSTILE[kind] + 'b')}\n{cell(HOSTILE[kind]):3}  end\n"
+    output.print(table_line([Column(width=30), Column()], [HOSTILE[kind], "end"]))
+    assert capsys.readouterr().out == f"{clean('a' + HOSTILE[kind] + 'b')}\n{cell(HOSTILE[kind]):30}  end\n"
 
 
 def test_a_cell_cannot_add_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from deepstack_harness.cli import repro as command
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.worker import Worker
 
-def run(args, output):
+def run(args):
     with Worker(Limits(call_s=600)) as worker:
         worker.call("cases.selftest.workers.misbehaving:start_daemon", {"witness": witness, "then": "hang"})
 

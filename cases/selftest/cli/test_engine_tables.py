@@ -57,7 +57,7 @@ def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
     assert [line.split()[-1] for line in lines] == ["R0", "none"]
     assert lines[0].split()[-6:-1] == ["7", "3", "0.0005", "0.0001", "1.2"]
     assert lines[1].split()[-4:-1] == ["-", "-", "1.2"]
-    assert FIRST_MODE.name in lines[0]
+    assert FIRST_MODE.name in output
     assert "R0 output: step 1 'get 4' was wrong (default)" in output
     assert not good
 

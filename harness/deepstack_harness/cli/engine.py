@@ -139,9 +139,10 @@ def _engine_work(
 
 
 _COLUMNS = (
-    *(Column(head, width) for head, width in (("family", 8), ("arm", 7), ("schedule", 9), ("graphs", 8))),
-    *(Column(head, len(head), right=True) for head in ("steps", "replayed", "distance", "limit", "seconds")),
-    Column("broken"),
+    Column("schedule", 27),
+    Column("steps", 5, right=True),
+    *(Column(head, 8, right=True) for head in ("replayed", "distance", "limit", "seconds")),
+    Column("broken", 6),
 )
 
 
@@ -154,7 +155,7 @@ class EngineTable:
 
     def head(self) -> Document:
         """Yield the heads of the columns."""
-        yield Line("distance: largest difference of log-probabilities that should be equal; graphs: emulated")
+        yield Line("distance: largest difference of log-probabilities that should be equal; emulated graphs")
         yield Table(_COLUMNS)
 
     def show(self, result: EngineResult) -> Document:
@@ -166,13 +167,14 @@ class EngineTable:
             _figure(worst.limit if worst else None),
             f"{result.seconds:.1f}",
         ]
-        graphs = result.replay.name if result.replay else "-"
+        played = [result.name, f"{result.order.model.family} {result.order.arm}"]
+        played += [result.replay.name] if result.replay else []
+        broken = names_of(row.rule for row in result.broken)
         yield table_line(
             _COLUMNS,
-            [result.order.model.family, result.order.arm, result.name, graphs, str(result.steps),
-             str(result.replayed), *figures, names_of(row.rule for row in result.broken)],
+            [", ".join(played), str(result.steps), str(result.replayed), *figures, broken],
             "red" if result.broken else "",
-        )  # fmt: skip
+        )
         yield from result.rows
         for row in result.broken:
             yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")

@@ -168,7 +168,8 @@ def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, cap
 
 
 def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
-    table.unexpected([repro_case("pr43617", "none", frozenset())])
+    unexpected = table.unexpected([repro_case("pr43617", "none", frozenset())])
+    Output(None, quiet=False).show(unexpected)
     printed = capsys.readouterr().out
     assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in printed
     assert " broke R1 R2, expected none\n  R1 FAIL: " in printed
@@ -218,7 +219,7 @@ def test_what_kernels_touched_stands_under_the_block_once(
     monkeypatch.setattr(
         repro_table, "access_lines", lambda judged_case: [f"{judged_case.case.subject} touched row 3"]
     )
-    table.add(FREE)
+    Output(None, quiet=False).show(table.add(FREE))
     capsys.readouterr()
     Output(None, quiet=False).show(table.end_block())
     assert capsys.readouterr().out == "pr43617 touched row 3\n"
