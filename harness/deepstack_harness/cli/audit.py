@@ -235,8 +235,8 @@ def _write_findings(
             write_text(path, text)
             yield Line(f"wrote {path}")
     if args.annotations:
-        for line in annotations_of(findings, answer, good=good):
-            yield Line(line)
+        for command in annotations_of(findings, answer, good=good):
+            yield Line(command=command)
 
 
 def _gate(args: Namespace) -> Gate:

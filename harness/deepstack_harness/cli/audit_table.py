@@ -26,9 +26,8 @@ from deepstack_harness.document.blocks import (
     Line,
     Table,
     outcome,
-    table_line,
 )
-from deepstack_harness.document.shown import shown
+from deepstack_harness.document.shown import finding as finding_lines
 from deepstack_harness.errors import ExitCode, Reason
 from deepstack_harness.text import plural
 
@@ -104,12 +103,10 @@ class AuditTable:
         return f"{name} ({', '.join(self._refusals[name, why])}): {why}{at}"
 
     def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
-        rows = []
+        rows = [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()]
+        yield Table([*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows)
         for letter, members in groups.items():
-            first, *others = _by_source(members)
-            rows.append(([letter, *_rules_of(members[0]), first], ""))
-            rows += [(["", "", "", "", other], "") for other in others]
-        yield Table([*map(Column, ("group", "broken live", "broken captured", "kept", "classes"))], rows)
+            yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
         yield BLANK
 
     def _differences(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
@@ -140,21 +137,8 @@ class AuditTable:
         if not findings:
             return
         yield Line(f"group {letter}, {'; '.join(_by_source(members))}")
-        columns = [
-            Column(width=2),
-            Column(width=7),
-            Column(width=8),
-            Column(width=8),
-            Column(width=12),
-            Column(),
-        ]
         for row, also in findings:
-            cells = ["", row.rule, row.regime, shown(row).figure, row.reach or ""]
-            words = f"'{row.trace}': {row.detail}" if row.verdict in BROKEN else row.detail
-            yield table_line(columns, [*cells, words])
-            for effect in also:
-                cells = ["", f"also {effect.rule}", effect.regime, shown(effect).figure, effect.reach or ""]
-                yield table_line(columns, [*cells, f"'{effect.trace}'"])
+            yield from finding_lines(row, also)
         yield BLANK
 
     def _rules(self, title: str, by_class: Iterable[tuple[ClassVerdicts, Collection[Rule]]]) -> Document:
@@ -443,7 +427,6 @@ def _rules(rows: Iterable[Row], references: dict[tuple[str, Rule], str]) -> str:
 
 NOT_READ = "the engine has nothing that is read and judged by it"
 _LEGEND = "K kept, B broken, Bc broken under graphs alone, - cannot be asked, ? not judged"
-_CELL = Column(width=3)
 
 
 def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
@@ -455,14 +438,14 @@ def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
     }
     asked = {row.rule for of_source in rows.values() for row in of_source}
     rules = [rule for rule in Rule if rule in asked]
-    columns = [Column(width=max(6, *map(len, rows))), *(_CELL for _ in rules)]
     yield Heading(f"engine and rule ({_LEGEND})")
-    yield table_line(columns, ["source", *map(str, rules)], "dim")
-    for label, of_source in rows.items():
-        cells = (cell_of(row for row in of_source if row.rule is rule) for rule in rules)
-        yield table_line(columns, [label, *cells])
+    lines = [
+        ([label, *(cell_of(row for row in of_source if row.rule is rule) for rule in rules)], "")
+        for label, of_source in rows.items()
+    ]
+    yield Table([Column("source"), *(Column(str(rule)) for rule in rules)], lines)
     for (label, reason), without in _reasons(rows, rules).items():
-        yield table_line((Column(width=2), Column()), ["", f"- {names_of(without)} ({label}): {reason}"])
+        yield Line(f"    - {names_of(without)} ({label}): {reason}")
     yield BLANK
 
 

@@ -19,7 +19,7 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, outcome, table_line
-from deepstack_harness.document.shown import shown
+from deepstack_harness.document.shown import finding as finding_lines
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.text import plural
@@ -198,11 +198,7 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
         yield BLANK
         yield Heading(quoted(rule))
         for row, effects in (finding for finding in findings if finding[0].rule is rule):
-            yield Line(f"  {row.regime}: {shown(row).figure} on '{row.trace}': {row.detail}")
-            for effect in effects:
-                yield Line(
-                    f"    also {effect.rule} {effect.regime}: {shown(effect).figure} on '{effect.trace}'"
-                )
+            yield from finding_lines(row, effects)
     if findings:
         yield BLANK
         yield Line(WHERE)

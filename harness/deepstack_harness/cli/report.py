@@ -86,8 +86,8 @@ def _write_files(args: Namespace, run_data: RunData) -> Document:
     if args.annotations:
         from deepstack_harness.runs.report.texts import annotations
 
-        for line in annotations(run_data):
-            yield Line(line)
+        for command in annotations(run_data):
+            yield Line(command=command)
     if not (args.html or args.markdown or args.junit or args.annotations):
         yield from show_run(run_data)
 

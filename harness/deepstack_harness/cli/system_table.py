@@ -31,11 +31,10 @@ def show_subject(subject: JudgedSubject, width: int, indent: int = 0) -> Documen
     """Print for each rule its verdict, its figure and what was seen, and under them further measurements."""
     columns = _columns(width + indent)
     for row in subject.rows:
-        first, *more = list(filter(None, [row.detail, subject.figures])) or [""]
-        cells = [" " * indent + subject.subject, row.rule, row.verdict.word, shown(row).figure, first]
+        cells = [" " * indent + subject.subject, row.rule, row.verdict.word, shown(row).figure]
         yield table_line(columns, cells, row.verdict.style)
-        for words in more:
-            yield table_line(columns, ["", "", "", "", words])
+        for words in filter(None, [row.detail, subject.figures]):
+            yield Line(words, lead="    ")
     yield from subject.records
 
 
@@ -95,8 +94,7 @@ def _broken_rules(subject: JudgedSubject) -> str:
 
 def _columns(width: int) -> list[Column]:
     return [
-        Column("subject", width), Column("rule", 4), Column("verdict", 10), Column("figure", 17),
-        Column("seen"),
+        Column("subject", width), Column("rule", 4), Column("verdict", 10), Column("figure"),
     ]  # fmt: skip
 
 

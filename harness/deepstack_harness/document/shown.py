@@ -1,11 +1,12 @@
 """A row in words: its rule, figure, limit, place, reach and reason, for whatever renders it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN, reach_kind
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.text import number, one_line
 
 
@@ -66,6 +67,16 @@ def shown(row: Row[Rule] | Row[Promise] | Row[None]) -> Shown:
         reach=_reach(row.reach) if row.reach else "",
         reason=one_line(row.detail),
     )
+
+
+def finding(row: Row, effects: Iterable[Row] = ()) -> Document:
+    """Yield a broken rule: its figure and reach, where and what was seen, and the rules broken with it."""
+    for each in (row, *effects):
+        words = shown(each)
+        indent = "  " if each is row else "    also "
+        facts = ", ".join(filter(None, [words.measured, words.reach]))
+        yield Line(f"{indent}{words.name} {each.regime}: {facts}")
+        yield Line(words.seen if each is row else words.place, lead="    " if each is row else "      ")
 
 
 def _reach(reach: str | None) -> str:
