@@ -126,8 +126,9 @@ def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
 ) -> None:
     played: list[str] = []
 
-    def ours(_title: object, where: Where, _asked: object) -> bool:
+    def ours(_title: object, where: Where, _asked: object) -> Document[bool]:
         played.append(where.family)
+        yield from ()
         return True
 
     monkeypatch.setattr(repro, "_play_revisions", ours)
@@ -325,8 +326,13 @@ def test_every_class_is_looked_at_whatever_cases_are_chosen(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     """The classes of the source and of the family are stubs here: only who is asked is looked at."""
-    monkeypatch.setattr(repro, "judge_classes", lambda *_: HAS)
-    monkeypatch.setattr(repro, "_play_source", lambda *_: FREE)
+
+    def verdict(judged: SourceVerdict) -> Document[SourceVerdict]:
+        yield from ()
+        return judged
+
+    monkeypatch.setattr(repro, "judge_classes", lambda *_: verdict(HAS))
+    monkeypatch.setattr(repro, "_play_source", lambda *_: verdict(FREE))
     root = str(Vllm(omni="").tree(tmp_path))
     assert main(["repro", "43602", "--source", root, *options]) == ExitCode.BROKEN
     assert capsys.readouterr().out.endswith(": HAS incident 43602 in Sound\n")

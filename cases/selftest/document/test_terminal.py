@@ -2,7 +2,16 @@
 
 import pytest
 
-from deepstack_harness.document.blocks import BLANK, Block, Column, Heading, Line, Table, outcome, table_line
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Block,
+    Column,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+    table_line,
+)
 from deepstack_harness.document.terminal import columns_here, folded, rendered
 
 
@@ -60,7 +69,7 @@ GROWING = (Column("name", 16), Column("seen", 16), Column("figure", 6, right=Tru
 
 
 def test_rows_of_a_growing_table_are_below_each_other() -> None:
-    head, *rest = lines_of(Table(GROWING), 80)
+    head, *rest = lines_of(TextTable(GROWING), 80)
     row, *below = lines_of(table_line(GROWING, ["a", "b" * 20, "12", "one two " * 8]), 80)
     assert not rest
     assert [head.index("figure") + 6, head.index("why")] == [row.index("12") + 2, row.index("one")]
@@ -75,7 +84,7 @@ def test_a_growing_table_leaves_room_for_its_last_cell() -> None:
 
 
 def test_columns_without_a_width_are_as_wide_as_their_cells() -> None:
-    table = Table(
+    table = TextTable(
         [Column("rule"), Column("n", right=True)], [(["R1", "3"], ""), (["structure", "12"], "red")]
     )
     assert lines_of(table) == ["rule        n", "R1          3", "structure  12"]

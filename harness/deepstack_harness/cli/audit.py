@@ -233,7 +233,7 @@ def _write_findings(
     ):
         if path:
             write_text(path, text)
-            yield Line(f"wrote {path}")
+            yield Line("wrote", command=path)
     if args.annotations:
         for command in annotations_of(findings, answer, good=good):
             yield Line(command=command)

@@ -24,7 +24,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
 )
 from deepstack_harness.document.shown import finding as finding_lines
@@ -104,7 +104,9 @@ class AuditTable:
 
     def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
         rows = [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()]
-        yield Table([*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows)
+        yield TextTable(
+            [*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows
+        )
         for letter, members in groups.items():
             yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
         yield BLANK
@@ -443,7 +445,7 @@ def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
         ([label, *(cell_of(row for row in of_source if row.rule is rule) for rule in rules)], "")
         for label, of_source in rows.items()
     ]
-    yield Table([Column("source"), *(Column(str(rule)) for rule in rules)], lines)
+    yield TextTable([Column("source"), *(Column(str(rule)) for rule in rules)], lines)
     for (label, reason), without in _reasons(rows, rules).items():
         yield Line(f"    - {names_of(without)} ({label}): {reason}")
     yield BLANK

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed
-from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, Table, outcome
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, TextTable, outcome
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.text import one_line, plural, shortened
@@ -156,7 +156,7 @@ def _show_changes(changes: Sequence[Change]) -> Document:
         since = "" if change.since == "OLD" else f" (since {change.since})"
         cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
         rows.append((cells, "dim" if change.consequence else ""))
-    yield Table([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
+    yield TextTable([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
 
 
 def _history(args: Namespace, pair: Sequence[StoredRun]) -> Document[list[StoredRun]]:

@@ -16,7 +16,7 @@ from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
-from deepstack_harness.document.blocks import BLANK, Column, Document, Line, Table, outcome, table_line
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.engines.live.judge import ORACLES, EngineResult
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.options import finite, whole
@@ -156,7 +156,7 @@ class EngineTable:
     def head(self) -> Document:
         """Yield the heads of the columns."""
         yield Line("distance: largest difference of log-probabilities that should be equal; emulated graphs")
-        yield Table(_COLUMNS)
+        yield TextTable(_COLUMNS)
 
     def show(self, result: EngineResult) -> Document:
         """Print one result, and a line for each rule that it breaks."""

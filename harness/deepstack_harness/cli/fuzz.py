@@ -15,7 +15,7 @@ from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_opt
 from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.document.blocks import BLANK, Column, Document, Line, Table, outcome, table_line
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
@@ -73,7 +73,7 @@ def run(args: Namespace) -> Document[ExitCode]:
     yield from show_findings(findings)
     yield Line(status(hunted.progress, campaign.examples, len(findings)))
     for file in files if findings else ():
-        yield Line(f"wrote {file}")
+        yield Line("wrote", command=str(file))
     return (yield from _print_verdict(hunted, f"{campaign.request.name} [{campaign.request.arm}]"))
 
 
@@ -154,7 +154,7 @@ def show_findings(findings: Sequence[Finding]) -> Document:
     if not findings:
         return
     yield BLANK
-    yield Table(_COLUMNS)
+    yield TextTable(_COLUMNS)
     for finding in findings:
         cells = (
             finding.name, str(finding.examples), f"{finding.seconds:.1f}", finding.reach or "", finding.trace,

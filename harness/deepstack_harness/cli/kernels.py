@@ -116,7 +116,7 @@ def _write_code(folder: str, measured: Sequence[Measurement]) -> Document:
         for number, code in enumerate(measurement.code):
             name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
             write_text(str(Path(folder) / name), code)
-            yield Line(f"wrote {Path(folder) / name}")
+            yield Line("wrote", command=str(Path(folder) / name))
 
 
 def _payload_cost(args: Namespace) -> Document[ExitCode]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Table
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, TextTable
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _show(kind: str, items: list[Item]) -> Document:
         return
     yield Heading(kind)
     rows = [(["", str(item["name"]), str(item["summary"])], "") for item in items]
-    yield Table([Column(width=2), Column(), Column()], rows, head=False)
+    yield TextTable([Column(width=2), Column(), Column()], rows, head=False)
     yield from ({"kind": kind, **item} for item in items)
     yield BLANK
 

@@ -77,12 +77,12 @@ def _write_files(args: Namespace, run_data: RunData) -> Document:
         from deepstack_harness.runs.report.texts import render_markdown
 
         write_text(args.markdown, render_markdown(run_data))
-        yield Line(f"wrote {args.markdown}")
+        yield Line("wrote", command=args.markdown)
     if args.junit:
         from deepstack_harness.runs.report.junit import render_junit
 
         write_text(args.junit, render_junit(run_data))
-        yield Line(f"wrote {args.junit}")
+        yield Line("wrote", command=args.junit)
     if args.annotations:
         from deepstack_harness.runs.report.texts import annotations
 

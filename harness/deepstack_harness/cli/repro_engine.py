@@ -175,7 +175,8 @@ def write_source_files(
     upstream = _upstream_test(incident, args)
     for path, text, run in written:  # all can be written before one is
         write_text(path, text)
-        yield Line(f"wrote {path}; run it with a copy of {program.title}, such as")
+        yield Line("wrote", command=path)
+        yield Line(f"run it with a copy of {program.title}, such as")
         yield Line(f"  {run}")
     yield from _write_upstream_test(upstream, incident, args)
     return ExitCode.HOLDS
@@ -269,7 +270,7 @@ def write_files(incident: Incident, family: str, args: Namespace) -> Document[Ex
     upstream = _upstream_test(incident, args)
     for path, text in texts:  # all can be written before one is
         write_text(path, text)
-        yield Line(f"wrote {path}")
+        yield Line("wrote", command=path)
     yield from _write_upstream_test(upstream, incident, args)
     return ExitCode.HOLDS
 
@@ -287,7 +288,8 @@ def _write_upstream_test(text: str, incident: Incident, args: Namespace) -> Docu
 
     if text:
         write_text(args.upstream_test, text)
-        yield Line(f"wrote {args.upstream_test}; in the engine it is {UPSTREAM_PLACES[incident.id]}")
+        yield Line("wrote", command=args.upstream_test)
+        yield Line(f"in the engine it is {UPSTREAM_PLACES[incident.id]}")
 
 
 _TRACE_OPTIONS = {

@@ -22,7 +22,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
     table_line,
 )
@@ -148,7 +148,7 @@ class _ProgramTable:
             yield BLANK
             if program.run.note:
                 yield Line(program.run.note)
-            yield Table(self._columns)
+            yield TextTable(self._columns)
         style = Verdict.FAIL.style if program.broken else ""
         words = " ".join(sorted(program.promises)) or "none"
         words += ", not judged" if program.judged.unjudged else ""

@@ -24,7 +24,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
     table_line,
 )
@@ -240,7 +240,7 @@ class ReproTable:
         yield Heading(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'")
         if result.planned.note:
             yield Line(result.planned.note)
-        yield Table(self._columns)
+        yield TextTable(self._columns)
 
 
 def _and(rules: Iterable[Rule]) -> str:
@@ -367,7 +367,7 @@ class EvaluationTable:
 
     def head(self) -> Document:
         """Yield the heads of the columns."""
-        yield Table(self._columns)
+        yield TextTable(self._columns)
 
     def add(self, case: Case, graphs: GraphFacts | None, evaluation: Evaluation) -> Document:
         """Print and record one row."""

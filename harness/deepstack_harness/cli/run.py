@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
-from deepstack_harness.document.blocks import BLANK, Column, Document, Line, Table, outcome, table_line
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.options import add_options, finite, record_of, whole
 from deepstack_harness.runs.case_result import CaseResult
@@ -161,7 +161,7 @@ class LiveTable:
     def head(self) -> Document:
         """Yield the heads of the columns, unless all was played before."""
         if self._left:
-            yield Table(self._columns)
+            yield TextTable(self._columns)
 
     def add(self, result: CaseResult) -> Document:
         """Count one case; the last case of a group prints its line."""

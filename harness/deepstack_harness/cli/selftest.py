@@ -26,7 +26,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
     table_line,
 )
@@ -120,7 +120,7 @@ class SelftestTable:
     def head(self) -> Document:
         """Yield the heads of the columns."""
         yield Line("check, fuzz: number of the trace or example that shows the fault first; - none")
-        yield Table(_COLUMNS)
+        yield TextTable(_COLUMNS)
 
     def show(self, proof: Proof) -> Document:
         """Print one row; what is wrong with a proof that does not hold stands under it."""
@@ -143,7 +143,7 @@ class SelftestTable:
         missed = [proof.trial.subject for proof in mutants if not proof.holds]
         refused = [f"{proof.trial.subject} [{proof.trial.arm}]" for proof in right if not proof.holds]
         yield BLANK
-        yield Table(_CLASS_COLUMNS, [(cells, "") for cells in _classes(mutants)])
+        yield TextTable(_CLASS_COLUMNS, [(cells, "") for cells in _classes(mutants)])
         yield from self._show_axes(mutants)
         yield BLANK
         played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
@@ -165,7 +165,7 @@ class SelftestTable:
         }
         yield BLANK
         yield Heading("mutants that are found only where an axis of inputs is unusual")
-        yield Table(_AXIS_COLUMNS, [
+        yield TextTable(_AXIS_COLUMNS, [
             ([axis, str(len(names)), ", ".join(names) or "none"], "" if names else "dim")
             for axis, names in found.items()
         ], head=False)  # fmt: skip
@@ -205,7 +205,7 @@ class RegionTable:
     def close(self) -> Document[bool]:
         """Print how many are as stated, by promise and kind, and the last lines; return whether all are."""
         yield BLANK
-        yield Table(_PROMISE_COLUMNS, [
+        yield TextTable(_PROMISE_COLUMNS, [
             ([name, *(self._cell(promise, kind) for kind in _KINDS)], "")
             for promise, name in [*((each, f"{each} {each.word}") for each in Promise), (None, "right")]
         ])  # fmt: skip

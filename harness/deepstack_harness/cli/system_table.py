@@ -14,7 +14,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
     table_line,
 )
@@ -50,7 +50,7 @@ class SystemTable:
         """Yield what is about to be shown, and the heads of the columns."""
         yield from show_incident(self._incident)
         yield BLANK
-        yield Table(_columns(self._width))
+        yield TextTable(_columns(self._width))
 
     def add(self, subject: JudgedSubject) -> Document:
         """Print the next subject."""

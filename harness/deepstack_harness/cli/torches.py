@@ -22,7 +22,7 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    Table,
+    TextTable,
     outcome,
     table_line,
 )
@@ -189,7 +189,7 @@ def show_versions(table: VersionTable) -> Document:
     width = max(9, *map(len, table.versions))
     columns = [Column("torch", _NAME), *(Column(version, width, right=True) for version in table.versions)]
     yield BLANK
-    yield Table(columns)
+    yield TextTable(columns)
     section = ""
     for line in table.lines:
         if line.section != section:

@@ -1,5 +1,7 @@
 """What a command yields, and how it is shown.
 
 A command is a generator of rows and blocks. Rows are for programs: `--json` writes them. Blocks are
-for people: `terminal` and `markdown` render them. `shown` turns a row into words, for every renderer.
+for people: `terminal` renders them. `shown` turns a row into words, for every renderer.
+
+Private: what is public is imported from `deepstack_harness` itself.
 """

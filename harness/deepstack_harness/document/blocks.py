@@ -18,8 +18,8 @@ class Heading:
 class Line:
     """A sentence, or an empty line.
 
-    `lead` is a label: the text begins after it, and continues below its own beginning. `command` is a command
-    to copy, which follows the text and is never broken. `style` is a style of rich.
+    `lead` is a label: the text begins after it, and continues below its own beginning. `command` is a
+    command or a path to copy, which follows the text and is never broken. `style` is a style of rich.
 
     >>> Line("as often as requested", lead="tested by ")
     Line(text='as often as requested', style='', lead='tested by ', command='')
@@ -52,7 +52,7 @@ Cells: TypeAlias = Sequence[str]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of cells with a style for each row, under the heads of the columns.
 
     A table that grows as results come is a sequence of tables with the same columns, whose widths are stated:
@@ -64,16 +64,16 @@ class Table:
     head: bool = True
 
 
-Block: TypeAlias = Heading | Line | Table
+Block: TypeAlias = Heading | Line | TextTable
 
 T = TypeVar("T", default=None)
 Document: TypeAlias = Generator[object, None, T]
 """What a command yields: blocks; everything else is a row for programs. It may return a value."""
 
 
-def table_line(columns: Sequence[Column], cells: Cells, style: str = "") -> Table:
+def table_line(columns: Sequence[Column], cells: Cells, style: str = "") -> TextTable:
     """Return one more row of a table that grows."""
-    return Table(columns, [(cells, style)], head=False)
+    return TextTable(columns, [(cells, style)], head=False)
 
 
 def rows_of(document: Document[T]) -> Document[T]:

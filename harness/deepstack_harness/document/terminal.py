@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from deepstack_harness.document.blocks import Block, Column, Heading, Line, Table
+from deepstack_harness.document.blocks import Block, Column, Heading, Line, TextTable
 from deepstack_harness.text import cell, printable
 
 _WIDEST = 80
@@ -34,7 +34,7 @@ def rendered(block: Block, width: int, *, color: bool = False) -> str:
     )  # fmt: skip
     with console.capture() as captured:
         match block:
-            case Table():
+            case TextTable():
                 console.print(_table(block, width))
             case Heading(text):
                 _print_line(console, Line(text, "bold"), width)
@@ -72,7 +72,7 @@ def _parts(console: Console, line: Line, text: str, width: int) -> Iterator[str]
         yield f"{below if number else first}{part.plain.rstrip()}"
 
 
-def _table(table: Table, width: int) -> RichTable:
+def _table(table: TextTable, width: int) -> RichTable:
     shown = RichTable(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=table.head, header_style="dim"
     )

@@ -221,7 +221,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class MatrixLine:
     """One line: `names` say what was judged, `cells` has None for a rule that was not."""
 
     names: tuple[str, ...]
@@ -239,7 +239,7 @@ class Matrix:
 
     heads: tuple[str, ...]
     rules: tuple[Rule, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[MatrixLine, ...]
 
 
 def run_matrix(run: RunData) -> Matrix:
@@ -265,8 +265,10 @@ def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]])
     )
 
 
-def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> Line:
-    return Line(names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules))
+def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> MatrixLine:
+    return MatrixLine(
+        names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules)
+    )
 
 
 _SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")
