@@ -100,7 +100,7 @@ def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Ru
         for row in verdicts.rows
         if row.verdict is not Verdict.SKIP
     }
-    return frozenset(adapter.not_asked if adapter else ()) - tested
+    return frozenset(adapter.unchecked if adapter else ()) - tested
 
 
 def _texts(args: Namespace) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def _texts(args: Namespace) -> tuple[str, ...]:
 def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
     """Print what an adapter class states, what is not checked of it, and how many traces check something."""
     yield Line(f"adapter: {str(adapter) or 'nothing is fixed'}")
-    for rule, why in adapter.not_asked.items():
+    for rule, why in adapter.unchecked.items():
         yield Line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
     yield Line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
