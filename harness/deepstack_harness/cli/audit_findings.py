@@ -26,16 +26,17 @@ from deepstack_harness.catalogue.known import UNREPORTED, link_of
 from deepstack_harness.catalogue.orders import REACHES, reach_kind
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
-from deepstack_harness.document.shown import problem_of
-from deepstack_harness.engines.known import open_source
-from deepstack_harness.runs.report.github import (
+from deepstack_harness.document.markdown import (
     MOST_ANNOTATIONS,
     annotation,
     cell_text,
     code,
     plain,
+    table_head,
     table_row,
 )
+from deepstack_harness.document.shown import problem_of
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.sources.tree import Tree
 from deepstack_harness.text import one_line, plural, shortened
 
@@ -415,8 +416,7 @@ def markdown_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) ->
     )
     if not ordered:
         return "\n".join([*lines, "No finding.", ""])
-    lines += [table_row(["", "rule", "class", "place", "reach", "state", "what was seen"])]
-    lines += [table_row(["---"] * 7)]
+    lines += table_head(["", "rule", "class", "place", "reach", "state", "what was seen"])
     size, shown = sum(len(line.encode()) + 1 for line in lines), 0
     for finding in ordered:
         line = _markdown_row(finding)

@@ -27,13 +27,13 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
+from deepstack_harness.document.markdown import table_row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.causes import ChangeCause
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures, texts
-from deepstack_harness.runs.report.github import table_row
 from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
 from deepstack_harness.runs.report.tables import case_findings
 from deepstack_harness.runs.report.texts import annotations, render_markdown
