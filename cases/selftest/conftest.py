@@ -33,6 +33,15 @@ def qwen() -> Model:
 
 
 @pytest.fixture(autouse=True)
+def wide_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State a width that no sentence has, so that tests of sentences need not put them together.
+
+    `cases/selftest/document/test_width.py` has the width that users get.
+    """
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture(autouse=True)
 def same_import_path() -> Iterator[None]:
     """Put `sys.path` back: a command that imports a user's file adds its folder, and children inherit it."""
     before = [*sys.path]

@@ -14,9 +14,10 @@ from rich.spinner import Spinner
 
 from deepstack_harness.catalogue import scripts
 from deepstack_harness.cli import main as cli
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.document.blocks import Column, Line, table_line
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import LONGEST, cell, clean, printable
 
@@ -49,19 +50,20 @@ def test_nothing_but_text_is_left(kind: str) -> None:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_terminal_gets_clean_text(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(None, quiet=False)
-    output.line(f"a{HOSTILE[kind]}b")
-    output.row([Column(3), Column(0)], [HOSTILE[kind], "end"])
-    assert capsys.readouterr().out == f"{clean('a' + HOSTILE[kind] + 'b')}\n{cell(HOSTILE[kind]):3}  end\n"
+    output.print(Line(f"a{HOSTILE[kind]}b"))
+    output.print(table_line([Column(width=30), Column()], [HOSTILE[kind], "end"]))
+    assert capsys.readouterr().out == f"{clean('a' + HOSTILE[kind] + 'b')}\n{cell(HOSTILE[kind]):30}  end\n"
 
 
 def test_a_cell_cannot_add_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(None, quiet=False).row([Column(0), Column(0)], ["class A\n\nR0 PASS", "  indented"])
+    Output(None, quiet=False).print(table_line([Column(), Column()], ["class A\n\nR0 PASS", "  indented"]))
     assert capsys.readouterr().out == "class A R0 PASS    indented\n"
 
 
 def test_long_text_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(None, quiet=False).line("x" * (LONGEST + 1000))
-    assert capsys.readouterr().out == "x" * LONGEST + " .. (1,000 characters left out)\n"
+    Output(None, quiet=False).print(Line("x" * (LONGEST + 1000)))
+    printed = capsys.readouterr().out.replace("\n", "").replace(" ", "")
+    assert printed == "x" * LONGEST + "..(1,000charactersleftout)"
     assert printable("x" * LONGEST) == "x" * LONGEST
 
 
@@ -110,7 +112,7 @@ class Kept:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_rows_can_be_written_whatever_their_text(kind: str, tmp_path: Path) -> None:
     output = Output(str(tmp_path / "rows.jsonl"), quiet=True)
-    output.record(Kept(HOSTILE[kind]))
+    output.show(row for row in [Kept(HOSTILE[kind])])
     output.close()
     row = msgspec.json.decode((tmp_path / "rows.jsonl").read_bytes(), type=Kept)
     assert row.detail in (HOSTILE[kind], clean(HOSTILE[kind]))

@@ -103,6 +103,15 @@ def json_line(row: object) -> bytes:
         return msgspec.json.encode(clean(row)) + b"\n"
 
 
+def number(value: float | None, digits: int = 4) -> str:
+    """Write a figure for people: no more digits than matter, and words for what is not finite."""
+    if value is None:
+        return ""
+    if abs(value) > 1e300:  # what JSON cannot carry comes as the largest float
+        return "not finite"
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
 _IRREGULAR = {
     "access": "accesses",
     "class": "classes",

@@ -98,7 +98,7 @@ def test_none_is_said_only_where_everything_was_judged(
     capsys: Capture, rows: tuple[Row, ...], line: str, reason: str
 ) -> None:
     found = replace(audited(*rows), account=Account(unjudged=(replace(CARRIER, reason=reason),)))
-    show_summary(Output(None, quiet=False), [found], judge_gate([found], Gate.ANY))
+    Output(None, quiet=False).show(show_summary([found], judge_gate([found], Gate.ANY)))
     assert capsys.readouterr().out.startswith(line)
 
 
@@ -130,11 +130,11 @@ def test_one_sentence_answers_for_a_source(found: AuditedSource, answer: str) ->
 
 def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
-    show_answer(Output(None, quiet=False), [found], judge_gate([found], Gate.FLAG))
+    Output(None, quiet=False).show(show_answer([found], judge_gate([found], Gate.FLAG)))
     assert capsys.readouterr().out.splitlines()[1] == (
         "exit code 1: faults that default settings or a flag lead to count: 1 finding; 1 class not judged"
     )
-    show_answer(Output(None, quiet=False), [audited(KEPT)], judge_gate([audited(KEPT)], Gate.FLAG))
+    Output(None, quiet=False).show(show_answer([audited(KEPT)], judge_gate([audited(KEPT)], Gate.FLAG)))
     assert "exit code 0: " in capsys.readouterr().out
 
 
@@ -320,10 +320,10 @@ def test_headline_last_line_annotations_and_exit_code_agree(
     findings = audit_findings([source], result)
     output = Output(None, quiet=False)
     if base is None:
-        show_answer(output, [source], result)
-        show_summary(output, [source], result)
+        output.show(show_answer([source], result))
+        output.show(show_summary([source], result))
     else:
-        show_change(output, [source], result, findings)
+        output.show(show_change([source], result, findings))
     lines = capsys.readouterr().out.splitlines()
     first = lines[0 if base else 1]
     code = int(not result.holds)
@@ -341,7 +341,7 @@ def test_headline_last_line_annotations_and_exit_code_agree(
 
 def test_the_last_line_says_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
-    show_summary(Output(None, quiet=False), [found], judge_gate([found], Gate.ANY))
+    Output(None, quiet=False).show(show_summary([found], judge_gate([found], Gate.ANY)))
     assert capsys.readouterr().out == (
         "reached by default: R1 (43602). Not known before: R3. Effect: output. "
         "Exit code 1: all faults count: 3 findings.\n"

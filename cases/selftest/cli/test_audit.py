@@ -42,7 +42,7 @@ ARGUMENTS = Namespace(**NO_FORM, source=["vllm==0.22.1"], all=False, bisect=Fals
 def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
     source = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
     result = judge_gate([source], Gate.FLAG)
-    audit._show(ARGUMENTS, [source], Output(None, quiet=False), result, None, ["a note"])
+    Output(None, quiet=False).show(audit._show(ARGUMENTS, [source], result, None, ["a note"]))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == audit_table.answer_of(source)
     assert lines[3] == "a note"
@@ -55,7 +55,9 @@ def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_tabl
 def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
     source = replace(FOUND, account=ACCOUNT)
     result = judge_gate([source], Gate.FLAG)
-    audit._show(Namespace(**{**vars(ARGUMENTS), "all": True}), [source], Output(None, quiet=False), result)
+    Output(None, quiet=False).show(
+        audit._show(Namespace(**{**vars(ARGUMENTS), "all": True}), [source], result)
+    )
     lines = capsys.readouterr().out.splitlines()
     assert f"  no encoder writes it: Known, {MEMBER}:7 (vllm 0.22.1)" in lines
     assert "wrong under calls no engine makes today" in lines
@@ -77,7 +79,7 @@ def test_the_output_tells_what_counted(
     args = Namespace(**{**vars(ARGUMENTS), "fail_on": "any", **options})
     gate = Gate.ANY if args.bisect else Gate(args.fail_on)
     result = judge_gate([FOUND], gate, base)
-    audit._show(args, [FOUND], Output(None, quiet=False), result, base)
+    Output(None, quiet=False).show(audit._show(args, [FOUND], result, base))
     out = capsys.readouterr().out
     assert told in out
     assert f"xit code {int(not result.holds)}: " in out.splitlines()[-1]
@@ -88,7 +90,7 @@ def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Captu
     args = Namespace(**{**vars(ARGUMENTS), "sarif": str(path)})
     source = replace(FOUND, account=ACCOUNT)
     result = judge_gate([source], Gate.ANY)
-    audit._show(args, [source], Output(None, quiet=False), result)
+    Output(None, quiet=False).show(audit._show(args, [source], result))
     assert f"wrote {path}\n" in capsys.readouterr().out
     assert path.read_text() == sarif_text(audit_findings([source], result))
     (run,) = json.loads(path.read_text())["runs"]

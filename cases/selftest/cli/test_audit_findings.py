@@ -23,12 +23,12 @@ from deepstack_harness.cli.audit_findings import (
     folder_of,
     input_findings,
     markdown_of,
-    problem_of,
     sarif_text,
 )
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
+from deepstack_harness.document.shown import problem_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 

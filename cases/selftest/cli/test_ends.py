@@ -14,6 +14,7 @@ from cases.by_day import by_day
 from cases.selftest.workers.processes import Witness
 from deepstack_harness.cli import main as cli
 from deepstack_harness.cli.output import Output, OutputLost
+from deepstack_harness.document.blocks import Line
 from deepstack_harness.errors import INSTALL, ExitCode
 
 pytestmark = pytest.mark.usefixtures("reset_signals")
@@ -28,7 +29,7 @@ from deepstack_harness.cli import repro as command
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.worker import Worker
 
-def run(args, output):
+def run(args):
     with Worker(Limits(call_s=600)) as worker:
         worker.call("cases.selftest.workers.misbehaving:start_daemon", {"witness": witness, "then": "hang"})
 
@@ -116,7 +117,7 @@ def test_a_reader_that_leaves_ends_a_command_without_rows_at_once(monkeypatch: p
 
     monkeypatch.setattr(sys, "stdout", Left())
     with pytest.raises(OutputLost) as lost:
-        Output(None, quiet=False).line("text")
+        Output(None, quiet=False).print(Line("text"))
     assert lost.value.reason is None
 
 

@@ -21,6 +21,7 @@ from deepstack_harness.contract.oracles.outputs import Evaluation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.document.blocks import all_of
 from deepstack_harness.engines.live.judge import EngineResult
 from deepstack_harness.engines.live.models import MODELS
 from deepstack_harness.engines.live.schedules import REPLAY_MODES
@@ -39,10 +40,10 @@ def result(*rows: Row, **changes: object) -> EngineResult:
 def table(
     results: Sequence[EngineResult], capsys: pytest.CaptureFixture[str], regime: str
 ) -> tuple[bool, str]:
-    shown = EngineTable(Output(None, quiet=False))
-    for each in results:
-        shown.show(each)
-    good = shown.close(regime, 9.0)
+    shown, output = EngineTable(), Output(None, quiet=False)
+    output.show(shown.head())
+    output.show(all_of(map(shown.show, results)))
+    good = output.show(shown.close(regime, 9.0))
     return good, capsys.readouterr().out
 
 
@@ -56,7 +57,7 @@ def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
     assert [line.split()[-1] for line in lines] == ["R0", "none"]
     assert lines[0].split()[-6:-1] == ["7", "3", "0.0005", "0.0001", "1.2"]
     assert lines[1].split()[-4:-1] == ["-", "-", "1.2"]
-    assert FIRST_MODE.name in lines[0]
+    assert FIRST_MODE.name in output
     assert "R0 output: step 1 'get 4' was wrong (default)" in output
     assert not good
 
@@ -112,9 +113,9 @@ CASE = Case(
 def test_a_workload_has_the_figures_of_an_evaluation(
     capsys: pytest.CaptureFixture[str], graphs: int | None, evaluation: Evaluation, cells: list[str]
 ) -> None:
-    shown = EvaluationTable(Output(None, quiet=False), [("pr40932", "eager")])
+    shown = EvaluationTable([("pr40932", "eager")])
     facts = None if graphs is None else replace(ONE_GRAPH, graphs=graphs)
-    shown.add(CASE, facts, evaluation)
+    Output(None, quiet=False).show(all_of([shown.head(), shown.add(CASE, facts, evaluation)]))
     head, line = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["revision", "arm", "greedy", "as"]
     assert line.split() == ["pr40932", "eager", *cells]
@@ -183,7 +184,7 @@ def test_a_cell_tells_the_worst_of_all_classes(rows: list[Row], cell: str) -> No
 
 def shown(capsys: pytest.CaptureFixture[str], other: str) -> list[str]:
     both = [audited(LIVE, ARGUMENT), replace(audited(LIVE), label="other 1", package=other)]
-    show_engine_rules(Output(None, quiet=False), both)
+    Output(None, quiet=False).show(show_engine_rules(both))
     return capsys.readouterr().out.splitlines()
 
 

@@ -54,7 +54,7 @@ def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Pat
 
 @pytest.mark.parametrize(("families", "more"), [(1, ""), (2, " and 2 families")])
 def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: str, capsys: Capture) -> None:
-    repro._print_full_command(find("43602"), [Where("qwen3_vl")] * families, Output(None, quiet=False))
+    Output(None, quiet=False).show(repro._print_full_command(find("43602"), [Where("qwen3_vl")] * families))
     printed = capsys.readouterr().out
     match = re.fullmatch(r"all of it, (\d+) cases of (\d+) revisions(.*): deepstack-harness (.*)\n", printed)
     assert match, printed
@@ -81,7 +81,7 @@ FINDING = Finding(
 def test_a_hunt_ends_with_what_it_found_or_left(
     hunted: Hunted, code: ExitCode, sentence: str, capsys: Capture
 ) -> None:
-    assert fuzz._print_verdict(Output(None, quiet=False), hunted, "a buffer") == code
+    assert Output(None, quiet=False).show(fuzz._print_verdict(hunted, "a buffer")) == code
     assert capsys.readouterr().out.endswith(sentence)
 
 
@@ -130,7 +130,7 @@ def test_a_workload_must_show_the_faulty_revisions_and_no_other(as_known: bool, 
         wrong = case.buffer.name in incident.faulty and case.arm.guards == "drop_all"
         return played(case, share=0.5 if wrong and as_known else 1.0)
 
-    held = repro._evaluate(incident, plan, play, Output(None, quiet=False))
+    held = Output(None, quiet=False).show(repro._evaluate(incident, plan, play))
     lines = capsys.readouterr().out.splitlines()
     assert held == as_known
     assert lines[-1] == ("as the catalogue expects" if as_known else "not as the catalogue expects")
@@ -148,12 +148,12 @@ def test_a_source_agrees_with_eager_or_not(share: float, sentence: str, capsys: 
     def play(case: Case) -> Observation:
         return played(case, share=share)
 
-    repro._evaluate(incident, plan, play, Output(None, quiet=False), source=True)
+    Output(None, quiet=False).show(repro._evaluate(incident, plan, play, source=True))
     assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
 def test_a_workload_is_told_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
-    trace = repro._workload_trace(None, Output(None, quiet=False))
+    trace = Output(None, quiet=False).show(repro._workload_trace(None))
     printed = capsys.readouterr().out
     match = re.match(r"200 requests, (\d+) steps \((\d+) with visual tokens\), (\d+) token counts; ", printed)
     assert match, printed

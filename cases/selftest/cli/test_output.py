@@ -1,14 +1,11 @@
 """Rows and progress on a terminal of 80 columns, and in a pipe."""
 
-import contextlib
 import functools
-import io
 import os
 import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +13,9 @@ import pytest
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_incident
 from deepstack_harness.cli import output, repro_table
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro_table import CaseClock
+from deepstack_harness.document.blocks import Line
 
 PROGRAM = [sys.executable, "-m", "deepstack_harness"]
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -93,71 +91,6 @@ def test_on_a_terminal_the_last_cell_goes_on_below_itself() -> None:
     assert lines[rule + 1].index("min(N, P))") == column
 
 
-def test_in_a_pipe_a_row_is_one_line() -> None:
-    command = [*PROGRAM, "list", "rules"]
-    said = subprocess.run(command, env=variables(80), capture_output=True, text=True, check=True).stdout
-    rows = [line for line in said.splitlines() if line.startswith("    R")]
-    assert len(rows) == 15
-    assert all("(figure: " in row and row.endswith(")") for row in rows)
-
-
-# How lines and rows are folded
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Output], None]], list[str]]:
-    """Return a function that gives the lines of what is printed to a terminal of 40 columns."""
-    for name, value in variables(40).items():
-        monkeypatch.setenv(name, value)
-
-    def lines_of(show: Callable[[Output], None]) -> list[str]:
-        with contextlib.redirect_stdout(stream := Terminal()):
-            show(Output(None, quiet=False))
-        return STYLE.sub("", stream.getvalue()).splitlines()
-
-    return lines_of
-
-
-Printed = Callable[[Callable[[Output], None]], list[str]]
-
-
-def test_a_sentence_is_folded_at_blanks_below_its_indent(printed: Printed) -> None:
-    lines = printed(lambda output: output.line("  a sentence that is longer than forty columns can hold"))
-    assert lines == ["  a sentence that is longer than forty", "    columns can hold"]
-
-
-def test_a_command_is_never_folded(printed: Printed) -> None:
-    command = "deepstack-harness repro 43602 --source vllm==0.22.1"
-    assert printed(lambda output: output.line(f"play it: {command}")) == ["play it:", f"  {command}"]
-
-
-def test_cells_without_room_stand_below_each_of_them_whole(printed: Printed) -> None:
-    columns = [Column(16), Column(16), Column(16), Column(0)]
-    cells = ["a" * 16, "b" * 16, "c" * 16, "the last of the cells"]
-    assert printed(lambda output: output.row(columns, cells)) == [
-        f"{'a' * 16}  {'b' * 16}",
-        f"    {'c' * 16}",
-        "      the last of the cells",
-    ]
-
-
-def test_a_long_word_moves_the_last_cell_below_the_others(printed: Printed) -> None:
-    cells = ["first", f"one {'w' * 33} more"]
-    assert printed(lambda output: output.row([Column(6), Column(0)], cells)) == [
-        "first",
-        "      one",
-        f"      {'w' * 33}",
-        "      more",
-    ]
-
-
 class Clock(SimpleNamespace):
     now = 0.0
 
@@ -200,8 +133,8 @@ def test_rows_under_a_spinner_go_to_stdout_alone(
     out = Output(None, quiet=False)
     with out.progress("starting") as say:
         say("1 of 2")
-        out.line("a row")
-        out.line("another")
+        out.print(Line("a row"))
+        out.print(Line("another"))
     seen = capsys.readouterr()
     assert "a row" in seen.out
     assert "another" in seen.out

@@ -1,6 +1,7 @@
 """`repro`: which faults are shown and where, what is refused, and what it prints of sources and releases."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from deepstack_harness.cli.repro_releases import (
     ranges_of_classes,
     show_verdict,
 )
-from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
+from deepstack_harness.cli.repro_table import ReproTable
 from deepstack_harness.cli.versions import choose_releases
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
@@ -38,6 +39,7 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.document.blocks import BLANK, Document, all_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.index import Index
 from deepstack_harness.sources.source import Source
@@ -107,12 +109,15 @@ def test_a_fault_is_placed_at_its_first_exception_or_empty_answer(
 def test_what_is_known_is_told_before_inductor_starts_and_only_there() -> None:
     arms = ["eager", "inductor/drop_all", "inductor/stock"]
     plan = [PlannedCase(replace(CASE, arm=ArmSpec.parse(arm)), frozenset()) for arm in arms]
-    title = IncidentTitle(Output(None, quiet=True), find("43602"))
     counts: list[int] = []
     lost = Observation("float32", "cpu", 3, 8, "", (), error="not played")
-    repro._play(
-        lambda _: lost, plan, ReproTable(title, plan, "qwen3_vl"), lambda done, _: counts.append(len(done))
-    )
+
+    def so_far(done: Sequence[JudgedCase], _seconds: float) -> Document:
+        counts.append(len(done))
+        yield BLANK
+
+    table = ReproTable(find("43602"), plan)
+    Output(None, quiet=True).show(repro._play(lambda _: lost, plan, table, so_far))
     assert counts == [1]
 
 
@@ -121,8 +126,9 @@ def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
 ) -> None:
     played: list[str] = []
 
-    def ours(_title: object, where: Where, _asked: object) -> bool:
+    def ours(_title: object, where: Where, _asked: object) -> Document[bool]:
         played.append(where.family)
+        yield from ()
         return True
 
     monkeypatch.setattr(repro, "_play_revisions", ours)
@@ -152,8 +158,7 @@ def stale_case(text_only: Distances) -> JudgedCase:
 
 
 def cells(case: JudgedCase, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    title = IncidentTitle(Output(None, quiet=False), find("replayed-clear"))
-    ReproTable(title, [PLANNED], "qwen3_vl").add(case)
+    Output(None, quiet=False).show(ReproTable(find("replayed-clear"), [PLANNED]).add(case))
     return capsys.readouterr().out.splitlines()[-1].split()
 
 
@@ -202,11 +207,8 @@ def test_the_last_line_names_the_rules_that_the_table_has(
     broken: list[Rule], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = [whole_buffer_case("granite_full", *broken), whole_buffer_case("granite_sliced")]
-    title = IncidentTitle(Output(None, quiet=False), find("40917"))
-    table = ReproTable(title, [case.planned for case in cases], "granite4_vision")
-    for case in cases:
-        table.add(case)
-    table.shown(cases)
+    table = ReproTable(find("40917"), [case.planned for case in cases])
+    Output(None, quiet=False).show(all_of([*map(table.add, cases), table.shown(cases)]))
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"shown: {sentence}")
 
 
@@ -312,7 +314,7 @@ FREE = SourceVerdict("vllm 1, Vision", classes=("Vision",))
 def test_the_last_line_is_the_verdict_on_everything(
     verdicts: list[SourceVerdict], last: str, capsys: Capture
 ) -> None:
-    show_verdict(find("43602"), "vllm 1", verdicts, Output(None, quiet=False))
+    Output(None, quiet=False).show(show_verdict(find("43602"), "vllm 1", verdicts))
     assert capsys.readouterr().out == f"{last}\n"
     assert one_verdict(verdicts).free is ("free of" in last)
 
@@ -324,8 +326,13 @@ def test_every_class_is_looked_at_whatever_cases_are_chosen(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     """The classes of the source and of the family are stubs here: only who is asked is looked at."""
-    monkeypatch.setattr(repro, "judge_classes", lambda *_: HAS)
-    monkeypatch.setattr(repro, "_play_source", lambda *_: FREE)
+
+    def verdict(judged: SourceVerdict) -> Document[SourceVerdict]:
+        yield from ()
+        return judged
+
+    monkeypatch.setattr(repro, "judge_classes", lambda *_: verdict(HAS))
+    monkeypatch.setattr(repro, "_play_source", lambda *_: verdict(FREE))
     root = str(Vllm(omni="").tree(tmp_path))
     assert main(["repro", "43602", "--source", root, *options]) == ExitCode.BROKEN
     assert capsys.readouterr().out.endswith(": HAS incident 43602 in Sound\n")

@@ -28,6 +28,7 @@ from deepstack_harness.cli.repro_releases import SourceVerdict
 from deepstack_harness.cli.versions import VersionLoop, most_steps
 from deepstack_harness.contract.case import BufferRef, PlannedCase, source_buffer
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.document.blocks import BLANK, Document
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.sources.index import Index
 
@@ -116,15 +117,17 @@ def searched(releases: str) -> tuple[Sequence[int], list[int]]:
     """Search `releases`, a letter each: F free, H has it, `?` cannot be judged."""
     asked: list[int] = []
 
-    def judge(number: int) -> bool:
+    def judge(number: int) -> Document[bool]:
+        yield BLANK
         assert number not in asked
         asked.append(number)
         if releases[number] == "?":
             raise UsageError("cannot be judged")
         return releases[number] == "H"
 
-    loop = VersionLoop(range(len(releases)), judge)
-    assert list(loop.bisected(bool)) == asked
+    loop = VersionLoop[int, bool](range(len(releases)))
+    for number in loop.bisected(bool):
+        Output(None, quiet=True).show(loop.judge(number, judge(number)))
     return loop.change, asked
 
 
@@ -181,10 +184,11 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Index, "yanked", lambda _: {RELEASES[3]})
 
 
-def judging(first: str, *, absent: str = "") -> Callable[[str], SourceVerdict]:
+def judging(first: str, *, absent: str = "") -> Callable[[str], Document[SourceVerdict]]:
     """Judge by the version alone: the fault is there from `first` on; of `absent` the class is not there."""
 
-    def judge(text: str) -> SourceVerdict:
+    def judge(text: str) -> Document[SourceVerdict]:
+        yield BLANK
         version = text.partition("==")[2]
         if version == absent:
             raise UsageError(f"vllm {version} has no class with a deepstack buffer")
@@ -199,22 +203,20 @@ def judging(first: str, *, absent: str = "") -> Callable[[str], SourceVerdict]:
 @pytest.mark.usefixtures("index")
 def test_a_yanked_release_and_one_without_the_class_are_told_and_gone_around(capsys: Capture) -> None:
     output = Output(None, quiet=False)
-    code = bisect_releases(find("43602"), ASKED, output, judging("0.15.0", absent="0.10.0"))
+    code = output.show(bisect_releases(find("43602"), ASKED, judging("0.15.0", absent="0.10.0")))
     assert code is ExitCode.BROKEN
-    printed = capsys.readouterr().out
-    said = " ".join(printed.split())
+    said = " ".join(capsys.readouterr().out.split())
     assert "0.10.0: not judged: vllm 0.10.0 has no class with a deepstack buffer" in said
     assert "0.13.0: not judged: yanked" in said
     assert "vllm 0.15.0 is the first release that has incident 43602, 0.14.0 the last one that" in said
     assert "step 1 of about 5: vllm 0.10.0" in said
     assert "eager broke R1" in said
-    assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("index")
 def test_what_lies_between_and_was_not_judged_is_named(capsys: Capture) -> None:
     output = Output(None, quiet=False)
-    bisect_releases(find("43602"), ASKED, output, judging("0.14.0"))
+    output.show(bisect_releases(find("43602"), ASKED, judging("0.14.0")))
     said = " ".join(capsys.readouterr().out.split())
     assert "vllm 0.14.0 is the first release that has incident 43602, 0.12.0 the last one that" in said
     assert "between them not judged: 0.13.0 (yanked)" in said
@@ -225,7 +227,7 @@ def test_what_lies_between_and_was_not_judged_is_named(capsys: Capture) -> None:
 def test_ends_that_are_alike_are_told_and_nothing_is_claimed_of_what_lies_between(
     first: str, code: int, word: str, capsys: Capture
 ) -> None:
-    assert bisect_releases(find("43602"), ASKED, Output(None, quiet=False), judging(first)) == code
+    assert Output(None, quiet=False).show(bisect_releases(find("43602"), ASKED, judging(first))) == code
     said = " ".join(capsys.readouterr().out.split())
     assert f"each {word} incident 43602" in said
     assert "releases between them were not looked at: leave --bisect out to judge each" in said
@@ -233,20 +235,21 @@ def test_ends_that_are_alike_are_told_and_nothing_is_claimed_of_what_lies_betwee
 
 @pytest.mark.usefixtures("index")
 def test_nothing_judged_is_no_verdict() -> None:
-    def refuse(_text: str) -> SourceVerdict:
+    def refuse(_text: str) -> Document[SourceVerdict]:
+        yield BLANK
         raise MachineError("the index cannot be reached")
 
     with pytest.raises(MachineError, match=r"nothing was judged in 0\.10\.0, 0\.11\.0"):
-        bisect_releases(find("43602"), ASKED, Output(None, quiet=True), refuse)
+        Output(None, quiet=True).show(bisect_releases(find("43602"), ASKED, refuse))
 
 
 @pytest.mark.usefixtures("index")
 def test_a_release_that_is_not_on_the_index_is_told(capsys: Capture) -> None:
     asked = Namespace(package="vllm", since="0.10.5", until="0.15.0")
-    bisect_releases(find("43602"), asked, Output(None, quiet=False), judging("0.14.0"))
+    Output(None, quiet=False).show(bisect_releases(find("43602"), asked, judging("0.14.0")))
     assert "0.10.5 is not on the index: beginning with 0.11.0" in capsys.readouterr().out
     asked = Namespace(package="vllm", since="0.10", until="0.15.5")
-    bisect_releases(find("43602"), asked, Output(None, quiet=False), judging("0.14.0"))
+    Output(None, quiet=False).show(bisect_releases(find("43602"), asked, judging("0.14.0")))
     assert "0.15.5 is not on the index: ending with 0.15.0" in capsys.readouterr().out
 
 
@@ -254,7 +257,7 @@ def test_a_release_that_is_not_on_the_index_is_told(capsys: Capture) -> None:
 def test_the_answer_is_a_row_for_programs(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     output = Output(str(path), quiet=True)
-    bisect_releases(find("43602"), ASKED, output, judging("0.14.0"))
+    output.show(bisect_releases(find("43602"), ASKED, judging("0.14.0")))
     output.close()
     (row,) = map(json.loads, path.read_text().splitlines())
     assert {name: row[name] for name in ("system", "incident", "engine", "after", "before", "has")} == {
@@ -269,7 +272,7 @@ def test_the_answer_is_a_row_for_programs(tmp_path: Path) -> None:
 def test_progress_is_written_to_stderr_beside_quiet(
     options: dict[str, bool], lines: bool, capsys: Capture
 ) -> None:
-    bisect_releases(find("43602"), ASKED, Output(None, quiet=True, **options), judging("0.14.0"))
+    Output(None, quiet=True, **options).show(bisect_releases(find("43602"), ASKED, judging("0.14.0")))
     seen = capsys.readouterr()
     assert seen.out == ""
     assert ("step 2 of about 5: vllm 0.16.0 has it: eager broke R1" in seen.err) is lines
@@ -312,8 +315,9 @@ def test_each_release_is_judged_as_a_source_of_its_own(monkeypatch: pytest.Monke
     asked: list[str] = []
 
     def judge(
-        _incident: object, _families: object, _source: object, args: Namespace, _output: object
-    ) -> object:
+        _incident: object, _families: object, _source: object, args: Namespace
+    ) -> Document[SourceVerdict]:
+        yield BLANK
         asked.append(args.source)
         return SourceVerdict(args.source)
 

@@ -61,7 +61,7 @@ def test_a_model_is_free_only_where_it_could_be_judged(
     verdict: Verdict, said: str, capsys: Capture, *, free: bool
 ) -> None:
     output = Output(None, quiet=False)
-    seen = repro_engine._print_verdict(FOUND, [judged(verdict)], RUN, INCIDENT, SOURCE, output)
+    seen = output.show(repro_engine._print_verdict(FOUND, [judged(verdict)], RUN, INCIDENT, SOURCE))
     assert seen.free is free
     assert seen.unjudged == ("" if free else "R2: 2 rows")
     lines = capsys.readouterr().out.splitlines()
@@ -71,7 +71,7 @@ def test_a_model_is_free_only_where_it_could_be_judged(
 def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(capsys: Capture) -> None:
     runner = replace(ENGINE_CUT, replay_settings="--graphs", replay_note="of text alone")
     told = AuditedClass(replace(FOUND.cut, methods=runner), replace(WAYS, lost="it is left out"))
-    repro_engine._print_place(told, Output(None, quiet=False), broken=True)
+    Output(None, quiet=False).show(repro_engine._print_place(told, broken=True))
     assert capsys.readouterr().out.splitlines() == [
         "where: runner.py:3-5",
         "why: it is left out",
@@ -110,7 +110,7 @@ def test_a_source_that_changed_what_measures_it_is_not_judged(monkeypatch: pytes
     monkeypatch.setattr(classes, "judge_replayed", lambda *_: [judged(Verdict.PASS)])
     asked = Namespace(**repro_engine._OPTIONS_OF_OURS, source="TREE")
     with pytest.raises(UsageError, match=r"sglang 0\.5\.4 cannot be judged: a right buffer broke R2"):
-        repro_engine.reproduce_in_engine(INCIDENT, ["qwen3_vl"], SOURCE, asked, Output(None, quiet=True))
+        Output(None, quiet=True).show(repro_engine.reproduce_in_engine(INCIDENT, ["qwen3_vl"], SOURCE, asked))
 
 
 MOVED = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")

@@ -42,10 +42,11 @@ def test_progress_has_the_rate_and_the_time_left(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock.now))
     lines: list[str] = []
     group: Any = SimpleNamespace(name="qwen3_vl", cases=range(4))
-    table = command.LiveTable(Output(None, quiet=True), [group], lines.append)
+    table = command.LiveTable([group], lines.append)
     for second in (30, 60):
         clock.now = second
-        table.add(SimpleNamespace(case=SimpleNamespace(group="qwen3_vl", seconds=30.0), rows=()))  # type: ignore[arg-type]
+        ended: Any = SimpleNamespace(case=SimpleNamespace(group="qwen3_vl", seconds=30.0), rows=())
+        Output(None, quiet=True).show(table.add(ended))
     assert lines == [
         "1 of 4 cases, 2 a minute, about 0:01:30 left; the last one was qwen3_vl",
         "2 of 4 cases, 2 a minute, about 0:01:00 left; the last one was qwen3_vl",

@@ -340,7 +340,7 @@ def test_a_program_is_reported_and_a_replay_is_held_against_its_capture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert _code(runs[program], "failed") == code
-    _report(runs[program], Output(None, quiet=False))
+    Output(None, quiet=False).show(_report(runs[program]))
     assert sentence in "".join(capsys.readouterr())
 
 

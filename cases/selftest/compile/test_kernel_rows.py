@@ -86,7 +86,7 @@ def test_rows_for_programs_are_launches_and_what_was_left_to_torch() -> None:
 
 
 def test_tables_show_what_was_touched_and_what_is_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    show_executed(Output(None, quiet=False), step(replace(LEVEL, wild=((4, 5),), end=40), OUT))
+    Output(None, quiet=False).show(show_executed(step(replace(LEVEL, wild=((4, 5),), end=40), OUT)))
     said = capsys.readouterr().out
     assert "races, PTX, layouts and CUDA graphs are not seen" in " ".join(said.split())
     assert "payload[0] (4, 2) read rows 0..3; OUTSIDE: row 4" in said
@@ -96,7 +96,7 @@ def test_tables_show_what_was_touched_and_what_is_not_seen(capsys: pytest.Captur
 def test_two_revisions_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     whole = replace(LEVEL, shape=(8, 2), read=((0, 8),), elements_read=16)
     both = [step(whole, OUT, revision="granite_rows"), step(LEVEL, OUT)]
-    show_executed_beside(Output(None, quiet=False), both)
+    Output(None, quiet=False).show(show_executed_beside(both))
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "triton_add_0" in line]
     assert row.split() == ["1", "8", "4", "8", "4", "96", "64", "triton_add_0"]
 

@@ -25,6 +25,7 @@ from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 
 KERNELS = ["kernels", "--family", "qwen3_vl", "--layers", "3"]
@@ -135,7 +136,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, A
         assert main(["kernels", *words]) == ExitCode.HOLDS
     for revision in ("granite_full", "granite_sliced"):
         file = path.parent / "code" / f"{revision}-cpu-graph0.py"
-        assert f"wrote {file}" in shown.getvalue()
+        assert f"  {file}\n" in shown.getvalue()
         assert {name for name in kernels_in(file.read_text()) if name.startswith("cpp_fused_")}
         assert "#include <torch/csrc/inductor/cpp_prefix.h>" in file.read_text()
     return [json.loads(line) for line in path.read_text().splitlines()], shown.getvalue()
@@ -194,7 +195,7 @@ def test_the_table_shows_equal_kernels_once_and_what_each_candidate_takes(
     measured = Measurement(
         QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30
     )
-    show_measurement(Output(None, quiet=False), measured)
+    Output(None, quiet=False).show(show_measurement(measured))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:5] for line in lines if "fused_add" in line] == [
         ["2", "generated", "9,856", "128*n", "77"],
@@ -218,7 +219,7 @@ def test_code_of_a_pair_that_was_never_checked_is_shown_with_that_doubt(
     call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
     subject = replace(QWEN, target=target)
     measured = Measurement(subject, "qwen3_vl", (call,), 1, torch, "3.7.1", target, 2.5, 1.5, 2**30)
-    show_measurement(Output(None, quiet=False), measured)
+    Output(None, quiet=False).show(show_measurement(measured))
     said = " ".join(capsys.readouterr().out.split())
     assert (f"torch {torch} with triton 3.7.1 was never checked" in said) is doubted
 
@@ -231,9 +232,9 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     seen = Measurement(QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30)
     monkeypatch.setattr(kernels, "measure", lambda subjects: [seen for _ in subjects])
 
-    def executed(output: Output, measured: object) -> ExitCode:
+    def executed(measured: object) -> Document[ExitCode]:
         assert measured == [seen]
-        output.line("interpreted")
+        yield Line("interpreted")
         return ExitCode.BROKEN
 
     monkeypatch.setattr(command, "_executed", executed)
@@ -290,7 +291,7 @@ def with_kernels(*kernels: Kernel) -> Measurement:
 
 
 def compared(one: Measurement, other: Measurement, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    show_comparison(Output(None, quiet=False), [one, replace(other, subject=OTHER)])
+    Output(None, quiet=False).show(show_comparison([one, replace(other, subject=OTHER)]))
     return capsys.readouterr().out.splitlines()
 
 
@@ -313,10 +314,12 @@ def test_equal_kernels_make_no_table(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_rule_is_said_with_its_figure_where_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
-    show_judgement(
-        Output(None, quiet=False), QWEN, Judgement(Rule.WORK, Verdict.FAIL, 8192, 77, "rows", "a slice")
+    Output(None, quiet=False).show(
+        show_judgement(QWEN, Judgement(Rule.WORK, Verdict.FAIL, 8192, 77, "rows", "a slice"))
     )
-    show_judgement(Output(None, quiet=False), QWEN, Judgement(Rule.WORK, Verdict.SKIP, detail="no kernel"))
+    Output(None, quiet=False).show(
+        show_judgement(QWEN, Judgement(Rule.WORK, Verdict.SKIP, detail="no kernel"))
+    )
     broken, skipped = capsys.readouterr().out.splitlines()
     assert broken.startswith("R10 of pr43617: ")
     assert broken.endswith(", 8,192 rows against 77; a slice")

@@ -87,7 +87,7 @@ def test_a_compiled_decoder_is_named_by_backend_and_arm(
 def test_a_run_that_goes_on_says_after_what(
     hunted: Hunted, said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command._print_folder(Output(None, quiet=False), Campaign(FuzzRequest(), tmp_path, 100), hunted)
+    Output(None, quiet=False).show(command._print_folder(Campaign(FuzzRequest(), tmp_path, 100), hunted))
     first, *more = capsys.readouterr().out.splitlines()
     assert first.startswith(f"findings are kept in {tmp_path}; ")
     assert more == ([f"{said} and 1 finding"] if said else [])

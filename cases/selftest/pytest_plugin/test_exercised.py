@@ -271,7 +271,7 @@ def test_a_wrong_call_is_no_verdict(
         ({"arms": []}, r"compile_arms\(arms=\[\]\): there is nothing to compare"),
         ({"arms": ["eager"]}, "not put to the test: R0 output: arm eager is neither compiled nor captured"),
         ({"arms": ["eager/stock"], "rules": ["R10"]}, "not put to the test: R10 work: "),
-        ({"arms": ["eager/stock"], "graphs": 0}, "broken: R11 graphs: 1 graph, on .*"),
+        ({"arms": ["eager/stock"], "graphs": 0}, "broken: R11 graphs: 1 graph, limit 0, on .*"),
     ],
 )
 def test_a_green_of_which_nothing_was_exercised_is_red(

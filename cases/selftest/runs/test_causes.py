@@ -177,8 +177,9 @@ def test_what_can_follow_from_what(cause: ObservedFault, effect: ObservedFault, 
 
 
 def test_the_command_tells_the_cause_first_and_folds_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     old = stored(tmp_path / "old", *play(ReferenceBuffer))
     new = stored(tmp_path / "new", *play(OneRowLess))
     assert main(["compare", str(old), str(new)]) == ExitCode.BROKEN

@@ -547,7 +547,7 @@ def test_groups_without_a_gpu_are_named_before_the_cases(
     execution = SimpleNamespace(
         writer=SimpleNamespace(part=part), groups=[group_on("cpu", 1)], left_out=[group_on("cuda", 3)]
     )
-    command._announce(cast(Execution, execution), tmp_path, Output(None, quiet=False), resume=True)
+    Output(None, quiet=False).show(command._announce(cast(Execution, execution), tmp_path, resume=True))
     assert capsys.readouterr().out.splitlines() == [
         f"1 case in 1 group into {tmp_path}, 2 cases there already",
         "left out: qwen3_vl eager/tp3 cuda, which needs 3 GPUs",
@@ -559,6 +559,6 @@ def test_a_run_without_the_library_datasets_says_what_is_missing(
 ) -> None:
     monkeypatch.setattr(frames, "has_datasets", lambda: False)
     written = SimpleNamespace(rows=[], cases=[])
-    assert command._close(cast(RunPart, written), tmp_path, Output(None, quiet=False)) == ExitCode.HOLDS
+    assert Output(None, quiet=False).show(command._close(cast(RunPart, written), tmp_path)) == ExitCode.HOLDS
     assert "the library `datasets` is not installed" in capsys.readouterr().out.splitlines()[0]
     assert list(tmp_path.iterdir()) == []

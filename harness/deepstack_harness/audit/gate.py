@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts, Finding, Place
-from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, REACHES, UNKNOWN, reach_kind
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Effect, FaultKind, Row, Verdict
@@ -74,17 +74,6 @@ class Gate(StrEnum):
     NEW = "new"
     FLAG = "flag"
     DEFAULT = "default"
-
-
-REACHES = (DEFAULT, UNKNOWN, FLAG, LATENT)
-"""How an engine comes to a fault, the worst first."""
-
-
-def reach_kind(reach: str | None) -> str:
-    """Return the one of `REACHES` that the reach of a broken rule belongs to."""
-    if reach is not None and reach.startswith(FLAG):
-        return FLAG
-    return reach if reach in (DEFAULT, LATENT) else UNKNOWN
 
 
 class SeenClass(msgspec.Struct, frozen=True):

@@ -405,6 +405,16 @@ LATENT = "latent"
 UNKNOWN = "unknown"
 """No order that was tried leads there and nobody has argued that none does, or none could be played."""
 
+REACHES = (DEFAULT, UNKNOWN, FLAG, LATENT)
+"""How an engine comes to a fault, the worst first."""
+
+
+def reach_kind(reach: str | None) -> str:
+    """Return the one of `REACHES` that the reach of a broken rule belongs to."""
+    if reach is not None and reach.startswith(FLAG):
+        return FLAG
+    return reach if reach in (DEFAULT, LATENT) else UNKNOWN
+
 
 def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     """Return how an engine of this version comes to break a rule that breaks on `orders`.

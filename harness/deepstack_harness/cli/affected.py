@@ -26,8 +26,8 @@ from deepstack_harness.catalogue.affected import (
 )
 from deepstack_harness.catalogue.known import KnownFailure, Seen
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
-from deepstack_harness.cli.output import Output, wrapped
 from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, all_of, outcome
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines, locate_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.sources.request import ReleaseRequest, parse_source
@@ -52,41 +52,36 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M", help="the same, as an option")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 1: settings lead to a known fault, or nobody knows what does; 0: nothing is known, or judged."""
     package, version = _release(args.release)
     models = [*args.models, *([args.model] if args.model is not None else [])]
     for model in models:
         _check_model(model)
-    return max(_look_up(output, package, version, model) for model in models or [None])
+    return max((yield from all_of(_look_up(package, version, model) for model in models or [None])))
 
 
-def _look_up(output: Output, package: str, version: Version, model: str | None) -> ExitCode:
+def _look_up(package: str, version: Version, model: str | None) -> Document[ExitCode]:
     answer = known_of(package, version, model)
     name = f"{package} {version}" + (f", {model}" if model else "")
     for key, heading in _HEADINGS.items():
-        _show_group(output, key, heading, getattr(answer, key), package, version)
+        yield from _show_group(key, heading, getattr(answer, key), package, version)
     broken = broken_classes(package, version, model)
-    _show_classes(output, broken, package, version)
+    yield from _show_classes(broken, package, version)
     is_class = model is not None and known_class(model)
     affected = bool(answer.affected or (is_class and broken))
     state = "affected" if affected else "nothing known" if answer.judged else "not judged"
     first, last = (None if end is None else str(end) for end in (answer.first, answer.last))
-    output.record(
-        {
-            "kind": "answer",
-            "package": package,
-            "version": str(version),
-            "model": model,
-            "state": state,
-            "first_looked_at": first,
-            "last_looked_at": last,
-        }
-    )
-    *before, end = wrapped(f"{name}: {_verdict(answer, broken)}")
-    for line in before:
-        output.line(line, "bold")
-    output.verdict(end, good=state == "nothing known")
+    yield {
+        "kind": "answer",
+        "package": package,
+        "version": str(version),
+        "model": model,
+        "state": state,
+        "first_looked_at": first,
+        "last_looked_at": last,
+    }
+    yield outcome(f"{name}: {_verdict(answer, broken)}", good=state == "nothing known")
     return ExitCode.BROKEN if affected else ExitCode.HOLDS
 
 
@@ -132,42 +127,40 @@ _HEADINGS: Mapping[str, str] = MappingProxyType(
 
 
 def _show_group(
-    output: Output, state: str, heading: str, sightings: Sequence[Sighting], package: str, version: Version
-) -> None:
+    state: str, heading: str, sightings: Sequence[Sighting], package: str, version: Version
+) -> Document:
     if not sightings:
         return
-    output.line(heading, "bold")
+    yield Heading(heading)
     for sighting in sightings:
         command, judges = command_of(sighting, package, version)
         name = _name(sighting)
         releases = sighting.releases
-        output.record(
-            {
-                "kind": "affected",
-                "state": state,
-                "package": package,
-                "version": str(version),
-                "incident": sighting.incident.id if sighting.incident else None,
-                "fault": sighting.fault.id if sighting.fault else None,
-                "title": sighting.title,
-                "models": releases.models_of(version),
-                "releases": releases.versions,
-                "commits": releases.commits,
-                "reach": releases.reach,
-                "evidence": releases.seen,
-                "effects": sighting.effects,
-                "fixed_in": sighting.fixed_in or None,
-                "newest_looked_at": sighting.newest_looked_at or None,
-                "command": command or None,
-                "judges_this_release": judges,
-            }
-        )
-        output.paragraph("  ", f"{name}: {sighting.title}")
+        yield {
+            "kind": "affected",
+            "state": state,
+            "package": package,
+            "version": str(version),
+            "incident": sighting.incident.id if sighting.incident else None,
+            "fault": sighting.fault.id if sighting.fault else None,
+            "title": sighting.title,
+            "models": releases.models_of(version),
+            "releases": releases.versions,
+            "commits": releases.commits,
+            "reach": releases.reach,
+            "evidence": releases.seen,
+            "effects": sighting.effects,
+            "fixed_in": sighting.fixed_in or None,
+            "newest_looked_at": sighting.newest_looked_at or None,
+            "command": command or None,
+            "judges_this_release": judges,
+        }
+        yield Line(f"{name}: {sighting.title}", lead="  ")
         for line in _facts(sighting, version):
-            output.paragraph("      ", line)
+            yield Line(line, lead="      ")
         if command:
-            output.line(f"      {'check' if judges else 'mechanism'}: deepstack-harness {command}")
-    output.line()
+            yield Line(f"      {'check' if judges else 'mechanism'}:", command=f"deepstack-harness {command}")
+    yield BLANK
 
 
 def _name(sighting: Sighting) -> str:
@@ -214,32 +207,28 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
     return f"repro {incident.id}", False
 
 
-def _show_classes(
-    output: Output, broken: Mapping[str, Sequence[KnownFailure]], package: str, version: Version
-) -> None:
+def _show_classes(broken: Mapping[str, Sequence[KnownFailure]], package: str, version: Version) -> Document:
     """Print the classes of the release that break rules when they are driven: what `audit` knows of them."""
     if not broken:
         return
-    output.paragraph("", "its classes, driven by every call of the contract, break:")
+    yield Line("its classes, driven by every call of the contract, break:")
     for name, failures in broken.items():
         worst = "default" if any(each.worst_reach == "default" for each in failures) else "flag"
-        output.record(
-            {
-                "kind": "class",
-                "package": package,
-                "version": str(version),
-                "model_class": name,
-                "rules": {rule: failure.reference for failure in failures for rule in failure.rules},
-                "worst_reach": worst,
-            }
-        )
+        yield {
+            "kind": "class",
+            "package": package,
+            "version": str(version),
+            "model_class": name,
+            "rules": {rule: failure.reference for failure in failures for rule in failure.rules},
+            "worst_reach": worst,
+        }
         by_reference: dict[str, set[Rule]] = {}
         for each in failures:
             by_reference.setdefault(each.reference, set()).update(each.rules)
         known = "; ".join(f"{names_of(rules)} ({reference})" for reference, rules in by_reference.items())
-        output.paragraph("  ", f"{'every class' if name == '*' else name}: {known}")
-    output.line(f"  deepstack-harness {audit_command(package, str(version))}")
-    output.line()
+        yield Line(f"{'every class' if name == '*' else name}: {known}", lead="  ")
+    yield Line("  ", command=f"deepstack-harness {audit_command(package, str(version))}")
+    yield BLANK
 
 
 def _verdict(answer: ReleaseAnswer, broken: Mapping[str, Sequence[KnownFailure]]) -> str:

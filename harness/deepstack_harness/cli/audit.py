@@ -15,7 +15,8 @@ from packaging.version import InvalidVersion, Version
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope
 from deepstack_harness.audit.gate import Base, Gate, GateResult, judge_gate
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
-from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.output import progress, write_text
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.engines.known import (
     engine_of,
     locate_source,
@@ -140,12 +141,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when nothing fails that --fail-on and --base let count, and all could be judged; 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     if args.inputs:
-        return _run_inputs(args, output)
+        return (yield from _run_inputs(args))
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -157,7 +158,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         raise UsageError(f"--base is compared with one --source, and there are {len(args.source)}")
     base = None
     try:
-        with output.progress("starting") as say:
+        with progress("starting") as say:
             if args.base is None:
                 scope = _scope(args.classes)
                 # A class that is not there is refused with the names of those that are.
@@ -171,11 +172,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
                 audited = [change]
     except HarnessError:
         for note in notes:
-            output.line(note)
+            yield Line(note)
         raise
     _refuse_unknown(args.classes, audited)
     result = judge_gate(audited, _gate(args), base)
-    _show(args, audited, output, result, base, notes)
+    yield from _show(args, audited, result, base, notes)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
 
 
@@ -202,7 +203,7 @@ def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> N
             raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
 
 
-def _run_inputs(args: Namespace, output: Output) -> ExitCode:
+def _run_inputs(args: Namespace) -> Document[ExitCode]:
     refused = [name for name in ("base", "fail_on", "all", "classes", "release") if getattr(args, name)]
     if refused:
         option = {"classes": "class", "release": "as"}.get(refused[0], refused[0].replace("_", "-"))
@@ -210,19 +211,19 @@ def _run_inputs(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.cli.audit_findings import folder_of, input_findings
     from deepstack_harness.cli.audit_inputs import show_inputs
 
-    shown = show_inputs([_one_release(text, []) for text in args.source], output)
+    shown = yield from show_inputs([_one_release(text, []) for text in args.source])
     findings = [
         finding
         for text, label, driven in shown.driven
         for finding in input_findings(label, driven, folder_of(text))
     ]
-    _write_findings(args, output, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
+    yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
     return shown.code
 
 
 def _write_findings(
-    args: Namespace, output: Output, findings: Sequence[AuditFinding], answer: str, *, good: bool
-) -> None:
+    args: Namespace, findings: Sequence[AuditFinding], answer: str, *, good: bool
+) -> Document:
     """Write the findings in each form that was asked for; `answer` is the sentence that sums them up."""
     from deepstack_harness.cli.audit_findings import annotations_of, markdown_of, sarif_text
 
@@ -232,10 +233,10 @@ def _write_findings(
     ):
         if path:
             write_text(path, text)
-            output.line(f"wrote {path}")
+            yield Line("wrote", command=path)
     if args.annotations:
-        for line in annotations_of(findings, answer, good=good):
-            output.line(line)
+        for command in annotations_of(findings, answer, good=good):
+            yield Line(command=command)
 
 
 def _gate(args: Namespace) -> Gate:
@@ -258,11 +259,10 @@ def _one_release(text: str, notes: list[str]) -> str:
 def _show(
     args: Namespace,
     audited: Sequence[AuditedSource],
-    output: Output,
     result: GateResult,
     base: Base | None = None,
     notes: Sequence[str] = (),
-) -> None:
+) -> Document:
     """Print the answer and the findings, and write them in the forms that were chosen; the answer is last."""
     from deepstack_harness.cli.audit_findings import audit_findings, folder_of
     from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_change, show_summary
@@ -270,28 +270,27 @@ def _show(
     folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}
     findings = audit_findings(audited, result, folders, base.changed if base else ())
     if base is None:
-        _show_tables(args, audited, output, result, notes)
+        yield from _show_tables(args, audited, result, notes)
         answer = ". ".join(map(answer_of, audited))
     else:
         for note in notes:
-            output.line(note)
+            yield Line(note)
         answer = outcome_of(result)
-    _write_findings(args, output, findings, answer, good=result.holds)
+    yield from _write_findings(args, findings, answer, good=result.holds)
     if args.bisect and args.fail_on not in (None, Gate.ANY):
-        output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
+        yield Line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
     if base is None:
-        show_summary(output, audited, result)
+        yield from show_summary(audited, result)
     else:
-        show_change(output, audited, result, findings)
+        yield from show_change(audited, result, findings)
 
 
 def _show_tables(
     args: Namespace,
     audited: Sequence[AuditedSource],
-    output: Output,
     result: GateResult,
     notes: Sequence[str] = (),
-) -> None:
+) -> Document:
     """Print the answer, then the findings, what was not judged, and the tables of all rules."""
     from deepstack_harness.cli.audit_table import (
         AuditTable,
@@ -302,24 +301,24 @@ def _show_tables(
     )
     from deepstack_harness.cli.system_table import show_systems
 
-    show_answer(output, audited, result)
+    yield from show_answer(audited, result)
     for note in notes:
-        output.line(note)
-    table = AuditTable(output)
+        yield Line(note)
+    table = AuditTable()
     for source in audited:
         for reason in source.live_alone:
             table.refuse(source.label, "graphs", reason)
         for name, lacked in source.loaded.items():
             output.line(f"{name} of {source.label} was made by importing its package: {lacked}")
     classes = [verdicts for source in audited for verdicts in source.classes]
-    table.show_findings(classes, latent=args.all)
-    show_account(output, audited, places=args.all)
-    table.show(classes)
-    show_systems(output, [source.systems for source in audited])
-    show_engine_rules(output, audited)
+    yield from table.show_findings(classes, latent=args.all)
+    yield from show_account(audited, places=args.all)
+    yield from table.show(classes)
+    yield from show_systems([source.systems for source in audited])
+    yield from show_engine_rules(audited)
     for text in args.source:
         if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):
-            output.line(f"its incidents: deepstack-harness affected {split_over(text)[0]}")
-    table.close([verdicts for source in audited for verdicts in source.subjects])
+            yield Line("its incidents:", command=f"deepstack-harness affected {split_over(text)[0]}")
+    yield from table.close([verdicts for source in audited for verdicts in source.subjects])
     if args.fail_on not in (None, Gate.ANY):
-        show_gate(output, result)
+        yield from show_gate(result)

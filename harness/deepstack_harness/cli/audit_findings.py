@@ -21,20 +21,22 @@ from typing import TYPE_CHECKING, Any
 from deepstack_harness import __version__
 from deepstack_harness.audit.account import UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
-from deepstack_harness.audit.gate import REACHES, GateResult, cause_of, reach_kind, shown_of, subject_of
+from deepstack_harness.audit.gate import GateResult, cause_of, shown_of, subject_of
 from deepstack_harness.catalogue.known import UNREPORTED, link_of
-from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
+from deepstack_harness.catalogue.orders import REACHES, reach_kind
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import BROKEN, Effect, FaultKind, Row, Verdict
-from deepstack_harness.engines.known import open_source
-from deepstack_harness.runs.report.github import (
+from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.document.markdown import (
     MOST_ANNOTATIONS,
     annotation,
     cell_text,
     code,
     plain,
+    table_head,
     table_row,
 )
+from deepstack_harness.document.shown import problem_of
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.sources.tree import Tree
 from deepstack_harness.text import one_line, plural, shortened
 
@@ -217,48 +219,6 @@ def _not_measured(source: AuditedSource, result: GateResult) -> Iterator[AuditFi
             yield replace(
                 finding, new=rules, in_base=False, where=source.members.get(verdicts.model_class, "")
             )
-
-
-_PROBLEMS: Mapping[Rule, str] = {
-    Rule.OUTPUT: "compiled, the model computes another output than uncompiled",
-    Rule.STRUCTURE: "what the model is given has another structure in some steps, so that a graph that was "
-    "compiled without image features ignores them in later steps",
-    Rule.BOUNDARY: "a step does not get the image features of its own tokens",
-    Rule.FRESHNESS: "image features of an earlier step are read in a later one",
-    Rule.CAPACITY: "a step with more tokens than the buffer was made for does not get its image features",
-    Rule.CLEAR: "image features of a finished request are read by a later one",
-    Rule.ADDRESS: "captured graphs read storage that the class does not write to any more",
-    Rule.PLACEMENT: "image features come in another dtype or on another device than the hidden states",
-    Rule.REJECTION: "a wrong call is accepted, or changes the buffer before it is refused",
-    Rule.SHARDING: "ranks do not read the image features of their own rows",
-    Rule.WORK: "kernels process more rows than the step has",
-    Rule.GRAPHS: "the compiler builds more graphs than it should",
-    Rule.RANGES: "the ranges of placeholders are not those of the image tokens",
-    Rule.ORDERING: "two streams give another result than one, or layers are compiled again and again",
-    Rule.MEMORY: "a kernel reads or writes memory that is not its own",
-}
-_NOTICED = {
-    Effect.OUTPUT: "answers are wrong",
-    Effect.PADDING: "padded rows alone are wrong",
-    Effect.CRASH: "the step raises",
-    Effect.COST: "work is wasted",
-}
-_LEADS = {
-    DEFAULT: "with default settings",
-    UNKNOWN: "nobody has read how the engine comes there",
-    LATENT: "under calls that no engine makes today",
-}
-
-
-def problem_of(row: Row) -> str:
-    """Return what a user of the engine notices of a broken rule, and under which settings."""
-    kind = reach_kind(row.reach)
-    leads = f"with {(row.reach or '').removeprefix(FLAG)}" if kind == FLAG else _LEADS[kind]
-    zeros = row.rule is Rule.BOUNDARY and row.shape in (FaultKind.ZEROS, FaultKind.NEVER_SET)
-    what = "a step is computed without its image features" if zeros else _PROBLEMS[row.rule]
-    if row.shape == FaultKind.NO_EFFECT:
-        what = "the text model leaves out levels of the image features"
-    return ", ".join(filter(None, [what, row.effect and _NOTICED[row.effect], leads]))
 
 
 def input_findings(
@@ -456,8 +416,7 @@ def markdown_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) ->
     )
     if not ordered:
         return "\n".join([*lines, "No finding.", ""])
-    lines += [table_row(["", "rule", "class", "place", "reach", "state", "what was seen"])]
-    lines += [table_row(["---"] * 7)]
+    lines += table_head(["", "rule", "class", "place", "reach", "state", "what was seen"])
     size, shown = sum(len(line.encode()) + 1 for line in lines), 0
     for finding in ordered:
         line = _markdown_row(finding)

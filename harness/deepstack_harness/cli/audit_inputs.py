@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import process_time
@@ -12,15 +11,17 @@ import msgspec
 from deepstack_harness.audit.driven_inputs import drive_inputs, input_row
 from deepstack_harness.audit.inputs import AuditedInputs, InputStanding, Standing, audit_inputs, count
 from deepstack_harness.catalogue.known import seen_input
-from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.document.blocks import Document, Line, outcome
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import cell, plural
 
-_WIDTH, _INDENT = 80, 14
+_LABEL = 14
+"""Columns of a label."""
 _WORDS = {
     Verdict.FAIL: ("broken", "bold red"), Verdict.PASS: ("kept", "green"), Verdict.SKIP: ("not read", ""),
     Verdict.ERROR: ("unknown", "yellow"),
@@ -40,7 +41,7 @@ class ShownInputs:
     driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, Row[Promise]]]]]
 
 
-def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
+def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
     """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
 
     The code is 1 where an input breaks a promise, or is at risk and could not be driven.  Raises
@@ -54,8 +55,8 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        driven.append((text, source.label, _show_source(text, source, audited, output)))
-        _show_counts(source, audited, seconds, output)
+        driven.append((text, source.label, (yield from _show_source(text, source, audited))))
+        yield from _show_counts(source, audited, seconds)
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
@@ -64,72 +65,66 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
     outcomes = [row.verdict for _, _, of_source in driven for _, row in of_source]
     broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
     answer = _answer(broken, unknown, len(outcomes))
-    output.verdict(answer, good=not (broken or unknown))
+    yield outcome(answer, good=not (broken or unknown))
     return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, driven)
 
 
 def _show_source(
-    text: str, source: Source, audited: AuditedInputs, output: Output
-) -> list[tuple[InputStanding, Row[Promise]]]:
+    text: str, source: Source, audited: AuditedInputs
+) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
     """Print the rows of one source, each input at risk as soon as it was driven."""
     driven = []
     at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
-    with output.progress("driving inputs at risk") as say:
+    with progress("driving inputs at risk") as say:
         for standing, row in drive_inputs(text, at_risk):
             say(f"drove {standing.model_class}.{standing.input}")
-            _show_row(source, standing, row, output)
+            yield from _show_row(source, standing, row)
             driven.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
     for each in audited.standings:
         if each.standing is not Standing.AT_RISK:
             # An attribute of a layer that many classes hold is one line of the table.
             key = (each.read_by or f"{each.member}:{each.model_class}", each.input, each.where)
-            _show_row(source, each, input_row(source, each), output, is_new=key not in shown)
+            yield from _show_row(source, each, input_row(source, each), is_new=key not in shown)
             shown.add(key)
     return driven
 
 
-def _show_row(
-    source: Source, standing: InputStanding, row: Row[Promise], output: Output, *, is_new: bool = True
-) -> None:
+def _show_row(source: Source, standing: InputStanding, row: Row[Promise], *, is_new: bool = True) -> Document:
     seen = seen_input(source.package, source.version, standing.model_class, standing.input)
-    output.record(
-        {**msgspec.to_builtins(row), "input": standing.input, "standing": standing.standing,
+    yield {**msgspec.to_builtins(row), "input": standing.input, "standing": standing.standing,
          "why": standing.why, "kind": standing.kind, "member": standing.member, "line": standing.line,
          "warm_up": standing.warm_up, "later_calls": standing.steps, "change": standing.change,
          "writers": [str(place) for place in standing.writers], "read_by": standing.read_by,
-         "seen": seen.seen if seen else ""}
-    )  # fmt: skip
+         "seen": seen.seen if seen else ""}  # fmt: skip
     at_risk = standing.standing is Standing.AT_RISK
     if standing.standing is not Standing.SAME and is_new:
         style = "red" if at_risk else ""
-        _paragraph(output, standing.standing, f"{standing.model_class}.{standing.input}", style)
-        _paragraph(output, "", f"{standing.why} ({standing.where})", style)
+        yield from _labelled(standing.standing, f"{standing.model_class}.{standing.input}", style)
+        yield from _labelled("", f"{standing.why} ({standing.where})", style)
     if at_risk:
         place = f" ({row.where})" if row.where and row.where not in row.detail else ""
         promise = f"{row.rule} under {row.arm}: " if row.arm else ""
         word, style = _WORDS[row.verdict]
-        _paragraph(output, f"  {word}", f"{promise}{row.detail}{place}", style)
+        yield from _labelled(f"  {word}", f"{promise}{row.detail}{place}", style)
         shown = f"{row.evidence}: {seen.seen if seen else 'in no running engine yet'}"
-        _paragraph(output, "  evidence", shown)
+        yield from _labelled("  evidence", shown)
 
 
-def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:
-    """Print a word and beside it a text, in lines of at most 80 columns; a place stays whole."""
-    lines = textwrap.wrap(cell(text), _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
-    if len(first) >= _INDENT:  # the label of a source may be long
-        output.line(first, style)
-        first = ""
-    for number, line in enumerate(lines):
-        output.line(f"{first if not number else '':<{_INDENT}}{line}", style)
+def _labelled(label: str, text: str, style: str = "") -> Document:
+    """Yield a word and beside it a text; the label of a source may be too long to stand beside."""
+    if len(label) >= _LABEL:
+        yield Line(label, style)
+        label = ""
+    yield Line(cell(text), style, lead=label.ljust(_LABEL))
 
 
-def _show_counts(source: Source, audited: AuditedInputs, seconds: float, output: Output) -> None:
+def _show_counts(source: Source, audited: AuditedInputs, seconds: float) -> Document:
     inputs = _counted(len(audited.standings), "input", count(audited.standings))
     noun = "captured class" if audited.captured else "compiled class"
     classes = _counted(len(audited.regions), noun, audited.regions_of())
-    _paragraph(output, source.label, inputs)
-    _paragraph(output, "", f"{classes}; read in {seconds:.0f} processor seconds")
+    yield from _labelled(source.label, inputs)
+    yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
 
 
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import WHO_IS_CAPTURED, ClassVerdicts, Finding
-from deepstack_harness.audit.gate import REACHES, Gate, GateResult, reach_kind, subject_of
+from deepstack_harness.audit.gate import Gate, GateResult, subject_of
 from deepstack_harness.catalogue.known import UNREPORTED
-from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, REACHES, UNKNOWN, reach_kind
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Column,
+    Document,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+)
+from deepstack_harness.document.shown import finding as finding_lines
 from deepstack_harness.errors import ExitCode, Reason
 from deepstack_harness.text import plural
 
@@ -29,9 +38,8 @@ if TYPE_CHECKING:
 class AuditTable:
     """The table of `audit`: classes with the same verdicts are folded into a group, named by a letter."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self) -> None:
         """Print nothing yet: all sources have to be judged first, since any two may be alike."""
-        self._output = output
         self._refusals: dict[tuple[str, str], list[str]] = {}
         self._places: dict[tuple[str, str], str] = {}
 
@@ -42,7 +50,7 @@ class AuditTable:
         if reason.where:
             self._places.setdefault(key, reason.where)
 
-    def show_findings(self, classes: Sequence[ClassVerdicts], *, latent: bool = False) -> None:
+    def show_findings(self, classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
         """Print every finding, the worst reach first.
 
         Findings under calls that no engine makes are counted, and with `latent` printed too.
@@ -51,60 +59,59 @@ class AuditTable:
         for kind, title in _REACHES.items():
             findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
             if kind == LATENT and not latent:
-                self._count_latent(groups, findings)
+                yield from self._count_latent(groups, findings)
             elif any(findings.values()):
-                self._output.line(title, "bold")
+                yield Heading(title)
                 for letter, of_group in findings.items():
-                    self._findings(letter, groups[letter], of_group)
+                    yield from self._findings(letter, groups[letter], of_group)
 
-    def show(self, classes: Sequence[ClassVerdicts]) -> None:
+    def show(self, classes: Sequence[ClassVerdicts]) -> Document:
         """Print the groups, what their members share, sources that differ, and what was not driven."""
         groups = _groups(classes)
         if groups:
-            self._overview(groups)
-        self._differences(groups)
-        self._list("not driven", [self._refusal(*key) for key in self._refusals])
+            yield from self._overview(groups)
+        yield from self._differences(groups)
+        yield from self._list("not driven", [self._refusal(*key) for key in self._refusals])
         for verdicts in classes:
-            for row in verdicts.rows:
-                self._output.record(row)
+            yield from verdicts.rows
 
-    def close(self, classes: Sequence[ClassVerdicts]) -> None:
+    def close(self, classes: Sequence[ClassVerdicts]) -> Document:
         """Print the unexpected rules, and the closing line with all broken rules."""
         broken = {rule for verdicts in classes for rule in verdicts.broken}
-        self._rules("broken and not known before", [(verdicts, verdicts.new) for verdicts in classes])
+        yield from self._rules(
+            "broken and not known before", [(verdicts, verdicts.new) for verdicts in classes]
+        )
         mended = [(verdicts, verdicts.improved) for verdicts in classes]
-        self._rules("known to break, and kept now", mended)
+        yield from self._rules("known to break, and kept now", mended)
         missing = [(verdicts, verdicts.missing) for verdicts in classes]
-        self._rules("known to break, and not put to the test", missing)
+        yield from self._rules("known to break, and not put to the test", missing)
         if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
-            self._output.line(f"captured: {WHO_IS_CAPTURED}")
+            yield Line(f"captured: {WHO_IS_CAPTURED}")
         unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
-        self._list("not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged])
+        yield from self._list(
+            "not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged]
+        )
         judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
         text = f"{judged} judged, rules broken: {names_of(broken)}"
         if unjudged:
             text += f", not judged: {names_of(unjudged)}"
-        self._output.verdict(text, good=not (broken or unjudged))
+        yield outcome(text, good=not (broken or unjudged))
 
     def _refusal(self, name: str, why: str) -> str:
         place = self._places.get((name, why))
         at = f", at {place}" if place else ""
         return f"{name} ({', '.join(self._refusals[name, why])}): {why}{at}"
 
-    def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> None:
-        heads = ("broken live", "broken captured", "kept")
-        rules = {letter: _rules_of(members[0]) for letter, members in groups.items()}
-        widths = [max(map(len, column)) for column in zip(heads, *rules.values(), strict=True)]
-        columns = [Column(5), *map(Column, widths), Column(0)]
-        self._output.row(columns, ["group", *heads, "classes"], "dim")
+    def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
+        rows = [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()]
+        yield TextTable(
+            [*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows
+        )
         for letter, members in groups.items():
-            first, *others = _by_source(members)
-            self._output.row(columns, [letter, *rules[letter], first])
-            for other in others:
-                self._output.row(columns, ["", "", "", "", other])
-        self._output.line()
+            yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
+        yield BLANK
 
-    def _differences(self, groups: dict[str, list[ClassVerdicts]]) -> None:
+    def _differences(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
         letters: dict[str, set[str]] = {}
         for letter, members in groups.items():
             for member in members:
@@ -114,45 +121,41 @@ class AuditTable:
             for source, groups_of_source in letters.items()
             if len(groups_of_source) > 1
         ]
-        self._list("sources whose classes differ from each other", different)
+        yield from self._list("sources whose classes differ from each other", different)
 
     def _count_latent(
         self, groups: Mapping[str, Sequence[ClassVerdicts]], findings: Mapping[str, Sequence[Finding]]
-    ) -> None:
+    ) -> Document:
         classes = sum(len(groups[letter]) for letter, of_group in findings.items() if of_group)
         if classes:
             count = sum(len(groups[letter]) * len(of_group) for letter, of_group in findings.items())
             counts = f"{plural(count, 'finding')} in {plural(classes, 'class')}"
-            self._output.line(f"{counts} under calls no engine makes today: --all shows them")
-            self._output.line()
+            yield Line(f"{counts} under calls no engine makes today: --all shows them")
+            yield BLANK
 
-    def _findings(self, letter: str, members: Sequence[ClassVerdicts], findings: Sequence[Finding]) -> None:
+    def _findings(
+        self, letter: str, members: Sequence[ClassVerdicts], findings: Sequence[Finding]
+    ) -> Document:
         if not findings:
             return
-        self._output.line(f"group {letter}, {'; '.join(_by_source(members))}")
-        columns = [Column(2), Column(7), Column(8), Column(8), Column(12), Column(0)]
+        yield Line(f"group {letter}, {'; '.join(_by_source(members))}")
         for row, also in findings:
-            cells = ["", row.rule, row.regime, figure_of(row), row.reach or ""]
-            words = f"'{row.trace}': {row.detail}" if row.verdict in BROKEN else row.detail
-            self._output.row(columns, [*cells, words])
-            for effect in also:
-                cells = ["", f"also {effect.rule}", effect.regime, figure_of(effect), effect.reach or ""]
-                self._output.row(columns, [*cells, f"'{effect.trace}'"])
-        self._output.line()
+            yield from finding_lines(row, also)
+        yield BLANK
 
-    def _rules(self, title: str, by_class: Iterable[tuple[ClassVerdicts, Collection[Rule]]]) -> None:
-        self._list(title, [
+    def _rules(self, title: str, by_class: Iterable[tuple[ClassVerdicts, Collection[Rule]]]) -> Document:
+        yield from self._list(title, [
             f"{verdicts.source} {verdicts.model_class} {names_of(rules)}"
             for verdicts, rules in by_class
             if rules
         ])  # fmt: skip
 
-    def _list(self, title: str, items: Sequence[str]) -> None:
+    def _list(self, title: str, items: Sequence[str]) -> Document:
         if items:
-            self._output.line(f"{title}:")
+            yield Line(f"{title}:")
             for item in items:
-                self._output.line(f"  {item}")
-            self._output.line()
+                yield Line(f"  {item}")
+            yield BLANK
 
 
 _REACHES = {
@@ -175,12 +178,12 @@ def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
     return [(row, also) for row, also in verdicts.findings if _worst((row, *also)) == kind]
 
 
-def show_answer(output: Output, audited: Sequence[AuditedSource], result: GateResult) -> None:
+def show_answer(audited: Sequence[AuditedSource], result: GateResult) -> Document:
     """Print a sentence for each source that says what is wrong, and what the exit code means."""
     for source in audited:
-        output.line(answer_of(source), "bold")
-    output.line(outcome_of(result))
-    output.line()
+        yield Heading(answer_of(source))
+    yield Line(outcome_of(result))
+    yield BLANK
 
 
 def outcome_of(result: GateResult) -> str:
@@ -255,7 +258,7 @@ def _with_issues(source: AuditedSource, name: str) -> str:
     return ", ".join([name, *sorted(issues)])
 
 
-def show_account(output: Output, audited: Sequence[AuditedSource], *, places: bool = False) -> None:
+def show_account(audited: Sequence[AuditedSource], *, places: bool = False) -> Document:
     """Print what carries a payload and was not judged, and how many files were looked at for it.
 
     Known carriers have a line for each reason, and with `places` a line for each class.
@@ -274,21 +277,20 @@ def show_account(output: Output, audited: Sequence[AuditedSource], *, places: bo
     known = [f"  {reason}: {', '.join(dict.fromkeys(names))}" for reason, names in by_reason.items()]
     for title, lines, style in (("not judged", unknown, "red"), ("not judged, and known", known, "")):
         if lines:
-            output.line(f"{title}: these carry a payload", "bold")
+            yield Heading(f"{title}: these carry a payload")
             for line in lines:
-                output.line(line, style)
-            output.line()
+                yield Line(line, style)
+            yield BLANK
     for source in audited:
-        for row in source.account.rows(source.label, source.package):
-            output.record(row)
+        yield from source.account.rows(source.label, source.package)
         if source.account != Account():
             files = {carrier.member for carrier in source.account.unjudged}
             judged = plural(len(source.account.judged), "file")
-            output.line(
+            yield Line(
                 f"{source.label}: {judged} with carriers that were judged, {len(files)} with others, "
                 f"{len(source.account.without)} that have the word and carry nothing"
             )
-            output.line()
+            yield BLANK
 
 
 def _groups(classes: Sequence[ClassVerdicts]) -> dict[str, list[ClassVerdicts]]:
@@ -318,14 +320,6 @@ def _by_source(members: Sequence[ClassVerdicts]) -> list[str]:
     return [f"{source}: {', '.join(names)}" for source, names in classes.items()]
 
 
-def figure_of(row: Row) -> str:
-    """Return the figure of a broken rule with its unit; an empty text for other rules."""
-    if row.value is None or row.verdict not in BROKEN:
-        return ""
-    unit = row.unit.removesuffix("s") if row.value == 1 else row.unit
-    return f"{row.value:g} {unit}"
-
-
 def _not_judged(verdicts: ClassVerdicts) -> str:
     reasons = [row.detail for row in verdicts.rows if row.rule in verdicts.unjudged]
     names = f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}"
@@ -340,15 +334,15 @@ _COUNTED = {
 }
 
 
-def show_gate(output: Output, result: GateResult) -> None:
+def show_gate(result: GateResult) -> Document:
     """Print which findings turn the exit code to 1."""
-    output.line(_counted_findings(result))
+    yield Line(_counted_findings(result))
     for row in result.failing:
-        output.line(f"  {row.rule} {subject_of(row)} {row.where or ''}: {row.detail}", "red")
-    output.line()
+        yield Line(f"  {row.rule} {subject_of(row)} {row.where or ''}: {row.detail}", "red")
+    yield BLANK
 
 
-def show_summary(output: Output, audited: Sequence[AuditedSource], result: GateResult) -> None:
+def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Document:
     """Print the last line: rules reached by default and their issues, what users notice, the exit code."""
     references = {key: text for source in audited for key, text in source.references.items()}
     rows = [row for source in audited for verdicts in source.subjects for row in verdicts.rows]
@@ -362,52 +356,50 @@ def show_summary(output: Output, audited: Sequence[AuditedSource], result: GateR
     ]
     if result.unjudged:
         parts.append(f"Not judged: {_rules(result.unjudged, {})}")
-    output.verdict(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
+    yield outcome(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
 
 
 def show_change(
-    output: Output, audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[AuditFinding]
-) -> None:
+    audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[AuditFinding]
+) -> Document:
     """Print what a change does beside its base: what is new, what is mended, and a count of what stays."""
-    output.line(outcome_of(result), "bold")
+    yield Heading(outcome_of(result))
     judged = sum(len(source.classes) for source in audited)
     others = sum(len(source.members) for source in audited) - judged
     beside = f"; {others} that it does not reach, or that cannot be judged" if others > 0 else ""
-    output.line(f"{plural(judged, 'class')} judged that the change reaches{beside}")
-    output.line()
+    yield Line(f"{plural(judged, 'class')} judged that the change reaches{beside}")
+    yield BLANK
     for finding in findings:
         if not finding.in_base:
-            _show_finding(output, finding)
+            yield from _show_finding(finding)
     mended = sorted({f"{row.rule} {row.rule.word} of {subject_of(row)}" for row in result.mended})
     if mended:
-        output.line(f"mended: {'; '.join(mended)}", "green")
+        yield Line(f"mended: {'; '.join(mended)}", "green")
     if result.stay:
-        output.line(
+        yield Line(
             f"{plural(result.stay, 'finding')} that '{result.base}' has too: audit without --base shows them"
         )
     if mended or result.stay:
-        output.line()
+        yield BLANK
     for source in audited:
-        for row in (row for verdicts in source.subjects for row in verdicts.rows):
-            output.record(row)
-        for record in source.account.rows(source.label, source.package):
-            output.record(record)
-    output.verdict(outcome_of(result), good=result.holds)
+        yield from (row for verdicts in source.subjects for row in verdicts.rows)
+        yield from source.account.rows(source.label, source.package)
+    yield outcome(outcome_of(result), good=result.holds)
 
 
-def _show_finding(output: Output, finding: AuditFinding) -> None:
+def _show_finding(finding: AuditFinding) -> Document:
     head = ", ".join(filter(None, [finding.judged.title, finding.where]))
-    output.line(head, "red" if finding.fails else "yellow")
+    yield Line(head, "red" if finding.fails else "yellow")
     others = f"; also {', '.join(finding.others)}, from there" if finding.others else ""
-    output.line(f"  {finding.subject}{others}")
-    output.line(f"  {finding.text}")
+    yield Line(f"  {finding.subject}{others}")
+    yield Line(f"  {finding.text}")
     if finding.new:
-        output.line(f"  new: {finding.new}")
+        yield Line(f"  new: {finding.new}")
     if finding.detail:
-        output.line(f"  {finding.detail}")
+        yield Line(f"  {finding.detail}")
     if finding.known not in ("", UNREPORTED):
-        output.line(f"  known: {finding.known}")
-    output.line()
+        yield Line(f"  known: {finding.known}")
+    yield BLANK
 
 
 def _reached_by_default(
@@ -437,10 +429,9 @@ def _rules(rows: Iterable[Row], references: dict[tuple[str, Rule], str]) -> str:
 
 NOT_READ = "the engine has nothing that is read and judged by it"
 _LEGEND = "K kept, B broken, Bc broken under graphs alone, - cannot be asked, ? not judged"
-_CELL = Column(3)
 
 
-def show_engine_rules(output: Output, audited: Sequence[AuditedSource]) -> None:
+def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
     """Print the table where sources of two packages were audited, and why a rule cannot be asked."""
     if len({source.package for source in audited}) < 2:
         return
@@ -449,15 +440,15 @@ def show_engine_rules(output: Output, audited: Sequence[AuditedSource]) -> None:
     }
     asked = {row.rule for of_source in rows.values() for row in of_source}
     rules = [rule for rule in Rule if rule in asked]
-    columns = [Column(max(6, *map(len, rows))), *(_CELL for _ in rules)]
-    output.line(f"engine and rule ({_LEGEND})", "bold")
-    output.row(columns, ["source", *map(str, rules)], "dim")
-    for label, of_source in rows.items():
-        cells = (cell_of(row for row in of_source if row.rule is rule) for rule in rules)
-        output.row(columns, [label, *cells])
+    yield Heading(f"engine and rule ({_LEGEND})")
+    lines = [
+        ([label, *(cell_of(row for row in of_source if row.rule is rule) for rule in rules)], "")
+        for label, of_source in rows.items()
+    ]
+    yield TextTable([Column("source"), *(Column(str(rule)) for rule in rules)], lines)
     for (label, reason), without in _reasons(rows, rules).items():
-        output.row((Column(2), Column(0)), ["", f"- {names_of(without)} ({label}): {reason}"])
-    output.line()
+        yield Line(f"    - {names_of(without)} ({label}): {reason}")
+    yield BLANK
 
 
 def cell_of(rows: Iterable[Row]) -> str:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_removed_adapter_options
-from deepstack_harness.cli.output import Column, Output, write_text
+from deepstack_harness.cli.output import write_text
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, outcome, table_line
+from deepstack_harness.document.shown import finding as finding_lines
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.text import plural
@@ -63,11 +65,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
     user_buffer(args.target)
     if args.write_adapter:
-        return _write_adapter(args, output)
+        return (yield from _write_adapter(args))
     if args.dtype is not None:
         check_dtype(args.dtype)
     check_device(args.device)
@@ -76,18 +78,17 @@ def run(args: Namespace, output: Output) -> ExitCode:
     parse_device(args.device)
     regimes, advised, adapter = _judge(args)
     for verdicts in regimes.of.values():
-        for row in verdicts.rows:
-            output.record(row)
+        yield from verdicts.rows
     if adapter is not None:
-        show_adapter(output, adapter, _texts(args))
-    show_regimes(output, regimes)
-    show_advice(output, regimes, advised)
+        yield from show_adapter(adapter, _texts(args))
+    yield from show_regimes(regimes)
+    yield from show_advice(regimes, advised)
     good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
     kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
     wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
     if asked_less := _not_asked(regimes, adapter):
         wrong += f"; not asked: {names_of(asked_less)}"
-    output.verdict(f"{args.target}: {wrong}", good=good)
+    yield outcome(f"{args.target}: {wrong}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -112,14 +113,14 @@ def _texts(args: Namespace) -> tuple[str, ...]:
     return check_traces() + thorough_traces()
 
 
-def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:
+def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
     """Print what an adapter class states, what is not checked of it, and how many traces check something."""
-    output.line(f"adapter: {str(adapter) or 'nothing is fixed'}")
+    yield Line(f"adapter: {str(adapter) or 'nothing is fixed'}")
     for rule, why in adapter.unchecked.items():
-        output.line(f"{rule} {why}", "dim")
+        yield Line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
-    output.line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
-    output.line()
+    yield Line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
+    yield BLANK
 
 
 def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
@@ -131,7 +132,7 @@ def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
             yield f"{names_of(verdicts.unjudged)} of {regime} use could not be judged"
 
 
-def _write_adapter(args: Namespace, output: Output) -> ExitCode:
+def _write_adapter(args: Namespace) -> Document[ExitCode]:
     """Write an adapter class to a file; raises `UsageError` for one that is there already."""
     from deepstack_harness.play.case_worker import WRITE_ADAPTER, CaseWorker
     from deepstack_harness.workers.outcomes import value_of
@@ -142,7 +143,7 @@ def _write_adapter(args: Namespace, output: Output) -> ExitCode:
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         text = value_of(worker.call(WRITE_ADAPTER, {"target": args.target}), f"loading {args.target}")
     write_text(args.write_adapter, text)
-    output.line(f"wrote {args.write_adapter}: edit it, and check {args.write_adapter}:Adapter")
+    yield Line(f"wrote {args.write_adapter}: edit it, and check {args.write_adapter}:Adapter")
     return ExitCode.HOLDS
 
 
@@ -178,37 +179,32 @@ def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | N
     return None if worker.ends else judge_plan([planned], worker)[0]
 
 
-_COLUMNS = [Column(3), Column(9), Column(10), Column(10), Column(0)]
+_COLUMNS = [Column(width=3), Column(width=9), Column(width=10), Column(width=10), Column()]
 
 
-def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
+def show_regimes(regimes: RegimeVerdicts) -> Document:
     """Print a line per rule with its verdict in each regime, then every broken rule in full."""
     from deepstack_harness.audit.class_verdicts import RULES, WHO_IS_CAPTURED
-    from deepstack_harness.cli.audit_table import figure_of
 
-    output.row(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
+    yield table_line(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
     for rule in RULES:
         rows = [_deciding_row(regimes, regime, rule) for regime in regimes.of]
         verdict = worst(row.verdict for row in rows)
         cells = [rule, rule.word, *(row.verdict.word for row in rows), _tested_by(rule, rows)]
-        output.row(_COLUMNS, cells, verdict.style)
+        yield table_line(_COLUMNS, cells, verdict.style)
     rows = [row for verdicts in regimes.of.values() for row in verdicts.rows]
     findings = [*regimes.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
     for rule in sorted({row.rule for row, _ in findings}, key=list(Rule).index):
-        output.line()
-        output.line(quoted(rule), "bold")
+        yield BLANK
+        yield Heading(quoted(rule))
         for row, effects in (finding for finding in findings if finding[0].rule is rule):
-            output.line(f"  {row.regime}: {figure_of(row)} on '{row.trace}': {row.detail}")
-            for effect in effects:
-                output.line(
-                    f"    also {effect.rule} {effect.regime}: {figure_of(effect)} on '{effect.trace}'"
-                )
+            yield from finding_lines(row, effects)
     if findings:
-        output.line()
-        output.line(WHERE)
+        yield BLANK
+        yield Line(WHERE)
     captured = regimes.of.get(Regime.CAPTURED)
     if captured and captured.broken:
-        output.line(f"captured: {WHO_IS_CAPTURED}")
+        yield Line(f"captured: {WHO_IS_CAPTURED}")
 
 
 def _tested_by(rule: Rule, rows: Sequence[Row]) -> str:
@@ -220,7 +216,7 @@ def _tested_by(rule: Rule, rows: Sequence[Row]) -> str:
     return " + ".join([*(f"{count:,}" for count in first), plural(last, rule.chance)])
 
 
-def show_advice(output: Output, regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> None:
+def show_advice(regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> Document:
     """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
     broken = {rule for verdicts in regimes.of.values() for rule in verdicts.broken}
     details = [
@@ -230,10 +226,10 @@ def show_advice(output: Output, regimes: RegimeVerdicts, cases: Iterable[JudgedC
         if judgement.verdict is Verdict.FAIL and judgement.rule not in broken
     ]
     if details:
-        output.line()
-        output.line("advisory: counts that are no Python int; the contract lets a buffer refuse them")
+        yield BLANK
+        yield Line("advisory: counts that are no Python int; the contract lets a buffer refuse them")
         for text in details:
-            output.line(text)
+            yield Line(text)
 
 
 def _deciding_row(regimes: RegimeVerdicts, regime: Regime, rule: Rule) -> Row:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, TextTable, outcome
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.text import one_line, plural, shortened
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _SLOWEST = 3
-_WIDTH = 80
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_removed(parser, "--threshold", "every change is shown; leave some out by reading the rows of --json")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when nothing is worse, better or missing (new rows are fine), 1 otherwise, or while NEW runs."""
     from deepstack_harness.runs.causes import findings
     from deepstack_harness.runs.compare import RED, compare
@@ -52,33 +50,32 @@ def run(args: Namespace, output: Output) -> ExitCode:
                 f"'{folder}' is not one run: {stored.mixed}; a difference would say nothing: play it again "
                 "in one environment"
             )
-    causes = findings(compare(old, new, _history(args, output, (old, new))), old, new)
+    causes = findings(compare(old, new, (yield from _history(args, (old, new)))), old, new)
     settings = different_settings(old.settings, new.settings) if old.abouts and new.abouts else []
     for finding in causes:
-        for change in finding.marked:
-            output.record(change)
+        yield from finding.marked
     summary = _summary(causes)
     if causes:
-        output.line(summary, "bold")
-    _show_runs(output, old, new)
+        yield Heading(summary)
+    yield from _show_runs(old, new)
     for setting in settings:
-        _paragraph(output, "     ", f"setting {setting}", "yellow")
+        yield Line(f"setting {setting}", "yellow", lead="     ")
     if version_of(old) != version_of(new):
         from deepstack_harness.cli.torches import show_versions
 
-        output.line()
-        show_versions(output, version_table([old, new]))
+        yield BLANK
+        yield from show_versions(version_table([old, new]))
     for finding in causes:
-        _show(output, finding, everything=args.all)
-    output.line()
-    _show_seconds(output, old, new)
+        yield from _show(finding, everything=args.all)
+    yield BLANK
+    yield from _show_seconds(old, new)
     good = not new.unfinished and not any(finding.kind in RED for finding in causes)
     # The last line names the first cause: a night shows no more of this command.
     closing = [summary, *(finding.title for finding in causes[:1] if finding.kind in RED)]
     closing += (
         [f"other settings: {', '.join(each.partition(':')[0] for each in settings)}"] if settings else []
     )
-    output.verdict("; ".join([*closing, *(["NEW is unfinished"] if new.unfinished else [])]), good=good)
+    yield outcome("; ".join([*closing, *(["NEW is unfinished"] if new.unfinished else [])]), good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -100,50 +97,50 @@ def _counted(number: int, kind: ChangeKind) -> str:
     return plural(number, kind) if kind in nouns else f"{number} {kind}"
 
 
-def _show_runs(output: Output, old: StoredRun, new: StoredRun) -> None:
+def _show_runs(old: StoredRun, new: StoredRun) -> Document:
     """Print what each run was measured with, and how far it came where it did not come to its end."""
     both = len({case.case for case in old.cases} & {case.case for case in new.cases})
     for name, stored in (("OLD", old), ("NEW", new)):
         same = stored is new and new.versions == old.versions and new.versions
         versions = "the same versions" if same else "; ".join(stored.versions) or "no versions are stored"
-        _paragraph(output, f"{name}  ", f"{stored.name}: {versions}")
+        yield Line(f"{stored.name}: {versions}", lead=f"{name}  ")
         if stored.unfinished:
             others = {case.case for case in (new if stored is old else old).cases}
             missing = len(others - {case.case for case in stored.cases})
             which = "old" if stored is old else "new"
             rest = f"the {which} run did not get to {plural(missing, 'case')}, which are not compared"
-            _paragraph(output, "     ", f"unfinished: {stored.unfinished}; {rest}", "yellow")
-    output.line(f"     {plural(both, 'case')} in both")
+            yield Line(f"unfinished: {stored.unfinished}; {rest}", "yellow", lead="     ")
+    yield Line(f"     {plural(both, 'case')} in both")
 
 
-def _show(output: Output, finding: ChangeCause, *, everything: bool) -> None:
+def _show(finding: ChangeCause, *, everything: bool) -> Document:
     """Print a cause with its shortest trace, and its consequences as numbers, or each change."""
     from deepstack_harness.runs.report.tables import rerun_command
 
-    output.line()
+    yield BLANK
     style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(finding.kind, "")
-    _paragraph(output, "", f"{finding.kind}: {finding.title}", style)
+    yield Line(f"{finding.kind}: {finding.title}", style)
     subjects = ", ".join(
         f"{subject} {number}" if len(finding.subjects) > 1 else subject
         for subject, number in finding.subjects.items()
     )
     where = f"of {subjects}; arms {', '.join(finding.arms)}" if subjects else ""
-    _paragraph(output, "  in        ", f"{plural(len(finding.cases), 'case')} {where}")
+    yield Line(f"{plural(len(finding.cases), 'case')} {where}", lead="  in        ")
     histories = {change.since for change in finding.changes} - {"OLD"}
     if histories:
-        _paragraph(output, "  since     ", ", ".join(sorted(histories)))
+        yield Line(", ".join(sorted(histories)), lead="  since     ")
     if finding.shortest:
-        _paragraph(output, "  shortest  ", f"'{finding.shortest.trace}'")
+        yield Line(f"'{finding.shortest.trace}'", lead="  shortest  ")
         if finding.detail:
             label = "before" if finding.kind is ChangeKind.IMPROVEMENT else "seen"
-            _paragraph(output, f"  {label:<8}  ", shortened(one_line(finding.detail), 300))
+            yield Line(shortened(one_line(finding.detail), 300), lead=f"  {label:<8}  ")
     if with_it := "; ".join(_consequences(finding)):
-        _paragraph(output, "  with it   ", with_it + ("" if everything else "; --all lists them"))
+        yield Line(with_it + ("" if everything else "; --all lists them"), lead="  with it   ")
     command = rerun_command(finding.shortest) if finding.shortest else ""
     if command and finding.kind not in (ChangeKind.NEW, ChangeKind.BEHAVIOUR):
-        output.line(f"  play it   {one_line(command)}")
+        yield Line(lead="  play it   ", command=one_line(command))
     if everything:
-        _show_changes(output, list(finding.marked))
+        yield from _show_changes(list(finding.marked))
 
 
 def _consequences(finding: ChangeCause) -> Iterator[str]:
@@ -153,26 +150,16 @@ def _consequences(finding: ChangeCause) -> Iterator[str]:
         yield f"{_counted(sum(counts.values()), kind)} ({metrics})"
 
 
-def _paragraph(output: Output, lead: str, text: str, style: str = "") -> None:
-    """Print text that goes on below its beginning, at most 80 columns wide."""
-    indent = " " * len(lead)
-    for line in textwrap.wrap(
-        text, _WIDTH, initial_indent=lead, subsequent_indent=indent or "  ", break_long_words=False,
-        break_on_hyphens=False,
-    ):  # fmt: skip
-        output.line(line, style)
-
-
-def _show_changes(output: Output, changes: Sequence[Change]) -> None:
-    columns = [Column(11), Column(11), Column(24), Column(0)]
-    output.row(columns, ["change", "of", "before -> now", "where"], "dim")
+def _show_changes(changes: Sequence[Change]) -> Document:
+    rows = []
     for change in changes:
         since = "" if change.since == "OLD" else f" (since {change.since})"
         cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
-        output.row(columns, cells, "dim" if change.consequence else "")
+        rows.append((cells, "dim" if change.consequence else ""))
+    yield TextTable([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
 
 
-def _history(args: Namespace, output: Output, pair: Sequence[StoredRun]) -> list[StoredRun]:
+def _history(args: Namespace, pair: Sequence[StoredRun]) -> Document[list[StoredRun]]:
     """Return the runs of the history but for the two that are compared."""
     if not args.history:
         return []
@@ -180,19 +167,17 @@ def _history(args: Namespace, output: Output, pair: Sequence[StoredRun]) -> list
 
     runs, notes = read_history(args.history)
     for note in notes:
-        output.line(note, "yellow")
+        yield Line(note, "yellow")
     return [run for run in runs if run.started not in {stored.started for stored in pair}]
 
 
-def _show_seconds(output: Output, old: StoredRun, new: StoredRun) -> None:
+def _show_seconds(old: StoredRun, new: StoredRun) -> Document:
     from deepstack_harness.runs.compare import seconds
 
     both = seconds(old, new)
     before, now = sum(earlier for _, earlier, _ in both), sum(later for *_, later in both)
     if before:
-        output.line(
-            f"time, not judged: {now:.1f} s for {len(both)} cases in both runs, {before:.1f} s before"
-        )
+        yield Line(f"time, not judged: {now:.1f} s for {len(both)} cases in both runs, {before:.1f} s before")
     for where, earlier, later in both[:_SLOWEST]:
         if later > earlier:
-            output.line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")
+            yield Line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")

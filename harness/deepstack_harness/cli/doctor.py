@@ -31,7 +31,8 @@ from deepstack_harness.catalogue.versions import (
     pythons,
     torch_entry,
 )
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
+from deepstack_harness.document.blocks import Column, Document, Line, outcome, table_line
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import all_engines
@@ -43,7 +44,7 @@ from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
-_COLUMNS = (Column(16), Column(3), Column(0))
+_COLUMNS = (Column(width=16), Column(width=3), Column())
 _HERE = {True: "yes", False: "no", None: "?"}
 
 
@@ -61,29 +62,29 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when `repro 43602` can run here on the CPU, 3 when what it needs is missing, or is not known."""
     if args.seconds <= 0:
         raise UsageError(f"--seconds {args.seconds:g} must be above 0")
     missing, not_known = [], []
-    for finding in _examine(args, output):
-        output.row(
+    for finding in _examine(args):
+        yield table_line(
             _COLUMNS, [finding.what, _HERE[finding.here], finding.found], "" if finding.here else "yellow"
         )
-        output.record(finding)
+        yield finding
         if finding.needed and finding.here is False:
             missing.append(finding.what)
         elif finding.needed and finding.here is None:
             not_known.append(finding.what)
     if missing:
-        output.verdict(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
+        yield outcome(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
         return ExitCode.MACHINE
     if not_known:
-        output.line(f"ask again: deepstack-harness doctor --seconds {_longer(args.seconds):g}")
+        yield Line("ask again:", command=f"deepstack-harness doctor --seconds {_longer(args.seconds):g}")
         names = ", ".join(not_known)
-        output.verdict(f"not known whether 'repro 43602' can run: no answer from {names}", good=False)
+        yield outcome(f"not known whether 'repro 43602' can run: no answer from {names}", good=False)
         return ExitCode.MACHINE
-    output.verdict("can run 'repro 43602' on the CPU", good=True)
+    yield outcome("can run 'repro 43602' on the CPU", good=True)
     return ExitCode.HOLDS
 
 
@@ -148,12 +149,12 @@ class MachineCheck:
     needed: bool = False
 
 
-def _examine(args: Namespace, output: Output) -> Iterator[MachineCheck]:
+def _examine(args: Namespace) -> Iterator[MachineCheck]:
     """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
     yield python_version()
     checks = [*CHECKS, *(_engine_checks() if args.engines else ())]
     checks.append(("inductor on cpu", partial(inductor, args.seconds)))
-    with output.progress(f"looking for {checks[0][0]}") as say:
+    with progress(f"looking for {checks[0][0]}") as say:
         for name, check in checks:
             say(f"looking for {name}")
             yield check()

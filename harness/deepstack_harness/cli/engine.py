@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_source
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.engines.live.judge import ORACLES, EngineResult
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.options import finite, whole
@@ -75,7 +76,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when every rule that was judged is kept in the regime asked for, 1 when not."""
     from deepstack_harness.engines.live.environment import find_home, plan_home
     from deepstack_harness.engines.live.play import play_engine
@@ -85,22 +86,24 @@ def run(args: Namespace, output: Output) -> ExitCode:
     models = _models(args, methods)
     if args.dry_run:
         for line in plan_home(args.source):
-            output.line(line)
+            yield Line(line)
         return ExitCode.HOLDS
     begun = time.monotonic()
-    home = find_home(args.source, output.line)
+    with progress("looking for the engine") as say:
+        home = find_home(args.source, say)
     label = f"{home.label} with methods of {methods.label}" if methods else home.label
     work = _engine_work(args, home, label, models, methods)
-    table = EngineTable(output)
-    with output.progress(f"starting {label}") as say:
+    table = EngineTable()
+    yield from table.head()
+    with progress(f"starting {label}") as say:
         minutes = args.search
         results = search_engine(work, 60 * minutes, args.seed, say) if minutes else play_engine(work, say)
         for result in results:
-            table.show(result)
+            yield from table.show(result)
     if args.record:
         count = work.recorder.write(Path(args.record))
-        output.line(f"wrote {plural(count, 'order')} to {args.record}")
-    good = table.close(args.regime, time.monotonic() - begun)
+        yield Line(f"wrote {plural(count, 'order')} to {args.record}")
+    good = yield from table.close(args.regime, time.monotonic() - begun)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -136,36 +139,26 @@ def _engine_work(
 
 
 _COLUMNS = (
-    Column(22), Column(14), Column(24), Column(18), Column(5, right=True), Column(8, right=True),
-    Column(8, right=True), Column(8, right=True), Column(8, right=True), Column(0),
-)  # fmt: skip
-_HEADINGS = (
-    "family",
-    "arm",
-    "schedule",
-    "graphs",
-    "steps",
-    "replayed",
-    "distance",
-    "limit",
-    "seconds",
-    "broken",
+    Column("schedule", 27),
+    Column("steps", 5, right=True),
+    *(Column(head, 8, right=True) for head in ("replayed", "distance", "limit", "seconds")),
+    Column("broken", 6),
 )
 
 
 class EngineTable:
     """Results as they come; the last lines sum them up by class and regime."""
 
-    def __init__(self, output: Output) -> None:
-        """Print the head."""
-        self._output = output
+    def __init__(self) -> None:
+        """Show nothing yet."""
         self._results: list[EngineResult] = []
-        output.line(
-            "distance: largest difference of log-probabilities that should be equal; graphs: emulated"
-        )
-        output.row(_COLUMNS, _HEADINGS, "bold")
 
-    def show(self, result: EngineResult) -> None:
+    def head(self) -> Document:
+        """Yield the heads of the columns."""
+        yield Line("distance: largest difference of log-probabilities that should be equal; emulated graphs")
+        yield TextTable(_COLUMNS)
+
+    def show(self, result: EngineResult) -> Document:
         """Print one result, and a line for each rule that it breaks."""
         self._results.append(result)
         worst = _worst(result)
@@ -174,26 +167,26 @@ class EngineTable:
             _figure(worst.limit if worst else None),
             f"{result.seconds:.1f}",
         ]
-        graphs = result.replay.name if result.replay else "-"
-        self._output.row(
+        played = [result.name, f"{result.order.model.family} {result.order.arm}"]
+        played += [result.replay.name] if result.replay else []
+        broken = names_of(row.rule for row in result.broken)
+        yield table_line(
             _COLUMNS,
-            [result.order.model.family, result.order.arm, result.name, graphs, str(result.steps),
-             str(result.replayed), *figures, names_of(row.rule for row in result.broken)],
+            [", ".join(played), str(result.steps), str(result.replayed), *figures, broken],
             "red" if result.broken else "",
-        )  # fmt: skip
-        for row in result.rows:
-            self._output.record(row)
+        )
+        yield from result.rows
         for row in result.broken:
-            self._output.line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
+            yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
 
-    def close(self, regime: str, seconds: float) -> bool:
+    def close(self, regime: str, seconds: float) -> Document[bool]:
         """Print what each class keeps and breaks, and the blind spots; return whether the regime is good."""
         rows = [row for result in self._results for row in result.rows]
-        self._output.line()
+        yield BLANK
         for oracle in ORACLES.values():
-            self._output.line(f"{oracle.name}: {oracle.question} Cannot see {oracle.cannot_see}.", "dim")
+            yield Line(f"{oracle.name}: {oracle.question} Cannot see {oracle.cannot_see}.", "dim")
         met = frozenset().union(*(result.met for result in self._results))
-        self._output.line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
+        yield Line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
         good = True
         for label, model_class in sorted({(row.revision, row.model_class or "") for row in rows}):
             of_class = [row for row in rows if row.model_class == model_class]
@@ -202,9 +195,9 @@ class EngineTable:
                 for row in of_class
                 if row.verdict in {*BROKEN, Verdict.ERROR} and regime in ("both", row.regime)
             ]
-            self._output.verdict(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=not wrong)
+            yield outcome(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=not wrong)
             good = good and not wrong
-        self._output.line(f"{len(self._results)} results in {seconds:.0f} s")
+        yield Line(f"{len(self._results)} results in {seconds:.0f} s")
         return good and bool(rows)
 
 

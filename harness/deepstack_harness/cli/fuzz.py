@@ -9,13 +9,13 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, add_removed_adapter_options, add_source
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.files import store_hypothesis_in_cache
@@ -55,27 +55,26 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder for the findings (default reports/fuzz/...)")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when nothing was found; 1 when something was, or the worker did not measure what it played."""
     store_hypothesis_in_cache()
     from deepstack_harness.fuzz.campaign import open_campaign, run_campaign, with_reach, write_findings
 
     campaign = _campaign(args)
     hunted = open_campaign(campaign)
-    _print_folder(output, campaign, hunted)
-    with output.progress("starting") as say:
+    yield from _print_folder(campaign, hunted)
+    with progress("starting") as say:
         run_campaign(
             campaign, hunted, lambda now, findings: say(status(now, campaign.examples, len(findings)))
         )
         findings = with_reach(hunted.findings, campaign.request)
     files = write_findings(campaign.folder, findings, campaign.request)
-    for finding in findings:
-        output.record(finding)
-    show_findings(output, findings)
-    output.line(status(hunted.progress, campaign.examples, len(findings)))
+    yield from findings
+    yield from show_findings(findings)
+    yield Line(status(hunted.progress, campaign.examples, len(findings)))
     for file in files if findings else ():
-        output.line(f"wrote {file}")
-    return _print_verdict(output, hunted, f"{campaign.request.name} [{campaign.request.arm}]")
+        yield Line("wrote", command=str(file))
+    return (yield from _print_verdict(hunted, f"{campaign.request.name} [{campaign.request.arm}]"))
 
 
 def _campaign(args: Namespace) -> Campaign:
@@ -111,32 +110,33 @@ def _default_folder(name: str, arm: str, args: Namespace) -> str:
     return f"reports/fuzz/{re.sub(r'[^A-Za-z0-9.]+', '-', ' '.join(words)).strip('-')}-seed{args.seed}"
 
 
-def _print_folder(output: Output, campaign: Campaign, hunted: Hunted) -> None:
-    output.line(
+def _print_folder(campaign: Campaign, hunted: Hunted) -> Document:
+    yield Line(
         f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
     )
     if hunted.progress.examples:
         done = f"{plural(hunted.progress.examples, 'example')} and {plural(hunted.resumed, 'finding')}"
-        output.line(f"continuing an interrupted run after {done}")
+        yield Line(f"continuing an interrupted run after {done}")
 
 
-def _print_verdict(output: Output, hunted: Hunted, name: str) -> ExitCode:
+def _print_verdict(hunted: Hunted, name: str) -> Document[ExitCode]:
     names = " ".join(sorted({finding.name for finding in hunted.findings}))
     if hunted.distrust:
-        for line in wrap(hunted.distrust, 80):
-            output.line(line, Verdict.ERROR.style)
-        output.verdict(f"{name}: {names or 'nothing'} found, which proves nothing", good=False)
+        yield Line(hunted.distrust, Verdict.ERROR.style)
+        yield outcome(f"{name}: {names or 'nothing'} found, which proves nothing", good=False)
         return ExitCode.BROKEN
     if hunted.findings:
-        output.verdict(f"{name}: {names}", good=False)
+        yield outcome(f"{name}: {names}", good=False)
         return ExitCode.BROKEN
     left = "" if hunted.complete else "; examples are left, the same command continues"
-    output.verdict(f"{name}: nothing found{left}", good=True)
+    yield outcome(f"{name}: nothing found{left}", good=True)
     return ExitCode.HOLDS
 
 
-_COLUMNS = (Column(6), Column(8, right=True), Column(8, right=True), Column(24), Column(60))
-_HEADS = ("broken", "example", "seconds", "reach", "trace")
+_COLUMNS = (
+    Column("broken", 6), Column("example", 8, right=True), Column("seconds", 8, right=True),
+    Column("reach", 9), Column("trace"),
+)  # fmt: skip
 
 
 def status(progress: Progress, examples: int, findings: int) -> str:
@@ -149,17 +149,17 @@ def status(progress: Progress, examples: int, findings: int) -> str:
     )
 
 
-def show_findings(output: Output, findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[Finding]) -> Document:
     """Print a row for each finding, and under it what was seen."""
     if not findings:
         return
-    output.line()
-    output.row(_COLUMNS, _HEADS, "bold")
+    yield BLANK
+    yield TextTable(_COLUMNS)
     for finding in findings:
         cells = (
             finding.name, str(finding.examples), f"{finding.seconds:.1f}", finding.reach or "", finding.trace,
         )  # fmt: skip
-        output.row(_COLUMNS, cells, Verdict.FAIL.style)
+        yield table_line(_COLUMNS, cells, Verdict.FAIL.style)
         alone = "" if finding.alone is not False else " (only behind the traces before it)"
-        output.line(f"        {finding.detail}{alone}", "dim")
-    output.line()
+        yield Line(f"        {finding.detail}{alone}", "dim")
+    yield BLANK

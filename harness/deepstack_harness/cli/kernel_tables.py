@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
 from deepstack_harness.compile.kernels import Measurement, Pair, Subject, paired
 from deepstack_harness.compile.payload_costs import LAYERS, PAYLOAD, TimedPayload, extra_of_model
 from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
 from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
 from deepstack_harness.contract.verdicts import Judgement
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, table_line
 
 _LONGEST_NAME = 60
 _GIB = 2**30
@@ -36,100 +36,110 @@ _TOTALS: tuple[tuple[str, Callable[[GraphCall], int]], ...] = (
 )
 
 
-def show_measurement(output: Output, measured: Measurement) -> None:
+def show_measurement(measured: Measurement) -> Document:
     """Print every kernel, equal ones once with their number, and the totals."""
-    _print_measured_head(output, measured)
+    yield from _print_measured_head(measured)
     for call in measured.calls:
-        output.line(_bound(call), "bold")
-        _kernels(output, call)
+        yield Heading(_bound(call))
+        yield from _kernels(call)
         for title, total in _TOTALS:
-            output.line(f"{title:<28}  {total(call):>14,}")
-        output.line()
-    _print_seconds(output, [measured])
+            yield Line(f"{title:<28}  {total(call):>14,}")
+        yield BLANK
+    yield from _print_seconds([measured])
 
 
-def show_comparison(output: Output, measured: Sequence[Measurement]) -> None:
+def show_comparison(measured: Sequence[Measurement]) -> Document:
     """Print totals with their ratios, then the kernels that differ."""
-    _print_measured_head(output, measured[0])
+    yield from _print_measured_head(measured[0])
     first, second = (measurement.calls[-1] for measurement in measured)
     names = [measurement.subject.revision for measurement in measured]
     width = max(14, *map(len, names))
-    columns = [Column(28), Column(width, right=True), Column(width, right=True), Column(8, right=True)]
-    output.row(columns, ["", *names, "ratio"], "dim")
-    output.row(
+    columns = [
+        Column(width=28),
+        Column(width=width, right=True),
+        Column(width=width, right=True),
+        Column(width=8, right=True),
+    ]
+    yield table_line(columns, ["", *names, "ratio"], "dim")
+    yield table_line(
         columns,
         ["size of the largest", *(call.largest.symbolic_points or "" for call in (first, second)), ""],
     )
     for title, total in _TOTALS:
         left, right = total(first), total(second)
-        output.row(columns, [title, f"{left:,}", f"{right:,}", _ratio(left, right)])
-    output.line()
-    _differences(output, paired(first, second))
-    _print_seconds(output, measured)
+        yield table_line(columns, [title, f"{left:,}", f"{right:,}", _ratio(left, right)])
+    yield BLANK
+    yield from _differences(paired(first, second))
+    yield from _print_seconds(measured)
 
 
-def show_judgement(output: Output, subject: Subject, judgement: Judgement) -> None:
+def show_judgement(subject: Subject, judgement: Judgement) -> Document:
     """Print whether the revision keeps rule R10 in this step, with figure and limit."""
     value, limit = judgement.value, judgement.limit
     figure = "" if value is None else f", {value:,.0f} {judgement.unit} against {limit:,.0f}"
     line = f"{judgement.rule} of {subject.revision}: {judgement.verdict.word}{figure}; {judgement.detail}"
-    output.line(line, judgement.verdict.style or "green")
+    yield Line(line, judgement.verdict.style or "green")
 
 
-_PAYLOAD_COLUMNS = (Column(6, right=True), Column(28), Column(5), *(Column(9, right=True),) * 5)
+_PAYLOAD_COLUMNS = (
+    Column(width=6, right=True),
+    Column(width=28),
+    Column(width=5),
+    *(Column(width=9, right=True),) * 5,
+)
 
 
-def show_payload_costs(output: Output, timed: TimedPayload) -> None:
+def show_payload_costs(timed: TimedPayload) -> Document:
     """Print the steps of one model in microseconds, with ratios to its step without a payload."""
     model = timed.work.model
     if timed.problem:
-        output.line(f"{timed.work.name}: not timed: {timed.problem}", "red")
+        yield Line(f"{timed.work.name}: not timed: {timed.problem}", "red")
         return
     first = timed.rows[0].conditions
     layers = f"{first['layers']} layers" + (f" of {LAYERS[model]}" if model in LAYERS else "")
-    output.line(f"{timed.work.name}: hidden {first['hidden']}, {first['levels']} levels, {layers}")
-    output.line(
+    yield Line(f"{timed.work.name}: hidden {first['hidden']}, {first['levels']} levels, {layers}")
+    yield Line(
         f"{first['dtype']}, {first['device']}, torch {first['torch']}; microseconds a step by "
         f"{first['clock']}, the median of {first['samples']}"
     )
     headings = ("tokens", "arm", "step", "without", "list", "", "tensor", "")
-    output.row(_PAYLOAD_COLUMNS, headings, "dim")
+    yield table_line(_PAYLOAD_COLUMNS, headings, "dim")
     payloads = [row for row in timed.rows if row.measure == PAYLOAD]
     for as_list, one in zip(payloads[::2], payloads[1::2], strict=True):
         names = [str(as_list.conditions[name]) for name in ("tokens", "arm", "step")]
         figures = [f"{as_list.control:.1f}"]
         for row in (as_list, one):
             figures += [f"{row.value:.1f}", f"{row.ratio:.3f}x"]
-        output.row(_PAYLOAD_COLUMNS, [*names, *figures])
+        yield table_line(_PAYLOAD_COLUMNS, [*names, *figures])
     shares = [share for row in payloads if (share := extra_of_model(row)) is not None]
     if shares:
         part = f"{min(shares):+.2%} to {max(shares):+.2%}"
-        output.line(f"of a step of the whole model, estimated from these layers: {part}")
-    output.line()
+        yield Line(f"of a step of the whole model, estimated from these layers: {part}")
+    yield BLANK
 
 
-def _print_measured_head(output: Output, measured: Measurement) -> None:
+def _print_measured_head(measured: Measurement) -> Document:
     subject = measured.subject
     traced = "sizes compiled in" if subject.static else f"traced with {subject.profile_tokens} rows"
     made_with = f"torch {measured.torch}" + (f", triton {measured.triton}" if measured.triton else "")
-    output.line(
+    yield Line(
         f"{measured.family}, {subject.dtype}, {traced}, called with {subject.tokens} of {subject.capacity}; "
         f"{measured.device}, {'run' if subject.runs else 'generated and called, not run'}, {made_with}"
     )
     if "payload_first" in measured.family:
-        output.line(_PAYLOAD_FIRST, "dim")
-    _print_doubt(output, measured)
-    output.line()
+        yield Line(_PAYLOAD_FIRST, "dim")
+    yield from _print_doubt(measured)
+    yield BLANK
 
 
-def _print_doubt(output: Output, measured: Measurement) -> None:
+def _print_doubt(measured: Measurement) -> Document:
     """Say where the torch and triton that generated the code were never checked together."""
     if (
         measured.triton
         and measured.subject.target in GPUS
         and (doubt := unchecked(measured.torch, measured.triton))
     ):
-        output.line(doubt, "yellow")
+        yield Line(doubt, "yellow")
 
 
 def _bound(call: GraphCall) -> str:
@@ -137,15 +147,15 @@ def _bound(call: GraphCall) -> str:
     return f"graph {call.graph}, {symbols or 'no symbols'}"
 
 
-def _kernels(output: Output, call: GraphCall) -> None:
-    numbers = [Column(width, right=True) for width in (12, 12, 7, 13, 7)]
-    columns = [Column(5, right=True), Column(9), *numbers, Column(0)]
-    output.row(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
+def _kernels(call: GraphCall) -> Document:
+    numbers = [Column(width=width, right=True) for width in (12, 12, 7, 13, 7)]
+    columns = [Column(width=5, right=True), Column(width=9), *numbers, Column()]
+    yield table_line(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
     for kernel, times in _counted(call.kernels):
-        output.row(
+        yield table_line(
             columns, [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)], _style(kernel)
         )
-        _candidates(output, kernel)
+        yield from _candidates(kernel)
 
 
 def _counted(kernels: Iterable[Kernel]) -> list[tuple[Kernel, int]]:
@@ -170,28 +180,28 @@ def _figures(kernel: Kernel) -> list[str]:
     ]
 
 
-def _candidates(output: Output, kernel: Kernel) -> None:
+def _candidates(kernel: Kernel) -> Document:
     for candidate in kernel.candidates:
-        output.line(
+        yield Line(
             f"       {candidate.config}: grid {'x'.join(map(str, candidate.grid))}, {candidate.registers} "
             f"registers, {candidate.spills} bytes spilled, {candidate.shared} bytes shared",
             "dim",
         )
 
 
-def _differences(output: Output, pairs: Sequence[Pair]) -> None:
+def _differences(pairs: Sequence[Pair]) -> Document:
     """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
     shown = [(_kernel_cells(pair.one), _kernel_cells(pair.other)) for pair in pairs]
     differing = [(left, right) for left, right in shown if left.figures != right.figures]
-    output.line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
+    yield Line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
     if not differing:
         return
-    numbers = [Column(width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
-    columns = [Column(5, right=True), *numbers, Column(0)]
-    output.row(columns, ["times", "points", "", "rows", "", "bytes", "", "ratio", "kernel"], "dim")
+    numbers = [Column(width=width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
+    columns = [Column(width=5, right=True), *numbers, Column()]
+    yield table_line(columns, ["times", "points", "", "rows", "", "bytes", "", "ratio", "kernel"], "dim")
     for (left, right), times in Counter(differing).items():
         figures = chain.from_iterable(zip(left.figures, right.figures, strict=True))
-        output.row(
+        yield table_line(
             columns,
             [
                 str(times),
@@ -200,7 +210,7 @@ def _differences(output: Output, pairs: Sequence[Pair]) -> None:
                 left.name or right.name,
             ],
         )
-    output.line()
+    yield BLANK
 
 
 class _KernelCells(NamedTuple):
@@ -230,11 +240,11 @@ def _ratio(left: int, right: int) -> str:
     return f"{left / right:.1f}x" if right else ""
 
 
-def _print_seconds(output: Output, measured: Sequence[Measurement]) -> None:
+def _print_seconds(measured: Sequence[Measurement]) -> Document:
     seconds = sum(measurement.seconds for measurement in measured)
     busy = sum(measurement.processor_seconds for measurement in measured)
     peak = max(measurement.peak_bytes for measurement in measured)
-    output.line(f"took {seconds:.1f} s ({busy:.1f} s of processor time), {peak / _GIB:.1f} GiB at most")
+    yield Line(f"took {seconds:.1f} s ({busy:.1f} s of processor time), {peak / _GIB:.1f} GiB at most")
 
 
 _GATHERS = (
@@ -247,50 +257,50 @@ _NOT_INTERPRETED = (
 )
 
 
-def show_executed(output: Output, step: ExecutedStep) -> None:
+def show_executed(step: ExecutedStep) -> Document:
     """Print every launch, equal ones once with their number, and what touched a payload."""
-    _print_executed_head(output, step)
-    numbers = [Column(width, right=True) for width in (7, 9, 13, 13, 7)]
-    columns = [Column(5, right=True), *numbers, Column(0)]
+    yield from _print_executed_head(step)
+    numbers = [Column(width=width, right=True) for width in (7, 9, 13, 13, 7)]
+    columns = [Column(width=5, right=True), *numbers, Column()]
     heads = ["times", "rows", "payload", "bytes", "static bytes", "ratio", "kernel"]
-    output.row(columns, heads, "dim")
+    yield table_line(columns, heads, "dim")
     for (cells, style), times in Counter(map(_cells, step.launches)).items():
-        output.row(columns, [str(times), *cells], style)
-    output.line()
+        yield table_line(columns, [str(times), *cells], style)
+    yield BLANK
     for launch in step.launches:
         for access in launch.accesses:
             if access.of_payload or access.outside:
-                output.line(_access_line(access), "red" if access.outside else "")
-    output.line()
-    _print_totals(output, step)
+                yield Line(_access_line(access), "red" if access.outside else "")
+    yield BLANK
+    yield from _print_totals(step)
 
 
-def show_executed_beside(output: Output, steps: Sequence[ExecutedStep]) -> None:
+def show_executed_beside(steps: Sequence[ExecutedStep]) -> Document:
     """Print the launches of two revisions in order, rows and bytes of both."""
-    _print_executed_head(output, steps[0])
+    yield from _print_executed_head(steps[0])
     first, second = steps
-    numbers = [Column(width, right=True) for width in (7, 7, 9, 9, 13, 13)]
-    columns = [Column(5, right=True), *numbers, Column(0)]
+    numbers = [Column(width=width, right=True) for width in (7, 7, 9, 9, 13, 13)]
+    columns = [Column(width=5, right=True), *numbers, Column()]
     names = f"{first.measured.subject.revision}, then {second.measured.subject.revision}"
-    output.row(columns, ["times", "rows", "", "payload", "", "bytes", "", f"kernel ({names})"], "dim")
+    yield table_line(columns, ["times", "rows", "", "payload", "", "bytes", "", f"kernel ({names})"], "dim")
     pairs = zip_longest(first.launches, second.launches)
     for cells, times in Counter(_cells_of_both(left, right) for left, right in pairs).items():
-        output.row(columns, [str(times), *cells], "" if cells[0] == cells[1] else "red")
-    output.line()
+        yield table_line(columns, [str(times), *cells], "" if cells[0] == cells[1] else "red")
+    yield BLANK
     for step in steps:
-        _print_totals(output, step)
+        yield from _print_totals(step)
 
 
-def _print_executed_head(output: Output, step: ExecutedStep) -> None:
+def _print_executed_head(step: ExecutedStep) -> Document:
     measured, subject = step.measured, step.measured.subject
-    output.line(
+    yield Line(
         f"{measured.family}, {subject.dtype}, traced with {subject.profile_tokens} rows, called with "
         f"{subject.tokens} of {subject.capacity}; {measured.device}, torch {measured.torch}, "
         f"triton {measured.triton}"
     )
-    output.line(_NOT_INTERPRETED, "dim")
-    _print_doubt(output, measured)
-    output.line()
+    yield Line(_NOT_INTERPRETED, "dim")
+    yield from _print_doubt(measured)
+    yield BLANK
 
 
 def _cells(launch: ExecutedLaunch) -> tuple[tuple[str, ...], str]:
@@ -328,17 +338,17 @@ def _access_line(access: KernelAccess) -> str:
     )
 
 
-def _print_totals(output: Output, step: ExecutedStep) -> None:
+def _print_totals(step: ExecutedStep) -> Document:
     measured, facts, name = step.measured, step.accesses, step.measured.subject.revision
     rows = max((launch.rows for launch in step.launches), default=0)
     ratio = step.counted_bytes / step.bytes if step.bytes else 0.0
-    output.line(
+    yield Line(
         f"{name}: {len(step.launches)} launches of {facts.programs:,} programs, rows touched {rows}; "
         f"{step.bytes:,} bytes, counted statically {step.counted_bytes:,} ({ratio:.2f}x)"
     )
     if step.counted_bytes != step.bytes:
-        output.line(_GATHERS, "dim")
-    output.line(
+        yield Line(_GATHERS, "dim")
+    yield Line(
         f"{name}: {facts.share:.0%} of the bytes of the step were measured, {len(facts.calls)} operations "
         f"were left to torch; the step took {measured.step_processor_seconds:.2f} s of processor time, "
         f"with its graph {measured.processor_seconds:.1f} s"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, options_in_use
-from deepstack_harness.cli.output import Output, make_folder, write_text
+from deepstack_harness.cli.output import make_folder, progress, write_text
 from deepstack_harness.compile.kernels import Subject
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.options import add_options, record_of
 
@@ -52,10 +53,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when the kernels were measured, whatever the verdict on rule R10."""
     if args.payload_cost:
-        return _payload_cost(args, output)
+        return (yield from _payload_cost(args))
     from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
     from deepstack_harness.compile.kernel_rows import kernel_rows
     from deepstack_harness.compile.kernels import measure
@@ -65,26 +66,25 @@ def run(args: Namespace, output: Output) -> ExitCode:
     subjects = [_subject(args, revision) for revision in revisions]
     if args.code:
         make_folder(args.code)
-    with output.progress(f"compiling {args.family} for {args.target}"):
+    with progress(f"compiling {args.family} for {args.target}"):
         measured = measure(subjects)
     if args.code:
-        _write_code(args.code, measured, output)
+        yield from _write_code(args.code, measured)
     if args.execute:
-        return _executed(output, measured)
+        return (yield from _executed(measured))
     for measurement in measured:
-        for row in kernel_rows(measurement):
-            output.record(row)
+        yield from kernel_rows(measurement)
     if args.compare:
-        show_comparison(output, measured)
+        yield from show_comparison(measured)
     else:
-        show_measurement(output, measured[0])
+        yield from show_measurement(measured[0])
     for measurement in measured:
         subject = measurement.subject
-        show_judgement(output, subject, judge(measurement.calls, subject.tokens))
+        yield from show_judgement(subject, judge(measurement.calls, subject.tokens))
     return ExitCode.HOLDS
 
 
-def _executed(output: Output, measured: Sequence[Measurement]) -> ExitCode:
+def _executed(measured: Sequence[Measurement]) -> Document[ExitCode]:
     """Exit 0 when the launches were measured, whatever the verdicts on R10 and R14."""
     from deepstack_harness.cli.kernel_tables import show_executed, show_executed_beside, show_judgement
     from deepstack_harness.compile.kernel_rows import executed, executed_rows
@@ -92,16 +92,15 @@ def _executed(output: Output, measured: Sequence[Measurement]) -> ExitCode:
 
     steps = [executed(measurement) for measurement in measured]
     for step in steps:
-        for row in executed_rows(step):
-            output.record(row)
+        yield from executed_rows(step)
     if len(steps) > 1:
-        show_executed_beside(output, steps)
+        yield from show_executed_beside(steps)
     else:
-        show_executed(output, steps[0])
+        yield from show_executed(steps[0])
     for step in steps:
         subject = step.measured.subject
         for judgement in judge_step(step.accesses, subject.tokens):
-            show_judgement(output, subject, judgement)
+            yield from show_judgement(subject, judgement)
     return ExitCode.HOLDS
 
 
@@ -110,17 +109,17 @@ def _subject(args: Namespace, revision: str) -> Subject:
     return record_of(Subject, args, revision=revision, profile_tokens=profile, code=args.code is not None)
 
 
-def _write_code(folder: str, measured: Sequence[Measurement], output: Output) -> None:
+def _write_code(folder: str, measured: Sequence[Measurement]) -> Document:
     """Write the code of each graph over an earlier one of its name, and print the names of the files."""
     for measurement in measured:
         subject = measurement.subject
         for number, code in enumerate(measurement.code):
             name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
             write_text(str(Path(folder) / name), code)
-            output.line(f"wrote {Path(folder) / name}")
+            yield Line("wrote", command=str(Path(folder) / name))
 
 
-def _payload_cost(args: Namespace, output: Output) -> ExitCode:
+def _payload_cost(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when every model was timed, 3 when one could not be; its sentence is printed."""
     from deepstack_harness.cli.kernel_tables import show_payload_costs
     from deepstack_harness.compile.payload_costs import measure_payload_costs, payload_row, payload_work
@@ -129,11 +128,11 @@ def _payload_cost(args: Namespace, output: Output) -> ExitCode:
     if options := options_in_use(args, others):
         raise UsageError(f"--payload-cost brings its own decoders and sizes: leave {options} out")
     work, problems = payload_work(args.target), 0
-    with output.progress("timing steps") as say:
+    with progress("timing steps") as say:
         say(f"timing steps of {work[0].name}")
         for timed in measure_payload_costs(work):
             for row in timed.rows:
-                output.record(payload_row(row))
-            show_payload_costs(output, timed)
+                yield payload_row(row)
+            yield from show_payload_costs(timed)
             problems += bool(timed.problem)
     return ExitCode.MACHINE if problems else ExitCode.HOLDS

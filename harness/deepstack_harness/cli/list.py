@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, TextTable
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Print one table per kind; `--json` gets one object per item."""
     if args.kind is not None and args.kind not in KINDS:
         if args.words or " " in args.kind:
@@ -39,14 +39,14 @@ def run(args: Namespace, output: Output) -> ExitCode:
             raise UsageError(f"'{args.kind}' is no kind: to search write 'list incidents {text}'")
         raise unknown_name("kind", args.kind, KINDS)
     if args.words:
-        _show_fitting(args.kind, " ".join(args.words), output)
+        yield from _show_fitting(args.kind, " ".join(args.words))
         return ExitCode.HOLDS
     for kind in [args.kind] if args.kind else KINDS:
-        _show(kind, list(KINDS[kind]()), output)
+        yield from _show(kind, list(KINDS[kind]()))
     return ExitCode.HOLDS
 
 
-def _show_fitting(kind: str, text: str, output: Output) -> None:
+def _show_fitting(kind: str, text: str) -> Document:
     from deepstack_harness.catalogue.search import Match, find_or_search
     from deepstack_harness.cli.matches import show_matches
 
@@ -54,19 +54,19 @@ def _show_fitting(kind: str, text: str, output: Output) -> None:
         raise UsageError(f"words search incidents alone, not {kind}: write 'list incidents {text}'")
     entry = find_or_search(text)
     matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
-    show_matches(text, matches, output)
+    yield from show_matches(text, matches)
 
 
-def _show(kind: str, items: list[Item], output: Output) -> None:
+def _show(kind: str, items: list[Item]) -> Document:
     if not items:  # most environments have no extensions
-        output.line(f"{kind}: none\n", "bold")
+        yield Heading(f"{kind}: none")
+        yield BLANK
         return
-    output.line(kind, "bold")
-    width = max(len(str(item["name"])) for item in items)
-    for item in items:
-        output.row([Column(2), Column(width), Column(0)], ["", str(item["name"]), str(item["summary"])])
-        output.record({"kind": kind, **item})
-    output.line()
+    yield Heading(kind)
+    rows = [(["", str(item["name"]), str(item["summary"])], "") for item in items]
+    yield TextTable([Column(width=2), Column(), Column()], rows, head=False)
+    yield from ({"kind": kind, **item} for item in items)
+    yield BLANK
 
 
 def _incidents() -> Iterable[Item]:

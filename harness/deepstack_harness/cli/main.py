@@ -169,7 +169,7 @@ def _guarded(words: Sequence[str]) -> int:
         output = Output(args.json, quiet=args.quiet, progress=args.progress)
         off = switched_off(off=getattr(args, "no_sandbox", False))
         with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
-            code: int = _module(args.command).run(args, output)
+            code: int = output.show(_module(args.command).run(args))
             return code
     except HarnessError as error:
         say(f"deepstack-harness: {error}")

@@ -7,38 +7,34 @@ from packaging.utils import canonicalize_name
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.catalogue.known import LiveFault, Report
 from deepstack_harness.catalogue.search import Match
-from deepstack_harness.cli.output import Output, wrapped
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line
 from deepstack_harness.text import one_line, plural, shortened
 
 
-def show_matches(text: str, matches: Sequence[Match], output: Output) -> None:
+def show_matches(text: str, matches: Sequence[Match]) -> Document:
     """Print entries with their reasons and the command to copy, the best first; record a row for each."""
     asked = shortened(one_line(text), 200)
     fit = "fits" if len(matches) == 1 else "fit"
-    for line in wrapped(f"{plural(len(matches), 'entry')} {fit} '{asked}'; the best first"):
-        output.line(line, "bold")
+    yield Heading(f"{plural(len(matches), 'entry')} {fit} '{asked}'; the best first")
     for place, match in enumerate(matches, 1):
-        output.record(
-            {
-                "kind": "match",
-                "place": place,
-                "entry": _kind(match),
-                "name": match.name,
-                "title": match.title,
-                "reasons": match.reasons,
-                "command": match.command,
-            }
-        )
-        output.line()
-        output.paragraph(f"{place:2}  ", _heading(match), "bold")
-        output.paragraph("    ", match.title)
+        yield {
+            "kind": "match",
+            "place": place,
+            "entry": _kind(match),
+            "name": match.name,
+            "title": match.title,
+            "reasons": match.reasons,
+            "command": match.command,
+        }
+        yield BLANK
+        yield Line(_heading(match), "bold", lead=f"{place:2}  ")
+        yield Line(match.title, lead="    ")
         for reason in match.reasons:
-            output.paragraph("    - ", reason)
+            yield Line(reason, lead="    - ")
         if match.command:
-            output.line(f"    {match.command}")
-    output.line()
-    for line in _notes(asked):
-        output.line(line)
+            yield Line("    ", command=match.command)
+    yield BLANK
+    yield from _notes(asked)
 
 
 def best_command(matches: Sequence[Match]) -> str:
@@ -67,10 +63,10 @@ def _heading(match: Match) -> str:
             return f"not covered: {report.reference}"
 
 
-def _notes(asked: str) -> list[str]:
-    """Return a sentence for each engine of the words whose sources cannot be judged."""
+def _notes(asked: str) -> Document:
+    """Yield a sentence for each engine of the words whose sources cannot be judged."""
     from deepstack_harness.engines.known import NOT_DRIVEN
 
     words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
-    sentences = (f"{name} cannot be judged: {why}" for name, why in NOT_DRIVEN.items() if name in words)
-    return [line for sentence in sentences for line in wrapped(sentence)]
+    for name in words & NOT_DRIVEN.keys():
+        yield Line(f"{name} cannot be judged: {NOT_DRIVEN[name]}")

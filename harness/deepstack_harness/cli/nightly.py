@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_sources
-from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import check_device
+from deepstack_harness.document.blocks import Column, Document, Line, outcome, table_line
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.options import add_options, record_of
 from deepstack_harness.runs.night_stages import NightRequest, NightTier, default_workers
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.nights import EndedStage, Stage
 
 
-_COLUMNS = (Column(11), Column(9), Column(7, right=True), Column(0))
+_COLUMNS = (Column(width=11), Column(width=9), Column(width=7, right=True), Column())
 _STYLES = {"held": "green", "not run": "yellow", "rehearsed": "yellow", "left out": "yellow"}
 
 
@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(parser, NightRequest, "resume")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed.
 
     Stages that were rehearsed, or left out for a second GPU, change nothing: they are told.
@@ -61,14 +61,14 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault
 
     if not has_selftests():
-        output.line(
+        yield Line(
             "the tests of the harness itself are in its checkout only: this night runs the product's cases"
         )
     request = _request(args)
     planned = stages(request, args.stage)
     if args.lists:
-        return _list(output, planned)
-    _check_installed(output, request, planned)
+        return (yield from _list(planned))
+    yield from _check_installed(request, planned)
     earlier = _earlier(request, planned)
     order = [stage.name for stage in stages(request)]
     seconds = None if args.minutes is None else args.minutes * 60
@@ -76,11 +76,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
     left = [stage for stage in planned if stage.name not in earlier]
     ended, lost = [], ""
     for stage in earlier.values():
-        output.line(f"{stage.in_short} before: not run again", "dim")
+        yield Line(f"{stage.in_short} before: not run again", "dim")
     try:
         for stage in night.run(left):
             ended.append(stage)
-            _print_stage(output, stage)
+            yield from _print_stage(stage)
             # The report, the last stage, shows the others.
             lost = _write_summary(request.folder, _in_order(order, earlier, ended))
     except KeyboardInterrupt as error:
@@ -90,21 +90,21 @@ def run(args: Namespace, output: Output) -> ExitCode:
         raise
     ended = _in_order(order, earlier, ended)
     if lost:
-        output.line(f"{lost}; only the lines above remain", "red")
+        yield Line(f"{lost}; only the lines above remain", "red")
     code = exit_code(ended)
-    output.verdict(f"{request.folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
+    yield outcome(f"{request.folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
     return code
 
 
-def _list(output: Output, planned: Sequence[Stage]) -> ExitCode:
+def _list(planned: Sequence[Stage]) -> Document[ExitCode]:
     """Print each stage with what it is about, and what it lacks."""
     from deepstack_harness.runs.nights import not_installed
 
     for stage in planned:
         style = "yellow" if stage.missing else ""
         about = f"{stage.about}; {not_installed(stage.missing)}" if stage.missing else stage.about
-        output.row([Column(11), Column(0)], [stage.name, about], style)
-        output.record({"stage": stage.name, "about": stage.about, "missing": stage.missing})
+        yield table_line([Column(width=11), Column()], [stage.name, about], style)
+        yield {"stage": stage.name, "about": stage.about, "missing": stage.missing}
     return ExitCode.HOLDS
 
 
@@ -138,7 +138,7 @@ def _in_order(
     return sorted(both.values(), key=lambda each: order.index(each.stage) if each.stage in order else -1)
 
 
-def _check_installed(output: Output, request: NightRequest, planned: Sequence[Stage]) -> None:
+def _check_installed(request: NightRequest, planned: Sequence[Stage]) -> Document:
     """Print which stages cannot run for want of a package; raise `MachineError` where a night needs it.
 
     A GPU's machine may have no index to install from: what can run there runs.
@@ -153,7 +153,7 @@ def _check_installed(output: Output, request: NightRequest, planned: Sequence[St
             )
     for stage in planned:
         if stage.missing:
-            output.line(f"{stage.name} will not run: {not_installed(stage.missing)}", "yellow")
+            yield Line(f"{stage.name} will not run: {not_installed(stage.missing)}", "yellow")
 
 
 def _request(args: Namespace) -> NightRequest:
@@ -215,11 +215,11 @@ def _make_folder(folder: Path) -> None:
         raise UsageError(f"'{folder}' is not empty: choose another --out folder")
 
 
-def _print_stage(output: Output, stage: EndedStage) -> None:
+def _print_stage(stage: EndedStage) -> Document:
     why = stage.detail.splitlines()[-1] if stage.detail else ""
     style = _STYLES.get(stage.outcome, "red")
-    output.row(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
-    output.record(stage)
+    yield table_line(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
+    yield stage
 
 
 def _write_summary(folder: Path, ended: list[EndedStage]) -> str:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 
+from deepstack_harness.document.blocks import Block, Document
+from deepstack_harness.document.terminal import columns_here, folded, rendered
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.text import cell, json_line, printable
+from deepstack_harness.text import cell, json_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
+
+T = TypeVar("T")
 
 
 class OutputLost(Exception):
@@ -34,16 +33,6 @@ class OutputLost(Exception):
     def __init__(self, error: OSError) -> None:
         self.reason = None if isinstance(error, BrokenPipeError) else error.strerror
         super().__init__(self.reason)
-
-
-_WIDEST = 100
-"""Longer lines are hard to read."""
-
-
-def wrapped(text: str, indent: int = 0) -> list[str]:
-    """Return the lines of a text that stands `indent` columns into the terminal, broken at blanks alone."""
-    width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
-    return _filled(text, max(width, 20), "", "")
 
 
 class JsonLines:
@@ -115,9 +104,9 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Write cleaned text to stderr; a stream that cannot be written to must not change an exit code."""
+    """Write a sentence to stderr; a stream that cannot be written to must not change an exit code."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.write(f"{folded(text, columns_here())}\n")
         sys.stderr.flush()
 
 
@@ -140,64 +129,6 @@ def _prepared(stream: TextIO | None) -> TextIO:
 _EVERY_S = 10.0
 """Seconds between two lines of progress where no terminal is."""
 
-_NARROW = 30
-"""Columns that the last cell of a row needs beside the others; with fewer it stands below them."""
-
-
-_INDENT = 4
-"""Columns by which a line that goes on stands further right, and the indent of a cell that needs a line."""
-_COMMAND = re.compile(r"(?<![\w./-])(?:deepstack-harness|python3? -m) \S.*")
-"""A command in a text, up to the end of its line."""
-
-
-def _folded_line(line: str, width: int) -> list[str]:
-    """Return the lines of one line of prose: broken at blanks, and never inside of a command at its end."""
-    if len(line) <= width:
-        return [line]
-    indent = len(line) - len(line.lstrip())
-    below = " " * (indent + 2)
-    command = _COMMAND.search(line)
-    if command is None:
-        return _filled(line.strip(), width, " " * indent, below)
-    prose = line[: command.start()].strip()
-    lines = _filled(prose, width, " " * indent, below) if prose else []
-    if lines and len(lines[-1]) + 1 + len(command[0]) <= width:
-        return [*lines[:-1], f"{lines[-1]} {command[0]}"]
-    return [*lines, f"{below if lines else ' ' * indent}{command[0]}"]
-
-
-def _filled(text: str, width: int, first: str, below: str) -> list[str]:
-    """Return `text` broken at blanks: the first line begins with `first`, the others with `below`."""
-    room = " " * len(first)
-    lines = textwrap.wrap(
-        text, width, initial_indent=room, subsequent_indent=below,
-        break_long_words=False, break_on_hyphens=False,
-    ) or [""]  # fmt: skip
-    return [(first + lines[0][len(first) :]).rstrip(), *lines[1:]]
-
-
-def _packed(cells: Sequence[str], width: int) -> list[str]:
-    """Return lines of padded cells, as many in each as fit; the second and later lines are indented."""
-    lines: list[str] = []
-    for text in cells:
-        if lines and len(lines[-1]) + 2 + len(text) <= width:
-            lines[-1] += f"  {text}"
-        else:
-            lines.append(" " * _INDENT + text.strip() if lines else text)
-    return lines
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table that is printed row by row."""
-
-    width: int
-    right: bool = False
-
-    def cell(self, text: str) -> str:
-        """Return `text` padded to the width; longer text is kept whole."""
-        return text.rjust(self.width) if self.right else text.ljust(self.width)
-
 
 class _Lines:
     """Progress as lines, the first of them when the work has taken a while."""
@@ -215,7 +146,7 @@ class _Lines:
 
 
 class Output:
-    """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink.
+    """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink of a document.
 
     With `progress` every step of the work is a line on stderr, also where the terminal is left alone.
     rich leaves colour out where stdout is not a terminal.
@@ -226,7 +157,7 @@ class Output:
         self._json = JsonLines(json) if json else None
         self._silent = quiet or json == "-"
         self._every_step = progress
-        self._console: Console | None = None
+        self._is_terminal: bool | None = None
         self._lost: OutputLost | None = None
         self._live: Live | None = None
 
@@ -235,79 +166,47 @@ class Output:
         """True where nothing for people is printed."""
         return self._silent
 
-    def line(self, text: str = "", style: str = "") -> None:
-        """Print one line for people; a terminal gets it folded at blanks, below its own indent.
+    def show(self, document: Document[T]) -> T:
+        """Print the blocks of a document, write its rows, and return its result.
 
-        A command that stands in it is left whole, so that it can be copied. A file or pipe gets one line.
         Raises `OutputLost` where stdout is full or its reader left.  With a JSON file that is put off until
         `close`: the rows in the file are to be complete.
         """
+        _CURRENT.append(self)
+        try:
+            while True:
+                part = next(document)
+                try:
+                    self.print(part) if isinstance(part, Block) else self._record(part)
+                except BaseException as error:  # noqa: BLE001  # the command ends as if it had printed itself
+                    document.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            document.close()
+            _CURRENT.pop()
+
+    def _record(self, row: object) -> None:
+        if self._json is not None:
+            self._json.write(row)
+
+    def print(self, block: Block) -> None:
+        """Print a block for people."""
         if self._silent:
             return
+        if self._is_terminal is None:
+            from rich.console import Console
+
+            self._is_terminal = Console().is_terminal
         try:
             with self._without_spinner():
-                for part in self._folded(printable(text)):
-                    self._terminal().print(
-                        part, style=style or None, markup=False, highlight=False, soft_wrap=True
-                    )
+                sys.stdout.write(rendered(block, columns_here(), color=self._is_terminal))
+                sys.stdout.flush()
         except OSError as error:
             self._lost, self._silent = OutputLost(error), True
             if self._json is None:
                 raise self._lost from None
-
-    def paragraph(self, lead: str, text: str, style: str = "") -> None:
-        """Print text after `lead`, in lines that begin below each other and fit the terminal."""
-        first, *others = wrapped(text, len(lead))
-        for line in (lead + first, *(" " * len(lead) + other for other in others)):
-            self.line(line, style)
-
-    def verdict(self, text: str, *, good: bool) -> None:
-        """Print the line that a command ends with."""
-        self.line(text, "bold green" if good else "bold red")
-
-    def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
-        """Print one row of a table that grows as results come.
-
-        On a terminal the last cell is wrapped below itself; in a file or pipe a row is one line, for `grep`.
-        """
-        if self._silent:
-            return
-        texts = [column.cell(cell(text)) for column, text in zip(columns, cells, strict=True)]
-        for text in self._rows(texts, sum(column.width + 2 for column in columns[:-1])):
-            self.line(text, style)
-
-    def _rows(self, texts: list[str], indent: int) -> list[str]:
-        """Return the lines of a row; on a terminal its last cell goes on in column `indent`.
-
-        Cells that do not fit beside each other go on in the next line, each of them whole.
-        """
-        whole = "  ".join(texts).rstrip()
-        terminal = self._terminal()
-        width = terminal.width
-        if not terminal.is_terminal or len(whole) <= width:
-            return [whole]
-        *front, last = texts
-        lines = _packed(front, width)
-        needed = max(_NARROW, *map(len, last.split()), 0)
-        lead = f"{lines[-1]}  " if lines else ""
-        if width - max(indent, len(lead)) >= needed:
-            return [*lines[:-1], *_filled(last.strip(), width, lead, " " * indent)]
-        if lead and width - len(lead) >= len(last.strip()):
-            return [*lines[:-1], lead + last.strip()]
-        below = " " * (_INDENT + 2)
-        return [*(line.rstrip() for line in lines), *_filled(last.strip(), width, below, below)]
-
-    def _folded(self, text: str) -> list[str]:
-        """Return the lines that a terminal gets for a text, which may have lines of its own."""
-        terminal = self._terminal()
-        if not terminal.is_terminal:
-            return [text]
-        return [part for line in text.split("\n") for part in _folded_line(line, terminal.width)]
-
-    def record(self, row: object) -> None:
-        """Write one object for programs."""
-        if self._json is not None:
-            self._json.write(row)
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -318,8 +217,8 @@ class Output:
         if self._every_step:
             yield _Lines(every_s=0).say
             return
-        if self._silent:
-            yield lambda _: None
+        if self._silent or self._live is not None:
+            yield _unseen
             return
         if not sys.stderr.isatty():
             yield _Lines().say
@@ -342,22 +241,6 @@ class Output:
             finally:
                 self._live = None
 
-    def step(self, text: str) -> None:
-        """Print a line of progress that stays; with `progress` it goes to stderr where stdout is silent."""
-        if self._silent and self._every_step:
-            say(f"deepstack-harness: {cell(text)}")
-        self.line(text)
-
-    @contextmanager
-    def rows_alone(self) -> Iterator[None]:
-        """Print nothing for a while, and record rows as before."""
-        before = self._silent, self._every_step
-        self._silent, self._every_step = True, False
-        try:
-            yield
-        finally:
-            self._silent, self._every_step = before
-
     def close(self) -> None:
         """Close the JSON file; raises `OutputLost` where a line could not be printed."""
         if self._json is not None:
@@ -378,9 +261,17 @@ class Output:
         finally:
             live.start()
 
-    def _terminal(self) -> Console:
-        if self._console is None:
-            from rich.console import Console
 
-            self._console = Console(emoji=False)  # `:x:` in a text is no picture
-        return self._console
+_CURRENT: list[Output] = []
+"""The outputs of documents that are being shown; the last one is shown now."""
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a progress text while a document is shown, as `Output.progress` does."""
+    with _CURRENT[-1].progress(text) if _CURRENT else nullcontext(_unseen) as say:
+        yield say
+
+
+def _unseen(_: str) -> None:
+    """Show no progress: no document is shown."""

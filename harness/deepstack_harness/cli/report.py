@@ -8,8 +8,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from deepstack_harness.cli.output import Column, Output, write_text
+from deepstack_harness.cli.output import progress, write_text
 from deepstack_harness.contract.verdicts import WORST_FIRST, worst
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, outcome, table_line
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.report.run_data import RunData, Summary, summarise, tested
 from deepstack_harness.runs.report.tables import (
@@ -18,7 +20,6 @@ from deepstack_harness.runs.report.tables import (
     ReportedFinding,
     case_findings,
     detail_of,
-    figure_of,
     release_matrix,
     rerun_command,
     run_matrix,
@@ -48,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when the report was made, whatever the run found; `--json` gets the unexpected judgements."""
     from deepstack_harness.contract.verdicts import UNEXPECTED
     from deepstack_harness.runs.report.run_data import load_run
@@ -56,84 +57,84 @@ def run(args: Namespace, output: Output) -> ExitCode:
     folder = Path(args.run)
     if not folder.is_dir():
         raise UsageError(f"'{args.run}' is not a folder; give one that 'run --out DIR' wrote")
-    with output.progress(f"reading {args.run}"):
+    with progress(f"reading {args.run}"):
         run_data = load_run(folder, Path(args.history) if args.history else None, [*map(Path, args.against)])
     for row in run_data.rows:
         if row.verdict in UNEXPECTED:
-            output.record(row)
-    _write_files(args, output, run_data)
+            yield row
+    yield from _write_files(args, run_data)
     return ExitCode.HOLDS
 
 
-def _write_files(args: Namespace, output: Output, run_data: RunData) -> None:
+def _write_files(args: Namespace, run_data: RunData) -> Document:
     """Write the files that were asked for; print the terminal's report where nothing was."""
     if args.html:
         from deepstack_harness.runs.report.page import render_page
 
         write_text(args.html, render_page(run_data))
-        output.line(f"wrote {args.html}, a page for a browser: {summarise(run_data).headline}")
+        yield Line(f"wrote {args.html}, a page for a browser: {summarise(run_data).headline}")
     if args.markdown:
         from deepstack_harness.runs.report.texts import render_markdown
 
         write_text(args.markdown, render_markdown(run_data))
-        output.line(f"wrote {args.markdown}")
+        yield Line("wrote", command=args.markdown)
     if args.junit:
         from deepstack_harness.runs.report.junit import render_junit
 
         write_text(args.junit, render_junit(run_data))
-        output.line(f"wrote {args.junit}")
+        yield Line("wrote", command=args.junit)
     if args.annotations:
         from deepstack_harness.runs.report.texts import annotations
 
-        for line in annotations(run_data):
-            output.line(line)
+        for command in annotations(run_data):
+            yield Line(command=command)
     if not (args.html or args.markdown or args.junit or args.annotations):
-        show_run(output, run_data)
+        yield from show_run(run_data)
 
 
 MOST_EXPECTED = 20
 """Expected failures that are listed; the unexpected ones always are."""
 
 
-def show_run(output: Output, run: RunData) -> None:
+def show_run(run: RunData) -> Document:
     """Print the matrix, the findings and the notes; the closing line is the summary."""
     summary = summarise(run)
-    _show_matrix(output, run_matrix(run))
+    yield from _show_matrix(run_matrix(run))
     if (releases := release_matrix(run)) is not None:
-        _show_matrix(output, releases)
-    _legend(output, summary)
+        yield from _show_matrix(releases)
+    yield from _legend(summary)
     findings = case_findings(run)
     expected = [finding for finding in findings if not finding.unexpected]
     unexpected = [finding for finding in findings if finding.unexpected]
     for finding in unexpected + expected[:MOST_EXPECTED]:
-        _show_finding(output, finding)
+        yield from _show_finding(finding)
     if len(expected) > MOST_EXPECTED:
-        output.line(
+        yield Line(
             f"and {len(expected) - MOST_EXPECTED} more cases broken as expected; --html FILE shows them"
         )
     if run.versions is not None:
         from deepstack_harness.cli.torches import show_versions
 
-        show_versions(output, run.versions)
-        output.line()
+        yield from show_versions(run.versions)
+        yield BLANK
     for note in run.notes:
-        output.line(f"note: {note}", "yellow")
-    output.line(f"{summary.progress}: {summary.expected}")
-    output.line(tested(run), "dim")
-    output.verdict(summary.headline, good=summary.good)
+        yield Line(f"note: {note}", "yellow")
+    yield Line(f"{summary.progress}: {summary.expected}")
+    yield Line(tested(run), "dim")
+    yield outcome(summary.headline, good=summary.good)
 
 
-def _show_matrix(output: Output, matrix: Matrix) -> None:
+def _show_matrix(matrix: Matrix) -> Document:
     if not matrix.lines:
         return
     widths = [max(len(line.names[place]) for line in matrix.lines) for place in range(len(matrix.heads))]
-    columns = [Column(max(width, len(head))) for width, head in zip(widths, matrix.heads, strict=True)]
-    columns += [Column(7, right=True) for _ in matrix.rules]
-    output.row(columns, [*matrix.heads, *matrix.rules], "dim")
+    columns = [Column(width=max(width, len(head))) for width, head in zip(widths, matrix.heads, strict=True)]
+    columns += [Column(width=7, right=True) for _ in matrix.rules]
+    yield table_line(columns, [*matrix.heads, *matrix.rules], "dim")
     for line in matrix.lines:
         cells = [*map(one_line, line.names), *map(_cell, line.cells)]
-        output.row(columns, cells, worst(line.verdicts).style)
-    output.line()
+        yield table_line(columns, cells, worst(line.verdicts).style)
+    yield BLANK
 
 
 def _cell(cell: Cell | None) -> str:
@@ -143,23 +144,23 @@ def _cell(cell: Cell | None) -> str:
     return cell.verdict.abbreviation + times
 
 
-def _legend(output: Output, summary: Summary) -> None:
+def _legend(summary: Summary) -> Document:
     """Print the meaning of the verdicts that are there."""
     seen = [f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]]
-    output.line("; ".join(seen), "dim")
-    output.line()
+    yield Line("; ".join(seen), "dim")
+    yield BLANK
 
 
-def _show_finding(output: Output, finding: ReportedFinding) -> None:
-    output.line(f"{finding.verdict}  {one_line(finding.title)}", finding.verdict.style)
+def _show_finding(finding: ReportedFinding) -> Document:
+    yield Line(f"{finding.verdict}  {one_line(finding.title)}", finding.verdict.style)
     for trace in finding.traces:
-        output.line(f"  trace      {one_line(trace)}")
+        yield Line(f"  trace      {one_line(trace)}")
     for row in finding.rows:
-        figure = f"{figure_of(row)}; " if row.value is not None else ""
+        figure = f"{shown(row).measured}; " if row.value is not None else ""
         detail = shortened(one_line(detail_of(row)), 300)
-        output.line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {detail}".rstrip())
+        yield Line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {detail}".rstrip())
     if finding.case and finding.case.diagnosis:
-        output.line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
+        yield Line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and finding.unexpected and (command := rerun_command(finding.case)):
-        output.line(f"  rerun      {one_line(command)}")
-    output.line()
+        yield Line(f"  rerun      {one_line(command)}")
+    yield BLANK

@@ -24,7 +24,7 @@ from deepstack_harness.catalogue.plans import Where, narrow, plan_incident, plan
 from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
 from deepstack_harness.cli.matches import best_command, show_matches
-from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.repro_bisect import bisect_releases, bisect_torches
 from deepstack_harness.cli.repro_engine import (
     judge_system,
@@ -51,6 +51,7 @@ from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, check_device, check_dtype
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.document.blocks import Document, Line, all_of, outcome
 from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.models.variants import check_family
@@ -102,73 +103,72 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--family", metavar="F", help="use only this model family, see 'list families'")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0: shown on the faulty revisions, absent from the fixed ones (or from the source); 1: not so."""
     text = " ".join(args.incident)
     incident = find_or_search(text)
     if isinstance(incident, list):
-        show_matches(text, incident, output)
+        yield from show_matches(text, incident)
         raise UsageError(
             f"'{shortened(one_line(text), 100)}' names no incident; the best fit: {best_command(incident)}"
         )
     if incident.system == STEPS:
-        return reproduce_steps(incident, args, output)
-    return _reproduce(incident, args, output)
+        return (yield from reproduce_steps(incident, args))
+    return (yield from _reproduce(incident, args))
 
 
-def _reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def _reproduce(incident: Incident, args: Namespace) -> Document[ExitCode]:
     refuse_release_mixtures(args)
     if args.package is not None and args.bisect:
-        judge = partial(_judge_release, incident, args, output)
+        judge = partial(_judge_release, incident, args)
         return (
-            bisect_torches(incident, args, output)
+            (yield from bisect_torches(incident, args))
             if args.package == "torch"
-            else bisect_releases(incident, args, output, judge)
+            else (yield from bisect_releases(incident, args, judge))
         )
     if args.package is not None:
-        return search_releases(incident, args, output)
+        return (yield from search_releases(incident, args))
     if incident.system != DEEPSTACK:
         refuse_system_options(incident, args)
         if args.source is None:
-            return reproduce_system(incident, args, output)
+            return (yield from reproduce_system(incident, args))
     else:
         _refuse_combinations(incident, args)
     check_dtype(args.dtype)
     check_device(args.device)
     if args.source and (args.script or args.pytest):
-        return _write_of_source(incident, args, output)
+        return (yield from _write_of_source(incident, args))
     if args.source and args.workload is None:
-        return _judged_source(incident, args, output)
+        return (yield from _judged_source(incident, args))
     families = _families(incident, args.family)
     if args.script or args.pytest or args.upstream_test:
-        return write_files(incident, families[0], args, output)
+        return (yield from write_files(incident, families[0], args))
     options = record_of(ReproOptions, args)
     if args.workload is not None:
         if args.source:
             families = _families_of_sources(incident, families, open_alone(args.source))
         _prepare_torch(args)
-        return _exit_code(
-            evaluate_workload(incident, where, args, output) for where in _places(families, args)
-        )
+        every = (evaluate_workload(incident, where, args) for where in _places(families, args))
+        return _exit_code((yield from all_of(every)))
     _prepare_torch(args)
-    title, places = IncidentTitle(output, incident), _places(families, args)
+    title, places = IncidentTitle(incident), _places(families, args)
     chosen = places if options.chooses_cases else places[:1]
-    results = [_play_revisions(title, where, options) for where in chosen]
+    results = yield from all_of(_play_revisions(title, where, options) for where in chosen)
     if not options.chooses_cases:
-        _print_full_command(incident, places, output)
+        yield from _print_full_command(incident, places)
     return _exit_code(results)
 
 
 def _exit_code(results: Iterable[bool]) -> ExitCode:
-    """Return HOLDS where every result is True; all are judged before."""
-    return ExitCode.HOLDS if all(list(results)) else ExitCode.BROKEN
+    """Return HOLDS where every result is True."""
+    return ExitCode.HOLDS if all(results) else ExitCode.BROKEN
 
 
 def _places(families: Sequence[str], args: Namespace) -> list[Where]:
     return [Where(family, args.dtype, args.device) for family in families]
 
 
-def _write_of_source(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def _write_of_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
     source = open_alone(args.source)
     if engine_of(source).argument is not None:
         raise UsageError(
@@ -176,59 +176,59 @@ def _write_of_source(incident: Incident, args: Namespace, output: Output) -> Exi
             f"replay it; 'repro {incident.id} --source SOURCE' judges it"
         )
     family, *_ = _families_of_sources(incident, _families(incident, args.family), source)
-    return write_source_files(incident, family, source, args, output)
+    return (yield from write_source_files(incident, family, source, args))
 
 
-def _judged_source(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def _judged_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Exit 0 for a source that is free of an incident, 1 for one that has it, or may have it.
 
     Under `--bisect` a source that may have it is no answer: raises `MachineError`.
     """
-    verdict = _judge(incident, args, output)
+    verdict = yield from _judge(incident, args)
     if args.bisect and not verdict.broken and verdict.unjudged:
         raise MachineError(f"{verdict.name}: incident {incident.id} could not be judged: {verdict.unjudged}")
     return ExitCode.HOLDS if verdict.free else ExitCode.BROKEN
 
 
-def _judge_release(incident: Incident, args: Namespace, output: Output, text: str) -> SourceVerdict:
-    return _judge(incident, Namespace(**{**vars(args), "source": text}), output)
+def _judge_release(incident: Incident, args: Namespace, text: str) -> Document[SourceVerdict]:
+    return (yield from _judge(incident, Namespace(**{**vars(args), "source": text})))
 
 
-def _judge(incident: Incident, args: Namespace, output: Output) -> SourceVerdict:
+def _judge(incident: Incident, args: Namespace) -> Document[SourceVerdict]:
     """Judge `args.source` by an incident; under `--bisect` by its cheapest cases in the incident's class.
 
     Raises `UsageError` for a source that the incident is not about.
     """
     if incident.system != DEEPSTACK:
-        return judge_system(incident, args.source, output)
+        return (yield from judge_system(incident, args.source))
     families, options = _families(incident, args.family), record_of(ReproOptions, args)
     source = open_alone(args.source)
     if engine_of(source).argument is not None:
-        return reproduce_in_engine(incident, families, source, args, output)
+        return (yield from reproduce_in_engine(incident, families, source, args))
     places = _places(_families_of_sources(incident, families, source), args)
     _prepare_torch(args)
-    title, verdicts = IncidentTitle(output, incident), list[SourceVerdict]()
+    title, verdicts = IncidentTitle(incident), list[SourceVerdict]()
     every_class = is_compiled_fault(incident) and not options.bisect and args.family is None
     if every_class:
-        verdicts.append(judge_classes(args.source, output))
+        verdicts.append((yield from judge_classes(args.source)))
     for where in places:
-        verdicts.append(_play_source(title, where, options, args.source))
+        verdicts.append((yield from _play_source(title, where, options, args.source)))
         if options.bisect and verdicts[-1].broken:
             break
     if is_compiled_fault(incident) and not every_class:
-        output.line("other classes of the source were not looked at: leave --family and --bisect out")
+        yield Line("other classes of the source were not looked at: leave --family and --bisect out")
     if len(verdicts) > 1:
-        show_verdict(incident, source.label, verdicts, output)
+        yield from show_verdict(incident, source.label, verdicts)
     return one_verdict(verdicts)
 
 
-def _print_full_command(incident: Incident, places: Sequence[Where], output: Output) -> None:
+def _print_full_command(incident: Incident, places: Sequence[Where]) -> Document:
     """Print the command that plays everything, and how much that is."""
     every = sum(len(plan_incident(incident, where)) for where in places)
     revisions, families = len(incident.revisions), len(places)
     amount = f"{plural(every, 'case')} of {plural(revisions, 'revision')}"
     amount += f" and {plural(families, 'family')}" if families > 1 else ""
-    output.line(f"all of it, {amount}: deepstack-harness repro {incident.id} --full")
+    yield Line(f"all of it, {amount}:", command=f"deepstack-harness repro {incident.id} --full")
 
 
 def _refuse_combinations(incident: Incident, args: Namespace) -> None:
@@ -328,19 +328,20 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     return driven
 
 
-def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -> bool:
+def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -> Document[bool]:
     from deepstack_harness.play.play_case import play_case
 
     incident = title.incident
     every = plan_incident(incident, where)
     plan = narrow(every, options.trace, options.arm) if options.chooses_cases else decisive(incident, every)
-    table = ReproTable(title, plan, where.family)
-    cases = _play(play_case, plan, table, table.so_far)
+    table = ReproTable(incident, plan)
+    yield from title.show(where.family)
+    cases = yield from _play(play_case, plan, table, table.so_far)
     wrong = [result for result in cases if not _is_as_expected(incident, result)]
     if wrong:
-        table.unexpected(wrong)
+        yield from table.unexpected(wrong)
     else:
-        table.shown(cases)
+        yield from table.shown(cases)
     return not wrong
 
 
@@ -352,7 +353,9 @@ def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
     return not result.unjudged and faulty == bool(result.broken & set(incident.rules))
 
 
-def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text: str) -> SourceVerdict:
+def _play_source(
+    title: IncidentTitle, where: Where, options: ReproOptions, text: str
+) -> Document[SourceVerdict]:
     from deepstack_harness.audit.source_worker import FamilyWorker
 
     incident = title.incident
@@ -365,20 +368,21 @@ def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text
             plan = cheapest_of_source(incident, where.family, every)
         else:
             plan = decisive_of_source(every)
-        table = ReproTable(title, plan, where.family)
+        table = ReproTable(incident, plan)
+        yield from title.show(where.family)
         if options.bisect and not options.chooses_cases:
-            table.cheapest(len(every), {
+            yield from table.cheapest(len(every), {
                 planned.case.arm.name: incident.shown_by(where.family, planned.case.trace, planned.case.arm)
                 for planned in plan
             })  # fmt: skip
         name = f"{worker.source.label}, {worker.model_class}"
         enough = wanted if options.bisect else set[Rule]()
-        cases = _play(worker.observe, plan, table, partial(table.source_so_far, name), enough)
+        cases = yield from _play(worker.observe, plan, table, partial(table.source_so_far, name), enough)
         broken = [result for result in cases if result.broken & wanted]
         faulty = [result for result in broken if result.case.buffer == worker.buffer]
         place = _place_of_fault(worker, faulty)
     unjudged = [result for result in cases if result.unjudged]
-    table.source_verdict(name, place, faulty, unjudged)
+    yield from table.source_verdict(name, place, faulty, unjudged)
     rules = frozenset(rule for result in faulty for rule in result.broken & wanted)
     arm = faulty[0].case.arm.name if faulty else ""
     why = why_unjudged(row for result in unjudged for row in result.rows())
@@ -405,9 +409,9 @@ def _play(
     play: Callable[[Case], Observation],
     plan: list[PlannedCase],
     table: ReproTable,
-    so_far: Callable[[Sequence[JudgedCase], float], None],
+    so_far: Callable[[Sequence[JudgedCase], float], Document],
     enough: Collection[Rule] = (),
-) -> list[JudgedCase]:
+) -> Document[list[JudgedCase]]:
     """Play and judge a plan in order, up to the first case that breaks a rule of `enough`.
 
     `so_far` is called once, before Inductor starts, with the cases judged so far and the seconds to come.
@@ -416,7 +420,7 @@ def _play(
 
     cases: list[JudgedCase] = []
     clock = CaseClock([planned.case for planned in plan])
-    with table.output.progress("starting") as say:
+    with progress("starting") as say:
 
         def play_and_say(case: Case) -> Observation:
             say(f"{case.buffer.name} under {case.arm.name} ({clock.begin()})")
@@ -425,15 +429,15 @@ def _play(
             return observation
 
         for result, after in zip_longest(judge_cases(plan, play_and_say), plan[1:]):
-            table.add(result)
+            yield from table.add(result)
             cases.append(result)
             shown = bool(result.broken & set(enough))
             if shown or after is None or table.block_of(after) != table.block_of(result.planned):
-                table.end_block()
+                yield from table.end_block()
             if shown or after is None:
                 break
             if after.case.arm.backend is Backend.INDUCTOR is not result.case.arm.backend:
-                so_far(cases, clock.seconds_left())
+                yield from so_far(cases, clock.seconds_left())
     return cases
 
 
@@ -441,59 +445,59 @@ REQUESTS = 200
 """How many rows of a workload are served: enough for 400 steps and 100 token counts."""
 
 
-def evaluate_workload(incident: Incident, where: Where, args: Namespace, output: Output) -> bool:
+def evaluate_workload(incident: Incident, where: Where, args: Namespace) -> Document[bool]:
     """Return True if every fixed revision (or the source) agrees with eager, and no faulty one does.
 
     `args.workload` is True for the workload of ours.
     """
-    trace, source = _workload_trace(None if args.workload is True else args.workload, output), args.source
-    if source is None:
+    trace = yield from _workload_trace(None if args.workload is True else args.workload)
+    if args.source is None:
         from deepstack_harness.play.play_case import play_case
 
-        return _evaluate(incident, plan_workload(incident, where, trace), play_case, output)
+        return (yield from _evaluate(incident, plan_workload(incident, where, trace), play_case))
     from deepstack_harness.audit.source_worker import FamilyWorker
 
-    with FamilyWorker(source, where.family) as worker:
+    with FamilyWorker(args.source, where.family) as worker:
         plan = plan_workload(incident, where, trace, worker.buffer)
-        return _evaluate(incident, plan, worker.observe, output, source=True)
+        return (yield from _evaluate(incident, plan, worker.observe, source=True))
 
 
 def _evaluate(
     incident: Incident,
     plan: list[PlannedCase],
     play: Callable[[Case], Observation],
-    output: Output,
     *,
     source: bool = False,
-) -> bool:
+) -> Document[bool]:
     from deepstack_harness.cli.repro_table import EvaluationTable
     from deepstack_harness.contract.oracles.outputs import evaluate
 
-    table = EvaluationTable(output, [(planned.case.buffer.name, planned.case.arm.name) for planned in plan])
+    table = EvaluationTable([(planned.case.buffer.name, planned.case.arm.name) for planned in plan])
+    yield from table.head()
     agreements = []
     for planned in plan:
         steps = len(planned.case.trace.steps)
-        with output.progress(f"serving {steps} operations to {planned.case.buffer.name}"):
+        with progress(f"serving {steps} operations to {planned.case.buffer.name}"):
             observation = play(planned.case)
         evaluation = evaluate(planned.case, observation)
-        table.add(planned.case, observation.graphs, evaluation)
+        yield from table.add(planned.case, observation.graphs, evaluation)
         agreements.append(_agrees_with_catalogue(incident, planned, evaluation))
     good = all(agreements)
     if source:
-        output.verdict("agrees with eager" if good else "does not agree with eager", good=good)
+        yield outcome("agrees with eager" if good else "does not agree with eager", good=good)
     else:
-        output.verdict("as the catalogue expects" if good else "not as the catalogue expects", good=good)
+        yield outcome("as the catalogue expects" if good else "not as the catalogue expects", good=good)
     return good
 
 
-def _workload_trace(workload: str | None, output: Output) -> Trace:
+def _workload_trace(workload: str | None) -> Document[Trace]:
     from deepstack_harness.catalogue.geometry3k import load_workload
     from deepstack_harness.catalogue.workload import serve, to_trace
 
     requests = load_workload(workload)[:REQUESTS]
     steps = serve(requests)
     visual, counts = sum(step.visual for step in steps), len({step.tokens for step in steps})
-    output.line(
+    yield Line(
         f"{len(requests)} requests, {len(steps)} steps ({visual} with visual tokens), "
         f"{counts} token counts; chunked prefill, 512 tokens and 4 slots a step, not padded"
     )

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import glob
 import tempfile
-import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.repro_releases import SourceVerdict
 from deepstack_harness.cli.versions import (
     VersionLoop,
@@ -32,19 +31,17 @@ from deepstack_harness.cli.versions import (
 )
 from deepstack_harness.contract.rules import names_of
 from deepstack_harness.contract.verdicts import BROKEN, Verdict
+from deepstack_harness.document.blocks import Document, Heading, Line, outcome, rows_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.text import cell, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
-    from deepstack_harness.cli.output import Output
-
-WIDTH = 80
 
 
 def bisect_releases(
-    incident: Incident, args: Namespace, output: Output, judge: Callable[[str], SourceVerdict]
-) -> ExitCode:
+    incident: Incident, args: Namespace, judge: Callable[[str], Document[SourceVerdict]]
+) -> Document[ExitCode]:
     """Search the releases of `args.package` for the one with which an incident came in, or went.
 
     `judge` gets `PACKAGE==VERSION`, and raises a `UsageError` or `MachineError` for a release that it cannot
@@ -54,42 +51,44 @@ def bisect_releases(
     package, versions, listed, yanked = engine_releases(args.package, args.since, args.until)
     name, most, begun = package.name, most_steps(len(versions)), time.perf_counter()
     amount = f"{plural(len(versions), 'release')} of {package.title}, about {plural(most, 'step')}"
-    output.line(f"incident {incident.id} ({incident.name}): {amount}", "bold")
+    yield Heading(f"incident {incident.id} ({incident.name}): {amount}")
     for sentence in _not_listed(args, versions, listed):
-        _print(output, sentence)
+        yield Line(sentence)
 
-    def verdict_on(version: Version) -> SourceVerdict:
+    def verdict_on(version: Version) -> Document[SourceVerdict]:
         if version in yanked:
             raise UsageError("yanked")
-        step = f"{name} {version}, step {len(loop.verdicts) + 1}"
-        with output.progress(step), output.rows_alone():
-            verdict = judge(f"{name}=={version}")
+        say(f"{name} {version}, step {len(loop.verdicts) + 1}")
+        verdict = yield from rows_of(judge(f"{name}=={version}"))
         if verdict.unjudged:
             raise MachineError(verdict.unjudged)
         return verdict
 
-    loop = VersionLoop(versions, verdict_on)
-    for version in loop.bisected(lambda verdict: bool(verdict.broken)):
-        # A refusal is one step more than a search over releases that can all be judged takes.
-        done, expected = len(loop.verdicts) + len(loop.refused), most + len(loop.refused)
-        if version in loop.refused:
-            expected -= 1
-            what = f": not judged: {loop.refused[version]}"
-        else:
-            verdict = loop.verdicts[version]
-            broke = f" has it: {verdict.arm} broke {names_of(verdict.broken)}"
-            what = broke if verdict.broken else " is free of it"
-            left = (expected - done) * (time.perf_counter() - begun) / done
-            what += f"; about {left:.0f} s left" if left > 0 else ""
-        for line in _wrapped(f"step {done} of about {max(done, expected)}: {name} {version}{what}"):
-            output.step(line)
+    loop = VersionLoop[Version, SourceVerdict](versions)
+    with progress(f"{name} {versions[0]}") as say:
+        for version in loop.bisected(lambda verdict: bool(verdict.broken)):
+            yield from loop.judge(version, verdict_on(version))
+            # A refusal is one step more than a search over releases that can all be judged takes.
+            done, expected = len(loop.verdicts) + len(loop.refused), most + len(loop.refused)
+            if version in loop.refused:
+                expected -= 1
+                what = f": not judged: {loop.refused[version]}"
+            else:
+                verdict = loop.verdicts[version]
+                broke = f" has it: {verdict.arm} broke {names_of(verdict.broken)}"
+                what = broke if verdict.broken else " is free of it"
+                left = (expected - done) * (time.perf_counter() - begun) / done
+                what += f"; about {left:.0f} s left" if left > 0 else ""
+            sentence = f"step {done} of about {max(done, expected)}: {name} {version}{what}"
+            say(sentence)
+            yield Line(sentence)
     if not loop.verdicts:
         raise MachineError(f"nothing was judged in {', '.join(map(str, versions))}")
     judged = {str(version): bool(verdict.broken) for version, verdict in loop.verdicts.items()}
     has = judged[str(loop.change[-1])] if loop.change else None
-    output.record({**loop.row(incident.id, name), "has": has, "judged": judged})
+    yield {**loop.row(incident.id, name), "has": has, "judged": judged}
     good = not any(judged.values())
-    output.verdict("\n".join(_wrapped(_result(incident, name, loop))), good=good)
+    yield outcome(_result(incident, name, loop), good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -121,15 +120,6 @@ def _not_listed(args: Namespace, versions: Sequence[Version], listed: Sequence[V
     ]
 
 
-def _print(output: Output, text: str) -> None:
-    for line in _wrapped(text):
-        output.line(line)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 _CHEAP = (
     (("backend=eager", "backend=aot_eager"), "without Inductor"),
     (("backend=inductor",), "with Inductor"),
@@ -139,7 +129,7 @@ Outcome = dict[str, tuple[str, ...]]
 """Of each case what is looked for: the broken rules, the graphs, the recompiles and the graph breaks."""
 
 
-def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Search the releases of torch for the first that plays an incident otherwise than the first of them.
 
     Each that is asked gets an environment, which plays the incident's compiled cases, those with Inductor
@@ -163,36 +153,38 @@ def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitC
             f"incident {incident.id} has no compiled case of this choice: 'list arms' has the arms"
         )
     amount = f"{plural(len(versions), 'release')} of torch, about {plural(most_steps(len(versions)), 'step')}"
-    output.line(f"incident {incident.id} ({incident.name}): {amount}", "bold")
+    yield Heading(f"incident {incident.id} ({incident.name}): {amount}")
     for words, name in phases:
-        loop = VersionLoop(versions, partial(_outcome_of, words, args, output))
-        for version in loop.bisected(lambda outcome: outcome):
-            if version in loop.refused:
-                _print(output, f"torch {version}: not judged: {loop.refused[version]}")
-                continue
-            seen, (first, outcome) = loop.verdicts[version], next(iter(loop.verdicts.items()))
-            word = f"as in {first}" if seen == outcome else f"otherwise than in {first}"
-            word = "played" if version == first else word
-            output.step(f"torch {version}: {plural(len(seen), 'case')}, {word}")
+        loop = VersionLoop[Version, Outcome](versions)
+        with progress(f"torch {versions[0]}") as say:
+            for version in loop.bisected(lambda outcome: outcome):
+                yield from loop.judge(version, _outcome_of(words, args, version, say))
+                if version in loop.refused:
+                    yield Line(f"torch {version}: not judged: {loop.refused[version]}")
+                    continue
+                seen, (first, earlier) = loop.verdicts[version], next(iter(loop.verdicts.items()))
+                word = f"as in {first}" if seen == earlier else f"otherwise than in {first}"
+                word = "played" if version == first else word
+                yield Line(f"torch {version}: {plural(len(seen), 'case')}, {word}")
         if not loop.verdicts:
             raise MachineError(f"nothing was judged: {'; '.join(loop.refused.values())}")
         change = loop.change
         changed = _differences(loop.verdicts[change[0]], loop.verdicts[change[-1]]) if change else []
         judged = list(map(str, sorted(loop.verdicts)))
-        output.record({**loop.row(incident.id, TORCH.name), "changed": changed, "judged": judged})
+        yield {**loop.row(incident.id, TORCH.name), "changed": changed, "judged": judged}
         if not change:
             alike = f"verdicts, graphs, recompiles and graph breaks are alike in torch {' and '.join(judged)}"
-            _print(output, f"{name}: {alike}")
+            yield Line(f"{name}: {alike}")
             continue
         before, *between, after = change
-        _print(output, f"{name}: torch {after} is the first that plays it otherwise than {before}:")
+        yield Line(f"{name}: torch {after} is the first that plays it otherwise than {before}:")
         for line in changed:
-            _print(output, f"  {line}")
+            yield Line(f"  {line}")
         for version in between:
-            _print(output, f"between them not judged: {version}: {loop.refused[version]}")
-        output.verdict(f"torch {after} changes incident {incident.id}", good=False)
+            yield Line(f"between them not judged: {version}: {loop.refused[version]}")
+        yield outcome(f"torch {after} changes incident {incident.id}", good=False)
         return ExitCode.BROKEN
-    output.verdict(f"no torch that was asked changes incident {incident.id}", good=True)
+    yield outcome(f"no torch that was asked changes incident {incident.id}", good=True)
     return ExitCode.HOLDS
 
 
@@ -225,23 +217,26 @@ def _has_cases(selection: Sequence[str]) -> bool:
         return False
 
 
-def _outcome_of(selection: Sequence[str], args: Namespace, output: Output, version: Version) -> Outcome:
+def _outcome_of(
+    selection: Sequence[str], args: Namespace, version: Version, say: Callable[[str], None]
+) -> Document[Outcome]:
     """Play the cases under a release of torch; raises `MachineError` where that cannot be done."""
     from deepstack_harness.cli.torches import run_under
     from deepstack_harness.runs.environments import keep_newest, make_home
     from deepstack_harness.runs.store import read_stored
 
     prefix = "deepstack-bisect-"
-    with output.progress(f"torch {version}"), tempfile.TemporaryDirectory(prefix=prefix) as folder:
-        home = make_home(version, output.step)
+    say(f"torch {version}")
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        home = make_home(version, say)
         if why := run_under(home, ["run", *selection, "--cheapest-first", "--out", folder]):
             raise MachineError(cell(why))
         run = read_stored(folder)
     if args.keep is not None:
         keep_newest(args.keep)
     broken: dict[str, list[str]] = {case.case: [] for case in run.cases}
+    yield from run.rows
     for row in run.rows:
-        output.record(row)
         if row.verdict in BROKEN or row.verdict is Verdict.ERROR:
             broken[row.case].append(f"{row.rule} {'broken' if row.verdict in BROKEN else 'not judged'}")
     return {

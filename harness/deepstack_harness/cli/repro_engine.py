@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import EngineRun, Incident
 from deepstack_harness.cli.arguments import options_in_use
-from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.output import progress, write_text
 from deepstack_harness.cli.repro_releases import SourceVerdict, one_verdict, why_unjudged
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import FaultKind, Row
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, all_of, outcome
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.text import parse_python
@@ -41,8 +42,8 @@ _OPTIONS_OF_OURS: Mapping[str, object] = MappingProxyType(
 
 
 def reproduce_in_engine(
-    incident: Incident, families: Iterable[str], source: Source, args: Namespace, output: Output
-) -> SourceVerdict:
+    incident: Incident, families: Iterable[str], source: Source, args: Namespace
+) -> Document[SourceVerdict]:
     """Judge the text model of each family by an incident; return the verdict on all of them.
 
     Raises `UsageError` where the incident, the source or its graphs cannot be asked.
@@ -52,7 +53,7 @@ def reproduce_in_engine(
     from deepstack_harness.audit.classes import judge_replayed
     from deepstack_harness.audit.source_worker import SourceWorker
 
-    with SourceWorker(args.source) as worker, output.progress("starting") as say:
+    with SourceWorker(args.source) as worker, progress("starting") as say:
         say(f"looking for classes in {source.label}")
         classes = {audited.model_class: audited for audited in worker.classes()}
         driven = [_driven_class(name, classes, source) for name in models]
@@ -60,10 +61,9 @@ def reproduce_in_engine(
         why = worker.failed_control()
     if why is not None:
         raise UsageError(f"{source.label} cannot be judged: {why}")
-    show_incident(output, incident)
-    return one_verdict([
-        _print_verdict(audited, cases, run, incident, source, output) for audited, cases in results
-    ])  # fmt: skip
+    yield from show_incident(incident)
+    every = (_print_verdict(audited, cases, run, incident, source) for audited, cases in results)
+    return one_verdict((yield from all_of(every)))
 
 
 def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRun:
@@ -105,11 +105,10 @@ def _print_verdict(
     run: EngineRun,
     incident: Incident,
     source: Source,
-    output: Output,
-) -> SourceVerdict:
+) -> Document[SourceVerdict]:
     """Print what each trace showed; return the verdict on one text model."""
-    output.line()
-    output.line(f"{source.label}, {audited.model_class}, under the graphs of its own runner", "bold")
+    yield BLANK
+    yield Heading(f"{source.label}, {audited.model_class}, under the graphs of its own runner")
     broken: set[Rule] = set()
     rows: list[Row] = []
     for result in cases:
@@ -117,41 +116,41 @@ def _print_verdict(
         wrong = [row for row in result.rows() if row.rule in rules]
         rows += wrong
         details = "; ".join(row.detail for row in wrong)
-        output.line(f"'{result.case.trace}': {details or 'every row that was set is there'}")
+        yield Line(f"'{result.case.trace}': {details or 'every row that was set is there'}")
         for row in result.rows():
             where = audited.replayed_at if row.rule in rules else None
-            output.record(replace(row, incident=incident.id, where=where))
+            yield replace(row, incident=incident.id, where=where)
         broken |= rules
     unjudged = [result for result in cases if result.unjudged & set(run.rules)]
     name = f"{source.label}, {audited.model_class}"
-    _print_place(audited, output, broken=bool(broken))
+    yield from _print_place(audited, broken=bool(broken))
     if broken:
         silent = any(row.shape != FaultKind.RAISED for row in rows)
         has = "HAS incident" if silent else "raises, and does not lose rows silently as in incident"
-        output.verdict(f"{name}: {has} {incident.id}, breaks {names_of(broken)}", good=False)
+        yield outcome(f"{name}: {has} {incident.id}, breaks {names_of(broken)}", good=False)
     elif unjudged:
-        output.verdict(f"{name}: incident {incident.id} could not be judged", good=False)
+        yield outcome(f"{name}: incident {incident.id} could not be judged", good=False)
     else:
-        output.verdict(f"{name}: free of incident {incident.id}", good=True)
+        yield outcome(f"{name}: free of incident {incident.id}", good=True)
     arm = next((result.case.arm.name for result in cases if result.broken & broken), "")
     why = why_unjudged(row for result in unjudged for row in result.rows() if row.rule in run.rules)
     return SourceVerdict(name, frozenset(broken), arm, "" if broken else why)
 
 
-def _print_place(audited: AuditedClass, output: Output, *, broken: bool) -> None:
+def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
     """Print which lines were asked, what they lose, and what else is known of the runner."""
-    output.line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
+    yield Line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
     if broken and audited.ways.lost:
-        output.line(f"why: {audited.ways.lost}")
+        yield Line(f"why: {audited.ways.lost}")
     if audited.runner and audited.runner.replay_settings:
-        output.line(f"reached with: {audited.runner.replay_settings}")
+        yield Line(f"reached with: {audited.runner.replay_settings}")
     if audited.runner and audited.runner.replay_note:
-        output.line(f"note: {audited.runner.replay_note}")
+        yield Line(f"note: {audited.runner.replay_note}")
 
 
 def write_source_files(
-    incident: Incident, family: str, source: Source, args: Namespace, output: Output
-) -> ExitCode:
+    incident: Incident, family: str, source: Source, args: Namespace
+) -> Document[ExitCode]:
     """Write the programs that read the class of a source when they run, and say how to run them.
 
     Raises `UsageError` where the class, or the incident, is none of which such a program can be written.
@@ -176,9 +175,10 @@ def write_source_files(
     upstream = _upstream_test(incident, args)
     for path, text, run in written:  # all can be written before one is
         write_text(path, text)
-        output.line(f"wrote {path}; run it with a copy of {program.title}, such as")
-        output.line(f"  {run}")
-    _write_upstream_test(upstream, incident, args, output)
+        yield Line("wrote", command=path)
+        yield Line(f"run it with a copy of {program.title}, such as")
+        yield Line(f"  {run}")
+    yield from _write_upstream_test(upstream, incident, args)
     return ExitCode.HOLDS
 
 
@@ -260,7 +260,7 @@ def _free_names(method: ast.FunctionDef) -> set[str]:
     return {node.id for node in names} - bound
 
 
-def write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
+def write_files(incident: Incident, family: str, args: Namespace) -> Document[ExitCode]:
     """Write the files that were asked for, and say so; `family` is empty where the incident has none."""
     from deepstack_harness.catalogue.scripts import render_pytest, render_script
 
@@ -270,8 +270,8 @@ def write_files(incident: Incident, family: str, args: Namespace, output: Output
     upstream = _upstream_test(incident, args)
     for path, text in texts:  # all can be written before one is
         write_text(path, text)
-        output.line(f"wrote {path}")
-    _write_upstream_test(upstream, incident, args, output)
+        yield Line("wrote", command=path)
+    yield from _write_upstream_test(upstream, incident, args)
     return ExitCode.HOLDS
 
 
@@ -282,13 +282,14 @@ def _upstream_test(incident: Incident, args: Namespace) -> str:
     return render_upstream_test(incident) if args.upstream_test else ""
 
 
-def _write_upstream_test(text: str, incident: Incident, args: Namespace, output: Output) -> None:
+def _write_upstream_test(text: str, incident: Incident, args: Namespace) -> Document:
     """Write the test, and print where it goes in the engine's repository."""
     from deepstack_harness.catalogue.scripts import UPSTREAM_PLACES
 
     if text:
         write_text(args.upstream_test, text)
-        output.line(f"wrote {args.upstream_test}; in the engine it is {UPSTREAM_PLACES[incident.id]}")
+        yield Line("wrote", command=args.upstream_test)
+        yield Line(f"in the engine it is {UPSTREAM_PLACES[incident.id]}")
 
 
 _TRACE_OPTIONS = {
@@ -302,12 +303,12 @@ _TRACE_OPTIONS = {
 """Options of a decoder that plays a trace, and what they are where nobody gave them."""
 
 
-def reproduce_system(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def reproduce_system(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Exit 0: every faulty variant of ours shows it and no other; 1: not so."""
     refuse_system_options(incident, args)
     if args.script or args.pytest or args.upstream_test:
-        return write_files(incident, "", args, output)
-    return ExitCode.HOLDS if _judge_variants(incident, output) else ExitCode.BROKEN
+        return (yield from write_files(incident, "", args))
+    return ExitCode.HOLDS if (yield from _judge_variants(incident)) else ExitCode.BROKEN
 
 
 def refuse_system_options(incident: Incident, args: Namespace) -> None:
@@ -321,23 +322,24 @@ def refuse_system_options(incident: Incident, args: Namespace) -> None:
         raise UsageError("--script, --pytest and --upstream-test show a variant of ours: leave --source out")
 
 
-def _judge_variants(incident: Incident, output: Output) -> bool:
+def _judge_variants(incident: Incident) -> Document[bool]:
     import torch
 
     from deepstack_harness.audit.systems import system_of
     from deepstack_harness.cli.system_table import SystemTable
 
     torch.set_num_threads(1)
-    table = SystemTable(output, incident, max(map(len, incident.revisions)))
+    table = SystemTable(incident, max(map(len, incident.revisions)))
+    yield from table.head()
     variants = []
     for variant in system_of(incident).ours(incident):
-        table.add(variant)
+        yield from table.add(variant)
         variants.append(variant)
-    table.close(variants)
+    yield from table.close(variants)
     return all(variant.as_expected for variant in variants)
 
 
-def judge_system(incident: Incident, text: str, output: Output) -> SourceVerdict:
+def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
     """Judge a source by an incident of a system beside the buffer.
 
     Raises `UsageError` for an engine without such systems.
@@ -353,10 +355,11 @@ def judge_system(incident: Incident, text: str, output: Output) -> SourceVerdict
         )
     with SourceWorker(text) as worker:
         parts = list(system_of(incident).theirs(incident, worker))
-    table = SystemTable(output, incident, max(len(part.subject) for part in parts))
+    table = SystemTable(incident, max(len(part.subject) for part in parts))
+    yield from table.head()
     for part in parts:
-        table.add(part)
-    table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
+        yield from table.add(part)
+    yield from table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
     return one_verdict([_verdict_of_part(worker.source.label, part) for part in parts])
 
 

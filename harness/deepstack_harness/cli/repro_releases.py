@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from deepstack_harness.cli.arguments import options_in_use
+from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.versions import VersionLoop, engine_releases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, outcome
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.options import whole
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
-    from deepstack_harness.cli.output import Output
 
 
 def add_release_arguments(parser: ArgumentParser) -> None:
@@ -102,18 +103,18 @@ def one_verdict(verdicts: Sequence[SourceVerdict]) -> SourceVerdict:
     return next(broken, None) or next(unjudged, None) or verdicts[0]
 
 
-def show_verdict(incident: Incident, label: str, verdicts: Sequence[SourceVerdict], output: Output) -> None:
+def show_verdict(incident: Incident, label: str, verdicts: Sequence[SourceVerdict]) -> Document:
     """Print the last line, the verdict on everything that was judged of a source."""
     verdict = one_verdict(verdicts)
     broken = [name for each in verdicts if each.broken for name in each.classes]
     if verdict.broken:
-        output.verdict(
+        yield outcome(
             f"{label}: HAS incident {incident.id} in {', '.join(dict.fromkeys(broken))}", good=False
         )
     elif verdict.unjudged:
-        output.verdict(f"{label}: incident {incident.id} could not be judged: {verdict.unjudged}", good=False)
+        yield outcome(f"{label}: incident {incident.id} could not be judged: {verdict.unjudged}", good=False)
     else:
-        output.verdict(f"{label}: free of incident {incident.id}", good=True)
+        yield outcome(f"{label}: free of incident {incident.id}", good=True)
 
 
 def why_unjudged(rows: Iterable[Row]) -> str:
@@ -161,20 +162,20 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
     return SourceFaults(label, tuple(rows), tuple(unjudged))
 
 
-def judge_classes(text: str, output: Output) -> SourceVerdict:
+def judge_classes(text: str) -> Document[SourceVerdict]:
     """Print and record all classes of a source that may have an incident; return the verdict on them."""
-    with output.progress("looking for classes") as say:
+    with progress("looking for classes") as say:
         faults = find_faults(text, say)
     if faults.judged or faults.unjudged:
-        output.line()
-        output.line(f"every class of {faults.label} that hands a payload to a compiled text model:", "bold")
+        yield BLANK
+        yield Heading(f"every class of {faults.label} that hands a payload to a compiled text model:")
     for row in faults.judged:
-        output.record(row)
+        yield row
         mark = "HAS it " if row in faults.faulty else "free of it"
         place = f", {row.where}" if row.where else ""
-        output.line(f"  {mark:10}  {row.model_class}: {row.detail}{place}")
+        yield Line(f"  {mark:10}  {row.model_class}: {row.detail}{place}")
     for name, why in faults.unjudged:
-        output.line(f"  not judged  {name}: {why}")
+        yield Line(f"  not judged  {name}: {why}")
     names = tuple(str(row.model_class) for row in faults.faulty)
     if names:
         broken = frozenset(row.rule for row in faults.faulty)
@@ -183,7 +184,7 @@ def judge_classes(text: str, output: Output) -> SourceVerdict:
     return SourceVerdict(faults.label)
 
 
-def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def search_releases(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Look for an incident in every release of a range; exit 1 where one has it.
 
     Raises `UsageError` for what is no package, no version, or a range without a release, and `MachineError`
@@ -195,34 +196,35 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
             "'audit --source SOURCE' judges them by every rule"
         )
     package, chosen, _, _ = engine_releases(args.package, args.since, args.until)
-    output.line(f"{plural(len(chosen), 'release')} of {package.title}, by incident {incident.id}", "bold")
+    yield Heading(f"{plural(len(chosen), 'release')} of {package.title}, by incident {incident.id}")
 
-    def faults_of(version: Version) -> SourceFaults:
-        with output.progress(f"{package.name} {version}") as say:
-            return find_faults(f"{package.name}=={version}", say)
+    def faults_of(version: Version) -> Document[SourceFaults]:
+        with progress(f"{package.name} {version}") as say:
+            faults = find_faults(f"{package.name}=={version}", say)
+        yield from faults.judged
+        return faults
 
-    loop = VersionLoop(chosen, faults_of)
+    loop = VersionLoop[Version, SourceFaults](chosen)
     begun = time.perf_counter()
-    for version in loop.judged():
+    for version in chosen:
+        yield from loop.judge(version, faults_of(version))
         took, begun = time.perf_counter() - begun, time.perf_counter()
         if version in loop.refused:
-            output.line(f"  {version!s:10} not looked at: {loop.refused[version]}", "yellow")
+            yield Line(f"  {version!s:10} not looked at: {loop.refused[version]}", "yellow")
             continue
         faults = loop.verdicts[version]
-        for row in faults.judged:
-            output.record(row)
         nothing = "none" if faults.judged else "unknown: no class could be judged"
         names = ", ".join(str(row.model_class) for row in faults.faulty) or nothing
         counts = f"{len(faults.judged)} judged, {len(faults.unjudged)} not, {took:.0f} s"
-        output.line(f"  {version!s:10} {names}  ({counts})")
+        yield Line(f"  {version!s:10} {names}  ({counts})")
     seen = [(version, loop.verdicts.get(version)) for version in chosen]
     for name, ranges in ranges_of_classes(seen).items():
-        output.line(f"{name}: {', '.join(ranges)}")
+        yield Line(f"{name}: {', '.join(ranges)}")
     faulty = any(faults is not None and faults.faulty for _, faults in seen)
     missing = [str(version) for version, faults in seen if faults is None or not faults.judged]
     what = f"incident {incident.id} in {package.title} {chosen[0]} to {chosen[-1]}"
     answer = "found" if faulty else "not found"
-    output.verdict(f"{what}: {answer}", good=not faulty)
+    yield outcome(f"{what}: {answer}", good=not faulty)
     if missing and not faulty:
         raise MachineError(f"nothing was judged in {', '.join(missing)}")
     return ExitCode.BROKEN if faulty else ExitCode.HOLDS

@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident, RegionRun
 from deepstack_harness.cli.arguments import options_in_use
-from deepstack_harness.cli.output import Column, Output, wrapped
 from deepstack_harness.cli.repro_engine import write_files
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Column,
+    Document,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+    table_line,
+)
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
@@ -97,7 +106,7 @@ def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterato
                     yield JudgedProgram(name, arm, judge_program(name, [arm]), run)
 
 
-def reproduce_steps(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+def reproduce_steps(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Exit 0: every wrong program breaks its promises and no right one does; 1: not so."""
     if options := options_in_use(args, _NOT_FOR_STEPS):
         raise UsageError(
@@ -105,73 +114,70 @@ def reproduce_steps(incident: Incident, args: Namespace, output: Output) -> Exit
             f"leave {options} out"
         )
     if args.script or args.pytest:
-        return write_files(incident, "", args, output)
+        return (yield from write_files(incident, "", args))
     import torch
 
     torch.set_num_threads(1)
-    show_incident(output, incident)
-    table = _ProgramTable(output, incident)
+    yield from show_incident(incident)
+    table = _ProgramTable(incident)
     programs = []
     for program in judge_programs(incident, args.arm):
-        table.add(program)
+        yield from table.add(program)
         programs.append(program)
-    return ExitCode.HOLDS if table.close(programs) else ExitCode.BROKEN
-
-
-_HEADINGS = ("program", "arm", "to uncompiled", "promises broken")
+    return ExitCode.HOLDS if (yield from table.close(programs)) else ExitCode.BROKEN
 
 
 class _ProgramTable:
     """Table of programs under arms, with the cause of the first fault of each run under its rows."""
 
-    def __init__(self, output: Output, incident: Incident) -> None:
-        self._output, self._incident = output, incident
+    def __init__(self, incident: Incident) -> None:
+        self._incident = incident
         self._run: RegionRun | None = None
         arms = [arm for run in incident.region for arm in run.arms]
         self._columns = [
-            Column(max(map(len, (*incident.revisions, _HEADINGS[0])))), Column(max(map(len, arms))),
-            Column(len(_HEADINGS[2]), right=True), Column(0),
+            Column("program", max(map(len, (*incident.revisions, "program")))),
+            Column("arm", max(map(len, arms))), Column("to uncompiled", 13, right=True),
+            Column("promises broken"),
         ]  # fmt: skip
         self._diagnosed: set[str] = set()
 
-    def add(self, program: JudgedProgram) -> None:
+    def add(self, program: JudgedProgram) -> Document:
         """Print a row, under a heading where the run changes, and below it why the promise is broken."""
         if program.run is not self._run:
             self._run = program.run
-            self._output.line()
+            yield BLANK
             if program.run.note:
-                self._output.line(program.run.note)
-            self._output.row(self._columns, _HEADINGS, "dim")
+                yield Line(program.run.note)
+            yield TextTable(self._columns)
         style = Verdict.FAIL.style if program.broken else ""
         words = " ".join(sorted(program.promises)) or "none"
         words += ", not judged" if program.judged.unjudged else ""
-        self._output.row(self._columns, [program.name, program.arm, program.distance, words], style)
+        yield table_line(self._columns, [program.name, program.arm, program.distance, words], style)
         for row in program.rows:
-            self._output.record(replace(row, incident=self._incident.id, trace="its steps"))
+            yield replace(row, incident=self._incident.id, trace="its steps")
         if program.broken and program.name not in self._diagnosed:
             self._diagnosed.add(program.name)
             first = program.broken[0]
-            self._output.line(f"  {first.rule} {first.rule.word}:", "bold")
+            yield Heading(f"  {first.rule} {first.rule.word}:")
             for sentence in program.judged.sentences(first):
-                for line in wrapped(sentence, indent=4):
-                    self._output.line(f"    {line}")
+                yield Line(sentence, lead="    ")
 
-    def close(self, programs: Sequence[JudgedProgram]) -> bool:
+    def close(self, programs: Sequence[JudgedProgram]) -> Document[bool]:
         """Print whether all is as the catalogue has it, and what is not; return True where it is."""
         wrong = [program for program in programs if not program.as_expected]
-        self._output.line()
+        yield BLANK
         for program in wrong:
             why = "; ".join([*program.judged.unjudged, *(each.detail for each in program.broken)])
             wanted = " ".join(sorted(program.must_break)) or "nothing"
-            self._output.line(
+            yield Line(
                 f"not as expected: {program.name} under {program.arm} was to break {wanted}"
                 + (f" and to name {program.run.input}" if program.must_break and program.run.input else "")
                 + f": {why or 'nothing is broken'}"
             )
         if wrong:
-            self._output.verdict(f"not as the catalogue expects: {plural(len(wrong), 'case')}", good=False)
+            yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'case')}", good=False)
             return False
-        self._output.verdict(f"shown: {_in_words(self._incident, programs)}", good=True)
+        yield outcome(f"shown: {_in_words(self._incident, programs)}", good=True)
         return True
 
 

@@ -6,13 +6,11 @@ workload would report.  `CaseClock` estimates the time that is left.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident
-from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.facts import AccessFacts, rows_in_words
@@ -20,6 +18,16 @@ from deepstack_harness.contract.observation import NOT_FINITE, GraphFacts
 from deepstack_harness.contract.oracles.outputs import Evaluation, case_distances, diagnose
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Effect, Verdict
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Column,
+    Document,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+    table_line,
+)
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
@@ -65,56 +73,53 @@ _BACKENDS = {
 }
 
 
-def show_incident(output: Output, incident: Incident) -> None:
+def show_incident(incident: Incident) -> Document:
     """Print what is about to be shown, and where it was reported."""
-    output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
+    yield Heading(f"incident {incident.id} ({incident.name}): {incident.title}")
     references = ", ".join(incident.references)
-    output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
-    output.line(f"symptom: {incident.symptom}")
+    yield Line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
+    yield Line(f"symptom: {incident.symptom}")
 
 
 class IncidentTitle:
     """Title above the tables of an incident: itself once, then each of several families."""
 
-    def __init__(self, output: Output, incident: Incident) -> None:
+    def __init__(self, incident: Incident) -> None:
         """Print nothing before there is a table."""
-        self.output = output
         self.incident = incident
         self._shown = False
 
-    def show(self, family: str) -> None:
+    def show(self, family: str) -> Document:
         """Print what stands above the table of a family."""
         if not self._shown:
-            show_incident(self.output, self.incident)
+            yield from show_incident(self.incident)
         self._shown = True
         if len(self.incident.families) > 1:
-            self.output.line()
-            self.output.line(f"family {family}", "bold")
+            yield BLANK
+            yield Heading(f"family {family}")
 
 
 class ReproTable:
     """A table that grows with every judged case; `output` decides what is seen."""
 
-    def __init__(self, title: IncidentTitle, plan: Sequence[PlannedCase], family: str) -> None:
-        """Print what is about to be shown; `plan` is what the columns have to hold."""
-        self.output = title.output
-        self._incident = title.incident
+    def __init__(self, incident: Incident, plan: Sequence[PlannedCase]) -> None:
+        """Show nothing yet; `plan` is what the columns have to hold."""
+        self._incident = incident
         self._block: tuple[Backend, str] | None = None
         self._undiagnosed: list[JudgedCase] = []
         self._diagnosed = False
         self._columns = _columns(plan)
-        title.show(family)
 
     @staticmethod
     def block_of(planned: PlannedCase) -> tuple[Backend, str]:
         """Return what a heading says: cases of one backend and one trace stand under one."""
         return planned.case.arm.backend, str(planned.case.trace)
 
-    def add(self, result: JudgedCase) -> None:
+    def add(self, result: JudgedCase) -> Document:
         """Print one row, with a heading where backend or trace change."""
         case, seen = result.case, result.observation
         if self.block_of(result.planned) != self._block:
-            self._heading(result)
+            yield from self._heading(result)
         distances = case_distances(case, seen)
         graphs = seen.graphs
         cells = [
@@ -126,20 +131,19 @@ class ReproTable:
             "-" if graphs is None else str(graphs.recompiles),
             _rules(result),
         ]
-        self.output.row(self._columns, cells, _style(result))
+        yield table_line(self._columns, cells, _style(result))
         self._undiagnosed.append(result)
-        for row in result.rows():
-            self.output.record(row)
+        yield from result.rows()
 
-    def cheapest(self, every: int, shown: Mapping[str, frozenset[Rule]]) -> None:
+    def cheapest(self, every: int, shown: Mapping[str, frozenset[Rule]]) -> Document:
         """Print which arms stand for all `every` cases: `shown` has the rules that each showed before."""
         arms = "; ".join(f"{arm} shows {names_of(rules)}" for arm, rules in shown.items() if rules)
         if not arms:
             return
         text = f"the cheapest arms that show it by the catalogue, of {plural(every, 'case')}: {arms}"
-        self.output.line(textwrap.fill(f"{text}; the first that breaks a rule ends the step", 80))
+        yield Line(f"{text}; the first that breaks a rule ends the step")
 
-    def end_block(self) -> None:
+    def end_block(self) -> Document:
         """Print the cause of the first fault, once, under the rows that it explains."""
         causes: dict[str, set[str]] = {}
         for result in self._undiagnosed:
@@ -149,37 +153,37 @@ class ReproTable:
                 causes.setdefault(sentence, set()).add(result.case.buffer.name)
         for result in self._undiagnosed:
             for line in access_lines(result):
-                self.output.line(line)
+                yield Line(line)
         self._undiagnosed.clear()
         for sentence, revisions in list(causes.items())[: 0 if self._diagnosed else 1]:
             self._diagnosed = True
-            self.output.line(f"diagnosis ({', '.join(sorted(revisions))}): {sentence}.", "bold")
+            yield Heading(f"diagnosis ({', '.join(sorted(revisions))}): {sentence}.")
 
-    def so_far(self, cases: Sequence[JudgedCase], seconds: float) -> None:
+    def so_far(self, cases: Sequence[JudgedCase], seconds: float) -> Document:
         """Print what is known before Inductor starts, which takes longer than all before it."""
         rules = _broken_by(cases) & set(self._incident.rules)
         if rules:
             faulty = ", ".join(
                 dict.fromkeys(result.case.subject for result in cases if result.broken & rules)
             )
-            self._first_verdict(f"{faulty} broke {names_of(rules)}", seconds)
+            yield from self._first_verdict(f"{faulty} broke {names_of(rules)}", seconds)
 
-    def source_so_far(self, name: str, cases: Sequence[JudgedCase], seconds: float) -> None:
+    def source_so_far(self, name: str, cases: Sequence[JudgedCase], seconds: float) -> Document:
         """Print what is known of a source before Inductor starts."""
         rules = _broken_by(cases) & set(self._incident.rules)
         verdict = f"HAS incident {self._incident.id}, breaks {names_of(rules)}" if rules else "no fault seen"
-        self._first_verdict(f"{name}: {verdict}", seconds)
+        yield from self._first_verdict(f"{name}: {verdict}", seconds)
 
-    def _first_verdict(self, verdict: str, seconds: float) -> None:
-        self.output.line()
-        self.output.line(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s", "bold")
+    def _first_verdict(self, verdict: str, seconds: float) -> Document:
+        yield BLANK
+        yield Heading(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s")
 
-    def shown(self, cases: Sequence[JudgedCase]) -> None:
+    def shown(self, cases: Sequence[JudgedCase]) -> Document:
         """Print the closing line when everything is as the catalogue says."""
         arms = list(dict.fromkeys(result.case.arm.name for result in cases if _silently_wrong(result)))
-        self.output.line()
+        yield BLANK
         if arms:
-            self.output.line(f"wrong without an error under: {', '.join(arms)}")
+            yield Line(f"wrong without an error under: {', '.join(arms)}")
         own = [result for result in cases if not result.planned.is_control]
         wanted, breakers = set(self._incident.rules), dict[frozenset[Rule], list[str]]()
         for revision in self._incident.faulty:
@@ -199,46 +203,44 @@ class ReproTable:
             words += f"; no rule broken by {', '.join(silent)} here, as the catalogue has it"
         elif breakers and (rest := wanted - frozenset[Rule]().union(*breakers)):
             words += f"; {_and(rest)} not broken in these cases, as the catalogue has it"
-        self.output.verdict(f"shown: {words.removeprefix('; ')}", good=True)
+        yield outcome(f"shown: {words.removeprefix('; ')}", good=True)
 
-    def unexpected(self, cases: Sequence[JudgedCase]) -> None:
+    def unexpected(self, cases: Sequence[JudgedCase]) -> Document:
         """Print the closing lines when a case is not as expected: what was expected, and what was seen."""
-        self.output.line()
+        yield BLANK
         for result in cases:
             case, unjudged = result.case, result.unjudged
             seen = names_of(result.broken) + (f", unjudged {names_of(unjudged)}" if unjudged else "")
             where = f"{case.buffer.name} under {case.arm.name} on '{case.trace}'"
             wanted = names_of(result.planned.must_break or ())
-            self.output.line(f"not as expected: {where} broke {seen}, expected {wanted}")
+            yield Line(f"not as expected: {where} broke {seen}, expected {wanted}")
             for judgement in result.judgements:
                 if judgement.rule in result.broken | unjudged:
-                    self.output.line(f"  {judgement.rule} {judgement.verdict}: {judgement.detail}")
-        self.output.verdict(f"not as the catalogue expects: {plural(len(cases), 'case')}", good=False)
+                    yield Line(f"  {judgement.rule} {judgement.verdict}: {judgement.detail}")
+        yield outcome(f"not as the catalogue expects: {plural(len(cases), 'case')}", good=False)
 
     def source_verdict(
         self, name: str, where: str, faulty: Sequence[JudgedCase], unjudged: Sequence[JudgedCase]
-    ) -> None:
+    ) -> Document:
         """Print whether a source (`name`: label and class) has the fault, and where (file:line)."""
         if unjudged:
-            self.unexpected(unjudged)
+            yield from self.unexpected(unjudged)
         elif not faulty:
-            self.output.verdict(f"{name}: free of incident {self._incident.id}", good=True)
+            yield outcome(f"{name}: free of incident {self._incident.id}", good=True)
         else:
             rules = _broken_by(faulty) & set(self._incident.rules)
-            self.output.line()
-            self.output.line(f"where: {where}")
-            self.output.verdict(
-                f"{name}: HAS incident {self._incident.id}, breaks {names_of(rules)}", good=False
-            )
+            yield BLANK
+            yield Line(f"where: {where}")
+            yield outcome(f"{name}: HAS incident {self._incident.id}, breaks {names_of(rules)}", good=False)
 
-    def _heading(self, result: JudgedCase) -> None:
+    def _heading(self, result: JudgedCase) -> Document:
         case = result.case
         self._block = self.block_of(result.planned)
-        self.output.line()
-        self.output.line(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'", "bold")
+        yield BLANK
+        yield Heading(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'")
         if result.planned.note:
-            self.output.line(result.planned.note)
-        self.output.row(self._columns, _CASE_HEADINGS, "dim")
+            yield Line(result.planned.note)
+        yield TextTable(self._columns)
 
 
 def _and(rules: Iterable[Rule]) -> str:
@@ -259,11 +261,13 @@ def _broken_by(cases: Iterable[JudgedCase]) -> frozenset[Rule]:
 def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
     """Return columns: names to the left, figures to the right; the last column takes what is left."""
     cases = [planned.case for planned in plan]
-    shown = [case.buffer.name for case in cases], [case.arm.name for case in cases]
-    names = [max(map(len, words)) for words in shown]
-    left = [Column(max(width, len(title))) for width, title in zip(names, _CASE_HEADINGS, strict=False)]
-    figures = [Column(width, right=True) for width in (8, 7, 6, 10)]
-    return [*left, *figures, Column(0)]
+    names = [[case.buffer.name for case in cases], [case.arm.name for case in cases]]
+    left = [
+        Column(head, max(map(len, (head, *shown))))
+        for head, shown in zip(_CASE_HEADINGS, names, strict=False)
+    ]
+    figures = [Column(head, len(head), right=True) for head in _CASE_HEADINGS[2:-1]]
+    return [*left, *figures, Column(_CASE_HEADINGS[-1])]
 
 
 def _number(value: float | None) -> str:
@@ -352,17 +356,20 @@ _EVALUATION_HEADINGS = (
 class EvaluationTable:
     """A table that grows with every revision and arm."""
 
-    def __init__(self, output: Output, names: Sequence[tuple[str, str]]) -> None:
-        """Print the head; `names` are the revisions and arms that will come: they set the widths."""
-        self._output = output
-        left = [max(map(len, column)) for column in zip(*names, _EVALUATION_HEADINGS[:2], strict=True)]
+    def __init__(self, names: Sequence[tuple[str, str]]) -> None:
+        """Show nothing yet; `names` are the revisions and arms that will come: they set the widths."""
+        first, second, *figures = _EVALUATION_HEADINGS
+        revisions, arms = zip(*names, strict=True)
         self._columns = [
-            *map(Column, left),
-            *(Column(len(title), right=True) for title in _EVALUATION_HEADINGS[2:]),
-        ]
-        output.row(self._columns, _EVALUATION_HEADINGS, "dim")
+            Column(first, max(map(len, (first, *revisions)))), Column(second, max(map(len, (second, *arms)))),
+            *(Column(head, len(head), right=True) for head in figures),
+        ]  # fmt: skip
 
-    def add(self, case: Case, graphs: GraphFacts | None, evaluation: Evaluation) -> None:
+    def head(self) -> Document:
+        """Yield the heads of the columns."""
+        yield TextTable(self._columns)
+
+    def add(self, case: Case, graphs: GraphFacts | None, evaluation: Evaluation) -> Document:
         """Print and record one row."""
         cells = [
             case.buffer.name,
@@ -375,5 +382,5 @@ class EvaluationTable:
             str(evaluation.leaked),
         ]
         bad = evaluation.agreement != 1 or evaluation.died or evaluation.leaked
-        self._output.row(self._columns, cells, "red" if bad else "")
-        self._output.record({"revision": case.buffer.name, "arm": case.arm.name, "evaluation": evaluation})
+        yield table_line(self._columns, cells, "red" if bad else "")
+        yield {"revision": case.buffer.name, "arm": case.arm.name, "evaluation": evaluation}

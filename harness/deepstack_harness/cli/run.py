@@ -16,8 +16,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
+from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.options import add_options, finite, record_of, whole
 from deepstack_harness.runs.case_result import CaseResult
@@ -64,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when nothing is unexpected: no FAIL, ERROR, IMPROVED or MISSING; 1 otherwise."""
     request = _request(args)
     if args.resume and not args.out:
@@ -73,18 +74,18 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if args.torch:
         from deepstack_harness.cli.torches import run_torches
 
-        return run_torches(args, folder, output)
+        return (yield from run_torches(args, folder))
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
-        _announce(execution, folder, output, resume=args.resume)
+        yield from _announce(execution, folder, resume=args.resume)
         try:
-            _play(execution, output)
+            yield from _play(execution)
         except KeyboardInterrupt as error:
             where = "" if args.out else f" --out {shlex.quote(str(folder))}"
             again = "" if args.resume else " --resume"
             error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
             raise
-        return _close(execution.writer.part, folder, output)
+        return (yield from _close(execution.writer.part, folder))
 
 
 def _request(args: Namespace) -> RunRequest:
@@ -110,67 +111,67 @@ def _request(args: Namespace) -> RunRequest:
     return replace(request, limits=replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory))
 
 
-def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
+def _announce(execution: Execution, folder: Path, *, resume: bool) -> Document:
     part, groups = execution.writer.part, execution.groups
     left = sum(len(group.cases) for group in groups)
     before = f", {plural(len(part.cases), 'case')} there already" if resume else ""
-    output.line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
+    yield Line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
     for group in execution.left_out:
-        output.line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
-    for row in part.rows:
-        output.record(row)
+        yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
+    yield from part.rows
 
 
-def _play(execution: Execution, output: Output) -> None:
-    with output.progress("starting") as say:
-        table = LiveTable(output, execution.groups, say)
+def _play(execution: Execution) -> Document:
+    with progress("starting") as say:
+        table = LiveTable(execution.groups, say)
+        yield from table.head()
         for result in execution.play():
-            table.add(result)
+            yield from table.add(result)
 
 
-def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
+def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
     from deepstack_harness.runs.frames import has_datasets, write_parquet
 
     if has_datasets():
         write_parquet(part)
     else:
-        output.line(
+        yield Line(
             "no Parquet file: the library `datasets` is not installed; the JSON lines are complete", "yellow"
         )
-    return ExitCode.HOLDS if close(output, part.rows, part.cases, str(folder)) else ExitCode.BROKEN
+    return ExitCode.HOLDS if (yield from close(part.rows, part.cases, str(folder))) else ExitCode.BROKEN
 
 
-_HEADINGS = ("group", "cases", "seconds", "judgements")
 _LONGEST = 200
 
 
 class LiveTable:
     """A table that grows with every case that ends."""
 
-    def __init__(self, output: Output, groups: Sequence[Group], say: Callable[[str], None]) -> None:
-        """Print the head; `groups` are left to play, `say` shows the progress on a terminal."""
-        self._output = output
+    def __init__(self, groups: Sequence[Group], say: Callable[[str], None]) -> None:
+        """Show nothing yet; `groups` are left to play, `say` shows the progress on a terminal."""
         self._say = say
         self._left = {group.name: len(group.cases) for group in groups}
         self._all, self._began = sum(self._left.values()), time.monotonic()
         self._ended: dict[str, list[CaseResult]] = {group.name: [] for group in groups}
         self._columns = [
-            Column(max(map(len, (*self._left, _HEADINGS[0])))), Column(5, right=True), Column(8, right=True),
-            Column(0),
+            Column("group", max(map(len, (*self._left, "group")))), Column("cases", 5, right=True),
+            Column("seconds", 8, right=True), Column("judgements"),
         ]  # fmt: skip
-        if groups:
-            output.row(self._columns, _HEADINGS, "dim")
 
-    def add(self, result: CaseResult) -> None:
+    def head(self) -> Document:
+        """Yield the heads of the columns, unless all was played before."""
+        if self._left:
+            yield TextTable(self._columns)
+
+    def add(self, result: CaseResult) -> Document:
         """Count one case; the last case of a group prints its line."""
         name = result.case.group
         self._ended[name].append(result)
         self._left[name] -= 1
         self._say(f"{self._rate()}; the last one was {name}")
-        for row in result.rows:
-            self._output.record(row)
+        yield from result.rows
         if not self._left[name]:
-            self._group(name, self._ended.pop(name))
+            yield from self._group(name, self._ended.pop(name))
 
     def _rate(self) -> str:
         """Return how many cases have ended, how fast, and the time that the others take at this rate."""
@@ -179,14 +180,14 @@ class LiveTable:
         rate, remaining = 60 * done / seconds, timedelta(seconds=round(left * seconds / done))
         return f"{done} of {plural(self._all, 'case')}, {rate:.0f} a minute, about {remaining} left"
 
-    def _group(self, name: str, ended: Sequence[CaseResult]) -> None:
+    def _group(self, name: str, ended: Sequence[CaseResult]) -> Document:
         rows = [row for result in ended for row in result.rows]
         seconds = sum(result.case.seconds for result in ended)
         bad = [row for row in rows if row.verdict in UNEXPECTED]
         cells = [name, str(len(ended)), f"{seconds:.1f}", counted(rows)]
-        self._output.row(self._columns, cells, "red" if bad else "")
+        yield table_line(self._columns, cells, "red" if bad else "")
         for line in unexpected(ended):
-            self._output.line(f"  {line}"[:_LONGEST])
+            yield Line(f"  {line}"[:_LONGEST])
 
 
 def unexpected(ended: Iterable[CaseResult]) -> list[str]:
@@ -209,7 +210,7 @@ def counted(rows: Iterable[Row]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown) or "nothing to judge"
 
 
-def close(output: Output, rows: Sequence[Row], cases: Sequence[CaseRecord], folder: str) -> bool:
+def close(rows: Sequence[Row], cases: Sequence[CaseRecord], folder: str) -> Document[bool]:
     """Print the closing line; return whether everything is as expected."""
     good = not any(row.verdict in UNEXPECTED for row in rows)
     lost = sum(not case.steps for case in cases)
@@ -218,6 +219,6 @@ def close(output: Output, rows: Sequence[Row], cases: Sequence[CaseRecord], fold
     if causes := unexpected_causes(rows, cases).most_common():
         others = f" and {plural(len(causes) - 1, 'other cause')}" if causes[1:] else ""
         why = f"; {causes[0][1]} times {causes[0][0]}{others}"
-    output.line()
-    output.verdict(f"{plural(len(cases), 'case')}{note}: {counted(rows)}{why}; see {folder}", good=good)
+    yield BLANK
+    yield outcome(f"{plural(len(cases), 'case')}{note}: {counted(rows)}{why}; see {folder}", good=good)
     return good

@@ -12,15 +12,24 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from statistics import median
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS
 from deepstack_harness.catalogue.pairs import AXES_OF_TRACES
 from deepstack_harness.catalogue.regions import REGIONS
 from deepstack_harness.cli.arguments import add_removed
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.rules import Promise
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Column,
+    Document,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+    table_line,
+)
 from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.fuzz.trials import Proof
@@ -42,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_removed(parser, "--workers", "there are two worker processes, and one on a machine with one core")
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when each mutant is caught by its rule or promise alone, and nothing right is, else 1."""
     _check_names(args)
     store_hypothesis_in_cache()
@@ -53,21 +62,26 @@ def run(args: Namespace, output: Output) -> ExitCode:
     good = True
     mutants = [name for name in args.mutants or ALL_MUTANTS if name in ALL_MUTANTS]
     if mutants:
-        start, table = time.perf_counter(), SelftestTable(output)
+        start, table = time.perf_counter(), SelftestTable()
+        yield from table.head()
         trials = trials_for(mutants, _SEED, right=not args.mutants)
-        with output.progress(f"0 of {len(trials)} hunts") as say:
+        with progress(f"0 of {len(trials)} hunts") as say:
             for number, proof in enumerate(prove(trials, _WORKERS), 1):
-                table.show(proof)
+                yield from table.show(proof)
                 say(f"{number} of {plural(len(trials), 'hunt')}")
-        good = table.close(time.perf_counter() - start)
+        good = yield from table.close(time.perf_counter() - start)
     regions = [name for name in args.mutants or REGIONS if name in REGIONS]
     if regions:
-        of_regions = RegionTable(output)
-        with output.progress(f"0 of {plural(len(regions), 'region')}") as say:
+        of_regions = RegionTable()
+        yield BLANK
+        yield Line(
+            "small compiled regions: the promise that breaks under each of the arms, without another one"
+        )
+        with progress(f"0 of {plural(len(regions), 'region')}") as say:
             for number, of_region in enumerate(prove_regions(regions, _WORKERS), 1):
-                of_regions.show(of_region)
+                yield from of_regions.show(of_region)
                 say(f"{number} of {plural(len(regions), 'region')}")
-        good &= of_regions.close()
+        good &= yield from of_regions.close()
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -79,16 +93,17 @@ def _check_names(args: Namespace) -> None:
 
 
 _COLUMNS = (
-    Column(31), Column(4), Column(16), Column(5, right=True), Column(5, right=True), Column(7, right=True),
+    Column("buffer", 31), Column("rule", 4), Column("class of fault", 16), Column("check", 5, right=True),
+    Column("fuzz", 5, right=True), Column("seconds", 7, right=True),
 )  # fmt: skip
-_HEADINGS = ("buffer", "rule", "class of fault", "check", "fuzz", "seconds")
 _CLASS_COLUMNS = (
-    Column(16), Column(7, right=True), Column(8, right=True), Column(7, right=True), Column(15, right=True),
-    Column(13, right=True),
-)  # fmt: skip
-_AXIS_COLUMNS = (Column(18), Column(3, right=True), Column(0))
-_CLASS_HEADINGS = ("class of fault", "mutants", "by check", "by fuzz", "examples median", "examples most")
-_WIDTH = 80
+    Column("class of fault"),
+    *(
+        Column(head, right=True)
+        for head in ("mutants", "by check", "by fuzz", "examples median", "examples most")
+    ),
+)
+_AXIS_COLUMNS = (Column(), Column(right=True), Column())
 _SEED = 0
 """Seed of the random traces: the same traces on every machine."""
 _WORKERS = min(2, os.cpu_count() or 1)
@@ -98,14 +113,16 @@ _WORKERS = min(2, os.cpu_count() or 1)
 class SelftestTable:
     """One row for each proof, in the order in which they come; then one for each class of fault."""
 
-    def __init__(self, output: Output) -> None:
-        """Print the head."""
-        self._output = output
+    def __init__(self) -> None:
+        """Show nothing yet."""
         self._proofs: list[Proof] = []
-        output.line("check, fuzz: number of the trace or example that shows the fault first; - none")
-        output.row(_COLUMNS, _HEADINGS, "bold")
 
-    def show(self, proof: Proof) -> None:
+    def head(self) -> Document:
+        """Yield the heads of the columns."""
+        yield Line("check, fuzz: number of the trace or example that shows the fault first; - none")
+        yield TextTable(_COLUMNS)
+
+    def show(self, proof: Proof) -> Document:
         """Print one row; what is wrong with a proof that does not hold stands under it."""
         self._proofs.append(proof)
         trial, style = proof.trial, "" if proof.holds else "red"
@@ -114,101 +131,92 @@ class SelftestTable:
             _number(proof.examples if proof.broken else None),
             f"{proof.seconds:.1f}",
         ]
-        self._output.row(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
-        for line in wrap(_what_is_wrong(proof), _WIDTH - 4):
-            self._output.line(f"    {line}", style)
-        self._output.record(record_of(proof))
+        yield table_line(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
+        if wrong := _what_is_wrong(proof):
+            yield Line(wrong, style, lead="    ")
+        yield record_of(proof)
 
-    def close(self, seconds: float) -> bool:
+    def close(self, seconds: float) -> Document[bool]:
         """Print the classes of faults and the last lines; return whether everything holds."""
         mutants = [proof for proof in self._proofs if proof.trial.rule]
         right = [proof for proof in self._proofs if not proof.trial.rule]
         missed = [proof.trial.subject for proof in mutants if not proof.holds]
         refused = [f"{proof.trial.subject} [{proof.trial.arm}]" for proof in right if not proof.holds]
-        self._output.line()
-        self._output.row(_CLASS_COLUMNS, _CLASS_HEADINGS, "bold")
-        for cells in _classes(mutants):
-            self._output.row(_CLASS_COLUMNS, cells)
-        self._show_axes(mutants)
-        self._output.line()
+        yield BLANK
+        yield TextTable(_CLASS_COLUMNS, [(cells, "") for cells in _classes(mutants)])
+        yield from self._show_axes(mutants)
+        yield BLANK
         played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
         named = len({proof.trial.subject for proof in right})
-        self._output.line(
+        yield Line(
             f"{len(refused)} false alarms on {named} right buffers in {played} examples and {checked} traces"
         )
         good = not missed and not refused
-        for line in wrap(f"not so: {', '.join([*missed, *refused])}", _WIDTH) if not good else ():
-            self._output.line(line, "red")
+        if not good:
+            yield Line(f"not so: {', '.join([*missed, *refused])}", "red")
         caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each by its rule alone"
-        self._output.verdict(f"{caught}; {seconds:.0f} s", good=good)
+        yield outcome(f"{caught}; {seconds:.0f} s", good=good)
         return good
 
-    def _show_axes(self, mutants: Sequence[Proof]) -> None:
+    def _show_axes(self, mutants: Sequence[Proof]) -> Document:
         """Print the mutants that only one axis of inputs finds, and the axes that find none so."""
         found = {
             axis: [proof.trial.subject for proof in mutants if axis in proof.axes] for axis in AXES_OF_TRACES
         }
-        self._output.line()
-        self._output.line("mutants that are found only where an axis of inputs is unusual", "bold")
-        for axis, names in found.items():
-            first, *rest = wrap(", ".join(names), _WIDTH - 25) or ["none"]
-            self._output.row(_AXIS_COLUMNS, [axis, str(len(names)), first], "" if names else "dim")
-            for line in rest:
-                self._output.row(_AXIS_COLUMNS, ["", "", line])
+        yield BLANK
+        yield Heading("mutants that are found only where an axis of inputs is unusual")
+        yield TextTable(_AXIS_COLUMNS, [
+            ([axis, str(len(names)), ", ".join(names) or "none"], "" if names else "dim")
+            for axis, names in found.items()
+        ], head=False)  # fmt: skip
 
 
-_REGION_COLUMNS = (Column(26), Column(5), Column(0))
+_REGION_COLUMNS = (Column(width=26), Column(width=5), Column())
 _KINDS = tuple(dict.fromkeys(region.kind for region in REGIONS.values()))
 _SHORT = {"cross_attention": "cross", "per_layer": "layers", "recurrent": "states"}
 """Kinds of modules whose names are too long for the head of a column."""
-_KIND_HEADINGS = tuple(_SHORT.get(kind, kind) for kind in _KINDS)
-_PROMISE_COLUMNS = (Column(17), *(Column(max(6, len(heading)), right=True) for heading in _KIND_HEADINGS))
+_PROMISE_COLUMNS = (Column("as stated"), *(Column(_SHORT.get(kind, kind), right=True) for kind in _KINDS))
 
 
 class RegionTable:
     """One row for each region, below its kind of module; then one row for each promise."""
 
-    def __init__(self, output: Output) -> None:
-        """Print the head."""
-        self._output = output
+    def __init__(self) -> None:
+        """Show nothing yet."""
         self._proofs: list[RegionProof] = []
-        output.line()
-        output.line("small compiled regions: the promise that breaks under each of the arms, alone")
 
-    def show(self, proof: RegionProof) -> None:
+    def show(self, proof: RegionProof) -> Document:
         """Print one row; what is wrong with a proof that does not hold stands under it."""
         region, style = proof.region, "" if proof.holds else "red"
         if not self._proofs or self._proofs[-1].region.kind != region.kind:
-            self._output.row(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")
+            yield table_line(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")
         self._proofs.append(proof)
         cells = [proof.name, str(region.promise or "right"), " ".join(region.arms)]
-        self._output.row(_REGION_COLUMNS, cells, style)
-        for line in wrap(proof.wrong, _WIDTH - 4):
-            self._output.line(f"    {line}", style)
-        self._output.record(
-            {
+        yield table_line(_REGION_COLUMNS, cells, style)
+        if proof.wrong:
+            yield Line(proof.wrong, style, lead="    ")
+        yield {
                 "schema_version": 1, "region": proof.name, "promise": region.promise, "kind": region.kind,
                 "arms": list(region.arms), "found": {arm: list(each) for arm, each in proof.broken.items()},
                 "holds": proof.holds, "chances": proof.chances, "seconds": round(proof.seconds, 3),
                 "detail": proof.wrong or proof.detail,
-            }
-        )  # fmt: skip
+            }  # fmt: skip
 
-    def close(self) -> bool:
+    def close(self) -> Document[bool]:
         """Print how many are as stated, by promise and kind, and the last lines; return whether all are."""
-        self._output.line()
-        self._output.row(_PROMISE_COLUMNS, ["as stated", *_KIND_HEADINGS], "bold")
-        for promise in (*Promise, None):
-            name = f"{promise} {promise.word}" if promise else "right"
-            self._output.row(_PROMISE_COLUMNS, [name, *(self._cell(promise, kind) for kind in _KINDS)])
+        yield BLANK
+        yield TextTable(_PROMISE_COLUMNS, [
+            ([name, *(self._cell(promise, kind) for kind in _KINDS)], "")
+            for promise, name in [*((each, f"{each} {each.word}") for each in Promise), (None, "right")]
+        ])  # fmt: skip
         wrong = [proof for proof in self._proofs if proof.region.promise]
         right = [proof for proof in self._proofs if not proof.region.promise]
         alarms = sum(not proof.holds for proof in right)
-        self._output.line(f"{alarms} false alarms on {plural(len(right), 'right region')}")
+        yield Line(f"{alarms} false alarms on {plural(len(right), 'right region')}")
         caught = sum(proof.holds for proof in wrong)
         good = caught == len(wrong) and not alarms
         seconds = sum(proof.seconds for proof in self._proofs)
-        self._output.verdict(
+        yield outcome(
             f"{caught} of {len(wrong)} regions caught by their promise alone; "
             f"{seconds:.0f} processor seconds",
             good=good,

@@ -20,8 +20,8 @@ from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.catalogue.versions import TorchReleases
 from deepstack_harness.cli.matches import show_matches
-from deepstack_harness.cli.output import Output, wrapped
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line
 from deepstack_harness.errors import ExitCode
 
 
@@ -36,109 +36,101 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Print the incident; `--json` gets its entry of the catalogue, with links and known failures.
 
     Of words, print what fits them.
     """
     text = " ".join(args.incident)
     if text.upper() in set(Rule):
-        _show_rule(output, Rule(text.upper()))
+        yield from _show_rule(Rule(text.upper()))
         return ExitCode.HOLDS
     incident = find_or_search(text)
     if isinstance(incident, list):
-        show_matches(text, incident, output)
+        yield from show_matches(text, incident)
         return ExitCode.HOLDS
     failures = [failure for failure in KNOWN_FAILURES.entries if failure.reference in incident.references]
     faults = [fault for fault in LIVE_FAULTS.entries if fault.incident == incident.id]
-    output.record(
-        {
-            **to_builtins(incident),
-            "links": {reference: link_of(reference) for reference in incident.references},
-            "known_failures": [to_builtins(entry) for entry in failures],
-            "live_faults": [to_builtins(entry) for entry in faults],
-        }
-    )
-    show_page(output, incident, failures, faults)
+    yield {
+        **to_builtins(incident),
+        "links": {reference: link_of(reference) for reference in incident.references},
+        "known_failures": [to_builtins(entry) for entry in failures],
+        "live_faults": [to_builtins(entry) for entry in faults],
+    }
+    yield from show_page(incident, failures, faults)
     return ExitCode.HOLDS
 
 
-def _show_rule(output: Output, rule: Rule) -> None:
+def _show_rule(rule: Rule) -> Document:
     """Print a rule: its promise, the incidents that break it, and the released classes that do."""
     incidents = [each for each in catalogue() if rule in each.rules]
     failures = [each for each in KNOWN_FAILURES.entries if rule in each.rules]
-    output.record({
+    yield {
         "rule": rule, "word": rule.word, "promise": rule.promise,
         "incidents": [each.id for each in incidents],
         "known_failures": [to_builtins(entry) for entry in failures],
-    })  # fmt: skip
-    output.line(f"rule {rule} {rule.word}", "bold")
-    for line in wrapped(rule.promise):
-        output.line(line)
-    output.line()
-    output.paragraph("tested by ".ljust(_LABEL), f"every {rule.chance}")
+    }  # fmt: skip
+    yield Heading(f"rule {rule} {rule.word}")
+    yield Line(rule.promise)
+    yield BLANK
+    yield Line(f"every {rule.chance}", lead="tested by ".ljust(_LABEL))
     if rule.instance_of is not None:
-        output.paragraph("promise   ", f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.text}")
-    _list(output, "incidents", [f"{each.id} ({each.name}): {each.title}" for each in incidents])
-    _list(output, "releases", [_release_in_words(failure) for failure in failures])
-    output.line()
+        yield Line(f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.text}", lead="promise   ")
+    yield from _list("incidents", [f"{each.id} ({each.name}): {each.title}" for each in incidents])
+    yield from _list("releases", [_release_in_words(failure) for failure in failures])
+    yield BLANK
     for each in incidents[:1]:
-        output.line(f"deepstack-harness show {each.id}")
-    output.line("deepstack-harness list rules")
+        yield Line(command=f"deepstack-harness show {each.id}")
+    yield Line(command="deepstack-harness list rules")
 
 
 _LABEL = 10
 """Columns of a label, and of the indentation of its text."""
 
 
-def show_page(
-    output: Output, incident: Incident, failures: Sequence[KnownFailure], faults: Sequence[LiveFault]
-) -> None:
+def show_page(incident: Incident, failures: Sequence[KnownFailure], faults: Sequence[LiveFault]) -> Document:
     """Print an incident, the released classes and live faults that are known of it, and how to see it."""
-    output.line(f"incident {incident.id} ({incident.name})", "bold")
-    for line in wrapped(incident.title):
-        output.line(line)
-    output.line()
-    output.paragraph("symptom   ", incident.symptom)
-    _list(output, "users say", incident.symptoms)
-    _list(output, "errors", incident.errors)
-    output.paragraph("cause     ", incident.cause)
-    _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
-    _list(output, "promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
-    output.paragraph("effect    ", ", ".join(incident.effects) or "not measured")
-    _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
-    _list(output, "affected", [_affected_in_words(releases) for releases in incident.affected])
-    _list(
-        output,
+    yield Heading(f"incident {incident.id} ({incident.name})")
+    yield Line(incident.title)
+    yield BLANK
+    yield Line(incident.symptom, lead="symptom   ")
+    yield from _list("users say", incident.symptoms)
+    yield from _list("errors", incident.errors)
+    yield Line(incident.cause, lead="cause     ")
+    yield from _list("rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
+    yield from _list("promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
+    yield Line(", ".join(incident.effects) or "not measured", lead="effect    ")
+    yield from _list("reports", [_report_in_words(reference) for reference in incident.references])
+    yield from _list("affected", [_affected_in_words(releases) for releases in incident.affected])
+    yield from _list(
         "releases",
         [_release_in_words(failure) for failure in failures]
         or ([] if incident.affected or faults else ["no release is known to have it"]),
     )
-    _list(
-        output,
+    yield from _list(
         "live",
         [
             f"{fault.id}, {fault.package} {fault.in_words} ({fault.seen}): {fault.title}; reach {fault.reach}"
             for fault in faults
         ],
     )
-    _list(output, "faulty", _subjects_in_words(incident, incident.faulty))
-    _list(output, "right", _subjects_in_words(incident, incident.fixed))
+    yield from _list("faulty", _subjects_in_words(incident, incident.faulty))
+    yield from _list("right", _subjects_in_words(incident, incident.fixed))
     if incident.families:
-        output.paragraph("families  ", ", ".join(incident.families))
+        yield Line(", ".join(incident.families), lead="families  ")
     for number, run in enumerate(incident.run, 1):
-        output.line()
-        output.line(f"trace {number} of {len(incident.run)}: {run.trace}", "bold")
+        yield BLANK
+        yield Heading(f"trace {number} of {len(incident.run)}: {run.trace}")
         for label, text in _run_in_words(run):
-            output.paragraph(label.ljust(_LABEL), text)
+            yield Line(text, lead=label.ljust(_LABEL))
     for number, region in enumerate(incident.region, 1):
-        output.line()
-        output.line(f"run {number} of {len(incident.region)}", "bold")
+        yield BLANK
+        yield Heading(f"run {number} of {len(incident.region)}")
         for label, text in _region_in_words(region):
-            output.paragraph(label.ljust(_LABEL), text)
-    output.line()
-    for line in _commands(incident):
-        output.line(line)
+            yield Line(text, lead=label.ljust(_LABEL))
+    yield BLANK
+    for command in _commands(incident):
+        yield Line(command=command)
 
 
 def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
@@ -202,6 +194,6 @@ def _release_in_words(failure: KnownFailure) -> str:
     return f"{failure.package} {failure.releases} breaks {' '.join(failure.rules)}: {classes}"
 
 
-def _list(output: Output, label: str, items: Sequence[str]) -> None:
+def _list(label: str, items: Sequence[str]) -> Document:
     for number, item in enumerate(items):
-        output.paragraph(("" if number else label).ljust(_LABEL), item)
+        yield Line(item, lead=("" if number else label).ljust(_LABEL))

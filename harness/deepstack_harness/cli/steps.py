@@ -6,10 +6,11 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.output import write_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
 from deepstack_harness.contract.steps import STEP_ARMS, SteppedHistory
+from deepstack_harness.document.blocks import Document, Heading, Line, outcome
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
@@ -46,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when all that was put to the test holds, 1 when not, or when nothing was put to the test."""
     if not all(args.target.partition(":")):
         raise UsageError(f"'{args.target}' is not MODULE:NAME, as in my_package.model:step, or FILE.py:NAME")
@@ -59,19 +60,19 @@ def run(args: Namespace, output: Output) -> ExitCode:
     judged = [(history, judge_steps(history.region)) for history in histories]
     for history, result in judged:
         for row in result.rows:
-            output.record(replace(row, case=args.target, revision=args.target, trace=history.words))
+            yield replace(row, case=args.target, revision=args.target, trace=history.words)
     wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
     shown = judged if len(judged) == 1 else wrong
     for history, result in shown:
-        _show(output, history, result, alone=len(judged) == 1)
+        yield from _show(history, result, alone=len(judged) == 1)
     if args.script:
         shows = [(history, result) for history, result in wrong if result.broken]
         shows.sort(key=lambda each: all(row.value is None for row in each[1].broken))
-        _write_script(args.script, [history for history, _ in shows], output)
-    return _end(args.target, judged, output)
+        yield from _write_script(args.script, [history for history, _ in shows])
+    return (yield from _end(args.target, judged))
 
 
-def _write_script(path: str, histories: Sequence[SteppedHistory], output: Output) -> None:
+def _write_script(path: str, histories: Sequence[SteppedHistory]) -> Document:
     """Write the first program that was seen to show its finding; else say why there is none."""
     from deepstack_harness.play.written_programs import why_not_shown
 
@@ -80,12 +81,12 @@ def _write_script(path: str, histories: Sequence[SteppedHistory], output: Output
         why = history.unscripted or why_not_shown(history.script)
         if not why:
             write_text(path, history.script)
-            output.line(f"written: {path}, a program that shows it with torch alone")
+            yield Line(f"written: {path}, a program that shows it with torch alone")
             return
-    output.line(f"not written: {path}: no program with torch alone shows it: {why}")
+    yield Line(f"not written: {path}: no program with torch alone shows it: {why}")
 
 
-def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], output: Output) -> ExitCode:
+def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]]) -> Document[ExitCode]:
     results = [result for _, result in judged]
     broken = sorted({str(row.rule) for result in results for row in result.broken})
     tested = sum(row.chances or 0 for result in results for row in result.rows)
@@ -94,7 +95,7 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], outp
     good = not broken and not unjudged and not undrawn and any(result.good for result in results)
     if len(judged) > 1:
         wrong = sum(bool(result.broken) for result in results)
-        output.line(f"{plural(len(judged), 'history')} drawn, {wrong or 'none'} of them broken")
+        yield Line(f"{plural(len(judged), 'history')} drawn, {wrong or 'none'} of them broken")
     if broken:
         words = f"breaks {' '.join(broken)}"
     elif unjudged:
@@ -104,11 +105,11 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], outp
     else:
         words = "nothing was put to the test" if not tested else "not all inputs were put to the test"
     if undrawn:
-        output.line(
+        yield Line(
             f"not varied: {undrawn}, because nothing says what other values there are: annotate with Tensor, "
             "a number or a dataclass of such, or name a function that returns (callable, steps)"
         )
-    output.verdict(f"{target}: {words}", good=good)
+    yield outcome(f"{target}: {words}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -127,8 +128,8 @@ def _run(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
         return value_of(worker.call(remote, arguments), f"running {args.target}")
 
 
-def _show(output: Output, history: SteppedHistory, judged: JudgedSteps, *, alone: bool) -> None:
+def _show(history: SteppedHistory, judged: JudgedSteps, *, alone: bool) -> Document:
     if not alone:
-        output.line(history.words, "bold")
+        yield Heading(history.words)
     for line in report_lines(judged):
-        output.line(line if alone else f"  {line}")
+        yield Line(line if alone else f"  {line}")

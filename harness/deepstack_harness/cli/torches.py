@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-import textwrap
 from argparse import Namespace
 from collections.abc import Sequence
 from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.versions import VersionLoop, listed_releases
+from deepstack_harness.document.blocks import (
+    BLANK,
+    Column,
+    Document,
+    Heading,
+    Line,
+    TextTable,
+    outcome,
+    table_line,
+)
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.runs.environments import (
     TORCH,
@@ -36,14 +45,13 @@ if TYPE_CHECKING:
 
     from deepstack_harness.runs.torch_changes import VersionLine, VersionTable
 
-_WIDTH = 80
 _NAME = 40
 """Columns of a name in the table; a longer one goes on below."""
 _NO_LIMITS = Limits(call_s=None, output=None)
 """Each case of a run has its own limits."""
 
 
-def run_torches(args: Namespace, folder: Path, output: Output) -> ExitCode:
+def run_torches(args: Namespace, folder: Path) -> Document[ExitCode]:
     """Play the matrix under each torch of `args.torch`, and show what changed from one to the next.
 
     Exit 1 where a version has something unexpected, or a regression to the one before it; 3 where one could
@@ -51,27 +59,29 @@ def run_torches(args: Namespace, folder: Path, output: Output) -> ExitCode:
     """
     runs: list[Path] = []
 
-    def play(target: TorchHome | Version) -> None:
-        home = target if isinstance(target, TorchHome) else make_home(target, output.step)
+    def play(target: TorchHome | Version) -> Document:
+        with progress("making an environment") as say:
+            home = target if isinstance(target, TorchHome) else make_home(target, say)
         of_version = folder / _name(home, runs)
-        output.line()
-        output.line(f"torch {home.torch} ({home.python}) into {of_version}", "bold")
+        yield BLANK
+        yield Heading(f"torch {home.torch} ({home.python}) into {of_version}")
         runs.append(of_version)
-        if why := _play(args, home, of_version, output):
+        if why := (yield from _play(args, home, of_version)):
             raise MachineError(why)
 
-    loop = VersionLoop(_targets(args.torch), play)
-    for target in loop.judged():
+    loop: VersionLoop[TorchHome | Version, None] = VersionLoop(_targets(args.torch))
+    for target in loop.versions:
+        yield from loop.judge(target, play(target))
         if target in loop.refused:
-            output.line(f"torch {target}: {loop.refused[target]}", "red")
-    good = _show(runs, output)
+            yield Line(f"torch {target}: {loop.refused[target]}", "red")
+    good = yield from _show(runs)
     if args.keep is not None:
         for gone in keep_newest(args.keep):
-            output.line(f"removed {gone}")
-    output.line()
+            yield Line(f"removed {gone}")
+    yield BLANK
     for target, why in loop.refused.items():
-        output.line(f"not played: torch {target}: {why}", "red")
-    output.verdict(f"{plural(len(runs), 'version')} in {folder}", good=good and not loop.refused)
+        yield Line(f"not played: torch {target}: {why}", "red")
+    yield outcome(f"{plural(len(runs), 'version')} in {folder}", good=good and not loop.refused)
     if loop.refused:
         return ExitCode.MACHINE
     return ExitCode.HOLDS if good else ExitCode.BROKEN
@@ -96,20 +106,19 @@ def _name(home: TorchHome, runs: Sequence[Path]) -> str:
     return f"{home.name}-{same + 1}" if same else home.name
 
 
-def _play(args: Namespace, home: TorchHome, folder: Path, output: Output) -> str:
+def _play(args: Namespace, home: TorchHome, folder: Path) -> Document[str]:
     """Play the matrix under another interpreter; return why it did not come to its end, or nothing."""
     from deepstack_harness.runs.store import read_stored
 
     try:
-        why = run_under(home, _words(args, folder), None if output.silent else _stdout())
+        why = run_under(home, _words(args, folder), None if args.quiet or args.json == "-" else _stdout())
     except KeyboardInterrupt as error:
         again = "" if args.resume else " --resume"
         where = "" if args.out else f" --out {shlex.quote(str(folder.parent))}"
         error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
         raise
     if not why:
-        for row in read_stored(folder).rows:
-            output.record(row)
+        yield from read_stored(folder).rows
     return why
 
 
@@ -152,7 +161,7 @@ def _words(args: Namespace, folder: Path) -> list[str]:
     return words + [option for option, is_set in flags.items() if is_set]
 
 
-def _show(folders: Sequence[Path], output: Output) -> bool:
+def _show(folders: Sequence[Path]) -> Document[bool]:
     """Show the table over runs that are there; return whether nothing is unexpected, worse or missing."""
     from deepstack_harness.contract.verdicts import UNEXPECTED
     from deepstack_harness.runs.compare import RED
@@ -164,42 +173,36 @@ def _show(folders: Sequence[Path], output: Output) -> bool:
     if len(runs) < 2:
         return good
     table = version_table(runs)
-    output.line()
-    show_versions(output, table)
+    yield BLANK
+    yield from show_versions(table)
     for line in table.lines:
         cells = dict(zip(table.versions, line.cells, strict=True))
-        output.record({"system": "versions", "section": line.section, "name": line.name.strip(), **cells})
+        yield {"system": "versions", "section": line.section, "name": line.name.strip(), **cells}
     return good and not any(cause.kind in RED for causes in table.causes for cause in causes)
 
 
-def show_versions(output: Output, table: VersionTable) -> None:
+def show_versions(table: VersionTable) -> Document:
     """Print the table of versions, at most 80 columns wide with up to four of them."""
-    output.line("What does this torch change? Each version against the one before it.", "bold")
+    yield Heading("What does this torch change? Each version against the one before it.")
     for note in table.notes:
-        for text in textwrap.wrap(note, _WIDTH, subsequent_indent="  "):
-            output.line(text, "yellow")
+        yield Line(note, "yellow")
     width = max(9, *map(len, table.versions))
-    columns = [Column(_NAME), *(Column(width, right=True) for _ in table.versions)]
-    output.line()
-    output.row(columns, ["torch", *table.versions], "dim")
+    columns = [Column("torch", _NAME), *(Column(version, width, right=True) for version in table.versions)]
+    yield BLANK
+    yield TextTable(columns)
     section = ""
     for line in table.lines:
         if line.section != section:
             section = line.section
-            output.line(section, "bold")
-        _show_line(output, columns, line)
+            yield Heading(section)
+        yield from _show_line(columns, line)
     if not table.causes or not any(table.causes):
-        output.line("nothing changed")
+        yield Line("nothing changed")
 
 
-def _show_line(output: Output, columns: Sequence[Column], line: VersionLine) -> None:
+def _show_line(columns: Sequence[Column], line: VersionLine) -> Document:
     style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
-    indent = "  " + " " * (len(line.name) - len(line.name.lstrip()))
-    first, *rest = textwrap.wrap(
-        line.name.strip(), _NAME if any(line.cells) else _WIDTH, initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_on_hyphens=False,
-    )  # fmt: skip
-    output.row(columns, [first, *line.cells], style)
-    for text in rest:
-        output.line(text, style)
+    if any(line.cells):
+        yield table_line(columns, [f"  {line.name}", *line.cells], style)
+    else:
+        yield Line(f"  {line.name}", style)

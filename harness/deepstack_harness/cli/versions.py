@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from packaging.version import InvalidVersion, Version
 
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
+from deepstack_harness.document.blocks import Document
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.text import cell
 
@@ -31,26 +32,22 @@ def most_steps(count: int) -> int:
 
 @dataclass
 class VersionLoop(Generic[K, V]):
-    """Versions with a judge, and what became of each version that was judged.
+    """Versions, and what became of each version that was judged.
 
     `change` has, after a bisection, the two versions between which verdicts change, and between them those
     that could not be judged; it is empty where both ends are alike, or nothing was judged.
     """
 
     versions: Sequence[K]
-    judge: Callable[[K], V]
     verdicts: dict[K, V] = field(default_factory=dict)
     refused: dict[K, str] = field(default_factory=dict)
     change: Sequence[K] = ()
 
-    def judged(self) -> Iterator[K]:
-        """Judge every version; yield each after its verdict, or its reason in `refused`."""
-        for version in self.versions:
-            self._judge(version)
-            yield version
-
     def bisected(self, key: Callable[[V], object]) -> Iterator[K]:
-        """Judge the ends, and then as few versions as show where the key of the verdicts changes."""
+        """Yield the ends, and then as few versions as show where the key of the verdicts changes.
+
+        Whoever iterates judges each version (`judge`) before the next.
+        """
         seen: dict[int, object] = {}
         tried: set[int] = set()
         while True:
@@ -70,14 +67,14 @@ class VersionLoop(Generic[K, V]):
                 return
             tried.add(left[0])
             version = self.versions[left[0]]
-            self._judge(version)
+            yield version
             if version in self.verdicts:
                 seen[left[0]] = key(self.verdicts[version])
-            yield version
 
-    def _judge(self, version: K) -> None:
+    def judge(self, version: K, document: Document[V]) -> Document:
+        """Show a document that returns the verdict on a version; where it refuses, note its reason."""
         try:
-            self.verdicts[version] = self.judge(version)
+            self.verdicts[version] = yield from document
         except (UsageError, MachineError) as error:
             self.refused[version] = cell(str(error))
 

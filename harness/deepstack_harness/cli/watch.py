@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from deepstack_harness.cli.output import Output, say, wrapped, write_text
+from deepstack_harness.cli.output import say, write_text
 from deepstack_harness.compile.watch_process import (
     Unreached,
     WatchedProcess,
@@ -23,6 +23,7 @@ from deepstack_harness.compile.watch_process import (
     start_in_children,
 )
 from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
+from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
@@ -114,7 +115,7 @@ def _unwatched_of(region: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def run(args: Namespace, output: Output) -> ExitCode | int:
+def run(args: Namespace) -> Document[ExitCode | int]:
     """Run the program to its end; the report comes last, also where a signal ends it.
 
     Returns the program's own status where that is not 0; else 1 where a guard that decides failed, 3 where
@@ -126,15 +127,15 @@ def run(args: Namespace, output: Output) -> ExitCode | int:
     if args.html:
         write_text(args.html, "")  # a bad path costs no work
     watched = _watched_run(command, rows_on_stdout=args.json == "-")
-    _report(watched, output)
-    restored = _restore(command, watched, output, args) if args.restore and not watched.status else []
+    yield from _report(watched)
+    restored = (yield from _restore(command, watched, args)) if args.restore and not watched.status else []
     if args.html:
         from deepstack_harness.runs.report.watch_page import render_watch
 
         write_text(args.html, render_watch(command, watched, restored))
     code = _code(watched, args.fail_on)
     if watched.status:
-        output.line(
+        yield Line(
             f"{_ended(watched.status)}; without it the exit code would be {int(code)}: {_why(watched, code)}"
         )
     return watched.status or code
@@ -206,67 +207,64 @@ def _forwarding(running: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report(watched: WatchedRun, output: Output) -> None:
+def _report(watched: WatchedRun) -> Document:
     if not watched.decisive:  # then it is the reason of the exit code
         _say_unwatched(watched)
-    _report_findings(watched, output)
+    yield from _report_findings(watched)
     if watched.regions:
         compiling = [process for process in watched.processes if process.compiles]
         dropped = sum(sum(region["dropped"].values()) for region in watched.regions)
-        output.line(
+        yield Line(
             f"{plural(len(compiling), 'process')}, {plural(len(watched.regions), 'region')}, "
             f"{plural(sum(region['calls'] for region in watched.regions), 'call')}, "
             f"{plural(dropped, 'dropped guard')}; failed and decide: {len(watched.decisive) or 'none'}"
         )
     for line in region_lines(watched.regions):
-        output.line(line)
+        yield Line(line)
     engines: dict[str, list[str]] = {}
     for process in watched.processes:
         for region in process.regions.values():
             if region["uncompiled"] and not region["problem"]:
-                output.line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
+                yield Line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
         for text in process.engines.values():
             engines.setdefault(text, []).append(str(process.pid))
         if process.compiles and not process.ended:
-            output.line(
+            yield Line(
                 f"process {process.pid} did not come to its end: its counts and findings are here, the last "
                 "inputs are missing"
             )
     for text, pids in engines.items():
         several = len(pids) > 1
-        output.line(
+        yield Line(
             f"{'processes' if several else 'process'} {', '.join(pids)} {'are' if several else 'is'} {text}"
         )
     if watched.decisive:
         _say_unwatched(watched)
 
 
-def _report_findings(watched: WatchedRun, output: Output) -> None:
+def _report_findings(watched: WatchedRun) -> Document:
     several = len({process.pid for process in watched.processes if process.regions}) > 1
     for process in watched.processes:
         rank = f", rank {process.rank}" if process.rank else ""
         who = f"process {process.pid}{rank}" if several or rank else ""
         decide = [(region, guard) for each, region, guard in watched.decisive if each is process]
         for finding in findings(decide):
-            output.line(finding_text(finding, who))
-            output.line(f"  {to_do(finding)}")
+            yield Line(finding_text(finding, who))
+            yield Line(f"  {to_do(finding)}")
         for region in process.regions.values():
-            output.record({"pid": process.pid, "rank": process.rank, "ended": process.ended, **region})
+            yield {"pid": process.pid, "rank": process.rank, "ended": process.ended, **region}
 
 
 def _say_unwatched(watched: WatchedRun) -> None:
     for text in watched.unwatched:
-        sentence = f"deepstack-harness: {text}"
-        say("\n  ".join(wrapped(sentence, indent=2)) if sys.stderr.isatty() else sentence)
+        say(f"deepstack-harness: {text}")
 
 
 def _calls_as_written(region: dict[str, Any]) -> str:
     return f"{region['name']} ({region['where']}) ran uncompiled in {plural(region['calls'], 'call')}"
 
 
-def _restore(
-    command: Sequence[str], watched: WatchedRun, output: Output, args: Namespace
-) -> list[dict[str, Any]]:
+def _restore(command: Sequence[str], watched: WatchedRun, args: Namespace) -> Document[list[dict[str, Any]]]:
     """Run the program again with one guard put back; return for each guard what still fails then."""
     sources = list(dict.fromkeys(guard["restored_by"] for _, _, guard in watched.decisive))
     restored = []
@@ -275,8 +273,8 @@ def _restore(
         left = list(dict.fromkeys(guard["restored_by"] for _, _, guard in again.decisive))
         row = {"restored": source, "status": again.status, "still_failing": left}
         restored.append(row)
-        output.record(row)
-        output.line(f"{source} put back: {_after_restoring(source, again.status, left)}")
+        yield row
+        yield Line(f"{source} put back: {_after_restoring(source, again.status, left)}")
     if len(sources) > _MOST_RESTORED:
         say(f"deepstack-harness: {len(sources) - _MOST_RESTORED} further guards were not put back")
     return restored

@@ -28,6 +28,7 @@ from deepstack_harness.contract.protocols import BufferFactory, Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import UsageError, text_of
 from deepstack_harness.models.engine import Engine
 from deepstack_harness.models.family import parse_device, parse_dtype
@@ -50,7 +51,7 @@ from deepstack_harness.pytest_plugin.calls import (
     most_tensors,
     trace_of,
 )
-from deepstack_harness.pytest_plugin.fixtures import Fixture, name_of, row_in_words, rules_of
+from deepstack_harness.pytest_plugin.fixtures import Fixture, name_of, rules_of
 
 
 @dataclass
@@ -348,7 +349,7 @@ def _complaints_of(run: ArmRun) -> Iterator[str]:
     for row in run.rows():
         applies = _applies(row.rule, run.case.arm)
         if row.verdict is Verdict.FAIL:
-            yield f"  broken: {row_in_words(row)}"
+            yield f"  broken: {shown(row).sentence}"
             if row.rule is Rule.OUTPUT and (why := diagnose(run.case, run.observation)):
                 yield f"    {why}"
         elif row.verdict is Verdict.ERROR or (row.verdict is Verdict.SKIP and applies):

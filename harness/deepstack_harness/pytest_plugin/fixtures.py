@@ -27,7 +27,6 @@ from deepstack_harness.audit.class_verdicts import (
 )
 from deepstack_harness.audit.source_worker import control_fault, failed_control, judge_plan
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
-from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.compile.graph_counts import GraphCounter
 from deepstack_harness.compile.kernel_probe import KernelProbe
 from deepstack_harness.compile.torch_compat import dynamo
@@ -42,7 +41,8 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.protocols import WHERE, BufferFactory, quoted
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import HarnessError, MachineError, NotMeasured, UsageError
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play.case_worker import LOAD, CaseWorker, check_fit
@@ -97,13 +97,6 @@ class Fixture:
         where = file if line is None else f"{file}:{line + 1}"
         result = result_in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1, where)
         stored.append(msgspec.to_builtins(result))
-
-
-def row_in_words(row: Row) -> str:
-    """Return a broken rule in one line: the rule, the figure, the place, and what was seen."""
-    rule = row.rule
-    limit = f", at most {row.limit:g}" if row.limit else ""
-    return f"{rule} {rule.word}: {figure_of(row)}{limit}, on '{row.trace}' under {row.arm}: {row.detail}"
 
 
 def rules_of(names: Iterable[str], known: Sequence[Rule]) -> list[Rule]:
@@ -238,9 +231,9 @@ def _judge_in_worker(
 def _complaints(verdicts: ClassVerdicts, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:
     rows = [row for row in verdicts.rows if row.rule in wanted]
     for row, also in by_cause(rows, verdicts.effects):
-        yield f"  broken: {row_in_words(row)}"
+        yield f"  broken: {shown(row).sentence}"
         yield f"    {quoted(row.rule)}"
-        yield from (f"    also {row_in_words(effect)}" for effect in also)
+        yield from (f"    also {shown(effect).sentence}" for effect in also)
     for row in rows:
         if row.verdict is Verdict.ERROR:
             yield f"  not judged: {row.rule} {row.rule.word}: {row.detail}"
@@ -367,9 +360,7 @@ class KernelFactsOf(Fixture):
         __tracebackhide__ = True
         with self.one_sentence():
             if tokens == capacity:
-                raise UsageError(
-                    f"tokens and capacity are both {tokens}: their rows could not be row_in_words apart"
-                )
+                raise UsageError(f"tokens and capacity are both {tokens}: their rows could not be told apart")
             dynamo.start_counting()
             with (
                 torch.no_grad(),

@@ -31,8 +31,8 @@ from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.page import duration, render_page
 from deepstack_harness.runs.report.run_data import Figure, RunData, load_run, summarise
-from deepstack_harness.runs.report.tables import incident_groups, number, release_matrix, run_matrix
-from deepstack_harness.text import clean
+from deepstack_harness.runs.report.tables import incident_groups, release_matrix, run_matrix
+from deepstack_harness.text import clean, number
 
 MOST = 2_000_000  # bytes of a page
 

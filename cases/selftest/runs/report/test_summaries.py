@@ -18,7 +18,7 @@ from deepstack_harness.cli.fuzz import show_findings
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.report import show_run
-from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
+from deepstack_harness.cli.repro_table import ReproTable
 from deepstack_harness.cli.run import unexpected
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
@@ -27,13 +27,13 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
+from deepstack_harness.document.markdown import table_row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.causes import ChangeCause
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures, texts
-from deepstack_harness.runs.report.github import table_row
 from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
 from deepstack_harness.runs.report.tables import case_findings
 from deepstack_harness.runs.report.texts import annotations, render_markdown
@@ -72,7 +72,7 @@ def test_a_run_that_played_nothing_says_so(run: RunData, capsys: Capture) -> Non
     empty = replace(run, rows=(), cases={})
     text = render_markdown(empty)
     assert "No case was played." in text
-    show_run(Output(None, quiet=False), empty)
+    Output(None, quiet=False).show(show_run(empty))
     assert "R0" not in capsys.readouterr().out
 
 
@@ -105,7 +105,7 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:
     rows = [row(Rule.STRUCTURE, Verdict.XFAIL, "default"), row(Rule.FRESHNESS, Verdict.FAIL, "latent")]
     result = judge_gate([audited(*rows)], gate, base)
-    show_gate(Output(None, quiet=False), result)
+    Output(None, quiet=False).show(show_gate(result))
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head == sentence
     assert len(lines) == len(result.failing)
@@ -138,19 +138,17 @@ HAS = repro_case("pr40932", "none", frozenset({Rule.STRUCTURE}))
 
 
 @pytest.fixture
-def table(capsys: Capture) -> ReproTable:
-    shown = ReproTable(IncidentTitle(Output(None, quiet=False), find("43602")), [FREE.planned], "qwen3_vl")
-    capsys.readouterr()
-    return shown
+def table() -> ReproTable:
+    return ReproTable(find("43602"), [FREE.planned])
 
 
 def test_before_inductor_starts_the_broken_rules_are_told(table: ReproTable, capsys: Capture) -> None:
-    table.so_far([FREE, HAS], 12.4)
+    Output(None, quiet=False).show(table.so_far([FREE, HAS], 12.4))
     assert capsys.readouterr().out == ("\nwithout Inductor: pr40932 broke R1; Inductor follows, about 12 s\n")
-    table.so_far([FREE], 12.4)
+    Output(None, quiet=False).show(table.so_far([FREE], 12.4))
     assert capsys.readouterr().out == ""
-    table.source_so_far("vllm 0.22.1", [FREE], 3)
-    table.source_so_far("vllm 0.22.1", [HAS], 3)
+    Output(None, quiet=False).show(table.source_so_far("vllm 0.22.1", [FREE], 3))
+    Output(None, quiet=False).show(table.source_so_far("vllm 0.22.1", [HAS], 3))
     assert (
         capsys.readouterr()
         .out.split("\n\n")[-1]
@@ -161,16 +159,17 @@ def test_before_inductor_starts_the_broken_rules_are_told(table: ReproTable, cap
 
 
 def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, capsys: Capture) -> None:
-    table.source_verdict("vllm 0.22.1", "a.py:3", [], [])
+    Output(None, quiet=False).show(table.source_verdict("vllm 0.22.1", "a.py:3", [], []))
     assert capsys.readouterr().out == "vllm 0.22.1: free of incident 43602\n"
-    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [])
+    Output(None, quiet=False).show(table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], []))
     assert capsys.readouterr().out == "\nwhere: a.py:3\nvllm 0.22.1: HAS incident 43602, breaks R1\n"
-    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [HAS])
+    Output(None, quiet=False).show(table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [HAS]))
     assert capsys.readouterr().out.splitlines()[-1] == "not as the catalogue expects: 1 case"
 
 
 def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
-    table.unexpected([repro_case("pr43617", "none", frozenset())])
+    unexpected = table.unexpected([repro_case("pr43617", "none", frozenset())])
+    Output(None, quiet=False).show(unexpected)
     printed = capsys.readouterr().out
     assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in printed
     assert " broke R1 R2, expected none\n  R1 FAIL: " in printed
@@ -183,7 +182,7 @@ def test_findings_that_are_not_shown_are_counted(
     cases = case_findings(run_data)
     unexpected = sum(finding.unexpected for finding in cases)
     monkeypatch.setattr(report, "MOST_EXPECTED", 1)
-    show_run(Output(None, quiet=False), run_data)
+    Output(None, quiet=False).show(show_run(run_data))
     more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
     assert more in capsys.readouterr().out.splitlines()
     monkeypatch.setattr(texts, "MOST_FINDINGS", 1)
@@ -197,10 +196,10 @@ def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
 
 def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
     off = replace(HAS, judgements=(Judgement(Rule.OUTPUT, Verdict.FAIL, effect=Effect.OUTPUT),))
-    table.shown([FREE, off, off])
+    Output(None, quiet=False).show(table.shown([FREE, off, off]))
     assert capsys.readouterr().out.splitlines()[:2] == ["", "wrong without an error under: eager/drop_all"]
     raised = replace(HAS, judgements=(Judgement(Rule.OUTPUT, Verdict.FAIL, effect=Effect.CRASH),))
-    table.shown([FREE, raised])
+    Output(None, quiet=False).show(table.shown([FREE, raised]))
     assert "wrong without" not in capsys.readouterr().out
 
 
@@ -220,11 +219,11 @@ def test_what_kernels_touched_stands_under_the_block_once(
     monkeypatch.setattr(
         repro_table, "access_lines", lambda judged_case: [f"{judged_case.case.subject} touched row 3"]
     )
-    table.add(FREE)
+    Output(None, quiet=False).show(table.add(FREE))
     capsys.readouterr()
-    table.end_block()
+    Output(None, quiet=False).show(table.end_block())
     assert capsys.readouterr().out == "pr43617 touched row 3\n"
-    table.end_block()
+    Output(None, quiet=False).show(table.end_block())
     assert capsys.readouterr().out == ""
 
 
@@ -235,7 +234,7 @@ def test_a_case_that_did_not_end_is_one_line_of_a_run() -> None:
 
 
 def test_nothing_found_has_no_table(capsys: Capture) -> None:
-    show_findings(Output(None, quiet=False), [])
+    Output(None, quiet=False).show(show_findings([]))
     assert capsys.readouterr().out == ""
 
 
@@ -250,20 +249,20 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
     assert without.table is not None
 
 
-def test_the_classes_of_a_group_stand_in_a_line_for_each_source(capsys: Capture) -> None:
+def test_the_classes_of_a_group_are_in_a_line_below_the_table(capsys: Capture) -> None:
     broken = row(Rule.FRESHNESS, Verdict.FAIL)
-    AuditTable(Output(None, quiet=False)).show(
-        [
-            ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),
-            ClassVerdicts("vllm 0.22.2", "Qwen3VL", (broken,)),
-        ]
+    Output(None, quiet=False).show(
+        AuditTable().show(
+            [
+                ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),
+                ClassVerdicts("vllm 0.22.2", "Qwen3VL", (broken,)),
+            ]
+        )
     )
-    head, first, other, *_ = capsys.readouterr().out.splitlines()
-    assert head.split()[-1] == "classes"
-    assert first.split()[0] == "A"
-    assert first.endswith("vllm 0.22.1: Qwen3VL")
-    assert other.strip() == "vllm 0.22.2: Qwen3VL"
-    assert other.index("vllm") == first.index("vllm")
+    head, group, classes, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["group", "broken", "live", "broken", "captured", "kept"]
+    assert group.split()[0] == "A"
+    assert classes.split(maxsplit=1) == ["A", "vllm 0.22.1: Qwen3VL; vllm 0.22.2: Qwen3VL"]
 
 
 def test_the_command_prints_annotations_and_no_other_report(tmp_path: Path, capsys: Capture) -> None:

@@ -32,7 +32,6 @@ from deepstack_harness.runs.execution import Tier, matrix, select
 from deepstack_harness.runs.frames import read_run
 from deepstack_harness.runs.nights import EndedStage, StageOutcome
 from deepstack_harness.runs.records import CaseEnding, CaseRecord
-from deepstack_harness.runs.report.github import annotation, plain
 from deepstack_harness.runs.report.page import render_page
 from deepstack_harness.runs.report.run_data import RunData, Summary, load_run, summarise
 from deepstack_harness.runs.report.tables import rerun_command, selection_of
@@ -161,21 +160,6 @@ def test_markdown_is_short_for_a_clean_run(run_data: RunData) -> None:
     assert "&#" not in markdown
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("step 3 'forward 16': 4.6 from eager", "step 3 'forward 16': 4.6 from eager"),
-        ("a_b and _c_ and *d*", "a_b and \\_c\\_ and \\*d\\*"),
-        ("a | <b> `c`", "a \\| \\<b\\> \\`c\\`"),
-        ("# a heading", "\\# a heading"),
-        ("ask @me in #12", "`ask @me in #12`"),
-        ("see https://x.org | `y`", "`` see https://x.org | `y` ``"),
-    ],
-)
-def test_text_for_markdown_is_escaped_where_it_must_be(text: str, sentence: str) -> None:
-    assert plain(text) == sentence
-
-
 def test_a_bar_in_a_table_is_escaped_in_a_code_span_too() -> None:
     rows = ["| a |", "| --- |", f"| {plain('x | y at https://z', in_table=True)} |"]
     assert Rendered("\n".join(rows)).spans == ["x | y at https://z"]
@@ -205,10 +189,6 @@ def test_annotations_are_no_more_than_github_shows(tmp_path: Path) -> None:
     lines = list(annotations(load_run(write_run(tmp_path / "run", found=many_broken(25)))))
     assert len(lines) == 11
     assert lines[-2] == "::error title=and more::16 more cases; the report has them all"
-
-
-def test_a_text_cannot_end_its_annotation(run_data: RunData) -> None:
-    assert annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
 
 
 def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from collections import defaultdict
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.report.run_data import RunData
-from deepstack_harness.runs.report.tables import figure_of, title_of
+from deepstack_harness.runs.report.tables import title_of
 
 
 def render_junit(run: RunData) -> str:
@@ -30,7 +31,7 @@ def render_junit(run: RunData) -> str:
 
 
 def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
-    name = f"{row.rule} {row.rule.word}: {title_of(case)}: {case.trace}"
+    name = f"{shown(row).name}: {title_of(case)}: {case.trace}"
     test = TestCase(name, classname=f"{case.family}.{case.arm}", time=seconds)
     if outcome := _outcome(row, case):
         test.result = [outcome]
@@ -39,7 +40,7 @@ def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
 
 def _outcome(row: Row, case: CaseRecord) -> Failure | Error | Skipped | None:
     """Return the element that says what is wrong; None for a rule that is kept."""
-    message = " ".join(filter(None, (figure_of(row), row.detail)))
+    message = " ".join(filter(None, (shown(row).measured, row.detail)))
     match row.verdict:
         case Verdict.PASS:
             return None

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from deepstack_harness import __version__
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, UNEXPECTED, WORST_FIRST, Row, Verdict
+from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.causes import fault_of
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.nights_strip import nights_of
@@ -30,9 +31,7 @@ from deepstack_harness.runs.report.tables import (
     ReportedFinding,
     case_findings,
     detail_of,
-    figure_of,
     incident_groups,
-    number,
     release_matrix,
     rerun_command,
     run_matrix,
@@ -40,6 +39,7 @@ from deepstack_harness.runs.report.tables import (
     title_of,
 )
 from deepstack_harness.runs.report.templating import new_environment, template_text
+from deepstack_harness.text import number
 
 MOST_FINDINGS = 300
 MOST_SLOW = 10
@@ -179,7 +179,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"safe_svg": Markup}
     environment.globals |= {
         "unexpected": UNEXPECTED, "Verdict": Verdict,
-        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT,
+        "shown": shown, "detail_of": detail_of, "most_output": MOST_OUTPUT,
         "most_changes": MOST_CHANGES, "most_today": MOST_TODAY, "rerun_command": rerun_command,
     }  # fmt: skip
     return environment

@@ -84,23 +84,6 @@ def title_of(case: CaseRecord) -> str:
     return f"{case.family} {case.subject} {case.arm} {case.dtype} {case.device}"
 
 
-def figure_of(row: Row) -> str:
-    """Return the figure of a judgement against its limit: `3 rows, limit 0`."""
-    if row.value is None:
-        return ""
-    limit = "" if row.limit is None else f", limit {number(row.limit)}"
-    return f"{number(row.value)} {row.unit}".strip() + limit
-
-
-def number(value: float | None) -> str:
-    """Write a figure for people: no more digits than matter, and words for what is not finite."""
-    if value is None:
-        return ""
-    if abs(value) > 1e300:  # what JSON cannot carry comes as the largest float
-        return "not finite"
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
-
-
 def detail_of(row: Row) -> str:
     """Return the detail of a judgement, shortened."""
     return shortened(row.detail, MOST_DETAIL)
@@ -238,7 +221,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class MatrixLine:
     """One line: `names` say what was judged, `cells` has None for a rule that was not."""
 
     names: tuple[str, ...]
@@ -256,7 +239,7 @@ class Matrix:
 
     heads: tuple[str, ...]
     rules: tuple[Rule, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[MatrixLine, ...]
 
 
 def run_matrix(run: RunData) -> Matrix:
@@ -282,8 +265,10 @@ def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]])
     )
 
 
-def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> Line:
-    return Line(names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules))
+def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> MatrixLine:
+    return MatrixLine(
+        names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules)
+    )
 
 
 _SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")

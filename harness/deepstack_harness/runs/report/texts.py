@@ -8,15 +8,17 @@ import html
 from collections.abc import Iterator
 
 from deepstack_harness.contract.verdicts import WORST_FIRST, Verdict
-from deepstack_harness.runs.report.github import (
+from deepstack_harness.document.markdown import (
     MOST_ANNOTATIONS,
     MOST_BYTES,
     annotation,
     cell_text,
     code,
     plain,
+    table_head,
     table_row,
 )
+from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.report.run_data import RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
     Cell,
@@ -25,7 +27,6 @@ from deepstack_harness.runs.report.tables import (
     ReportedFinding,
     case_findings,
     detail_of,
-    figure_of,
     incident_groups,
     release_matrix,
     rerun_command,
@@ -85,10 +86,10 @@ def _versions(table: VersionTable) -> Iterator[str]:
     yield "\n### What does this torch change?\n"
     for note in table.notes:
         yield f"> {plain(note)}\n"
-    yield f"| | torch | {' | '.join(map(plain, table.versions))} |"
+    yield table_row(["", "torch", *map(plain, table.versions)])
     yield f"|---|---|{'---:|' * len(table.versions)}"
     for line in table.lines:
-        yield f"| {plain(line.section)} | {plain(line.name.strip())} | {' | '.join(map(plain, line.cells))} |"
+        yield table_row([plain(line.section), plain(line.name.strip()), *map(plain, line.cells)])
     yield ""
 
 
@@ -101,7 +102,7 @@ def _changes(run: RunData) -> Iterator[str]:
     for setting in run.changes.settings:
         yield f"> Another setting, {plain(setting)}\n"
     if causes:
-        lines = [table_row(["change", "cause", "cases", "shortest trace", "follows"]), table_row(["---"] * 5)]
+        lines = table_head(["change", "cause", "cases", "shortest trace", "follows"])
         for cause in causes[:MOST_CHANGES]:
             trace = code(cause.shortest.trace, in_table=True) if cause.shortest else ""
             texts = (cell_text(cause.kind), cell_text(cause.title), str(len(cause.cases)), trace)
@@ -115,8 +116,7 @@ def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
     if not groups:
         yield "No case was played."
         return
-    yield table_row(["", "incident", "cases", "known to break", "broke here"])
-    yield table_row(["---"] * 5)
+    yield from table_head(["", "incident", "cases", "known to break", "broke here"])
     for group in groups:
         expected, seen = (
             "; ".join(f"{cell_text(line.subject)} {' '.join(rules)}" for line, rules in pairs if rules)
@@ -152,8 +152,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     if not matrix.lines:
         yield "No case was judged."
         return
-    yield table_row([*matrix.heads, *matrix.rules])
-    yield table_row("---" for _ in (*matrix.heads, *matrix.rules))
+    yield from table_head([*matrix.heads, *matrix.rules])
     for line in matrix.lines:
         yield table_row([*map(cell_text, line.names), *map(_cell, line.cells)])
 
@@ -172,13 +171,12 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
         yield f"trace: {code(trace)}\n"
     if finding.case and finding.case.diagnosis:
         yield f"diagnosis: {plain(finding.case.diagnosis)}\n"
-    yield table_row(["rule", "verdict", "figure", "what was seen"])
-    yield table_row(["---"] * 4)
+    yield from table_head(["rule", "verdict", "figure", "what was seen"])
     for row in finding.rows:
         seen = cell_text(shortened(detail_of(row), 500))
         regime = "" if finding.case else row.regime
-        rule = f"{row.rule} {row.rule.word} {regime}".strip()
-        yield table_row([rule, row.verdict, cell_text(figure_of(row)), seen])
+        rule = f"{shown(row).name} {regime}".strip()
+        yield table_row([rule, row.verdict, cell_text(shown(row).measured), seen])
     if finding.case and (command := rerun_command(finding.case)):
         yield f"\nrerun: {code(command)}"
     yield "\n</details>\n"
@@ -214,8 +212,8 @@ def annotations(run: RunData) -> Iterator[str]:
 def _message(finding: ReportedFinding) -> str:
     lines = [f"trace: {one_line(trace)}" for trace in finding.traces]
     for row in finding.rows:
-        sentence = " ".join(filter(None, (figure_of(row), one_line(detail_of(row)))))
-        lines.append(f"{row.rule} {row.rule.word} {row.verdict}: {shortened(sentence, 400)}")
+        sentence = " ".join(filter(None, (shown(row).measured, one_line(detail_of(row)))))
+        lines.append(f"{shown(row).name} {row.verdict}: {shortened(sentence, 400)}")
     if finding.case and finding.case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and (command := rerun_command(finding.case)):

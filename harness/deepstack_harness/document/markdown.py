@@ -6,7 +6,7 @@ toolkit does (actions/toolkit, packages/core/src/command.ts).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from deepstack_harness.text import one_line
 
@@ -48,6 +48,11 @@ def cell_text(text: str) -> str:
 def table_row(cells: Iterable[str]) -> str:
     """Return a line of a Markdown table from cells that are escaped already."""
     return f"| {' | '.join(cells)} |"
+
+
+def table_head(heads: Sequence[str]) -> list[str]:
+    """Return the two lines that a Markdown table begins with."""
+    return [table_row(heads), table_row(["---"] * len(heads))]
 
 
 def annotation(
