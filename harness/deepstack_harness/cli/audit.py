@@ -309,7 +309,7 @@ def _show_tables(
         for reason in source.live_alone:
             table.refuse(source.label, "graphs", reason)
         for name, lacked in source.loaded.items():
-            output.line(f"{name} of {source.label} was made by importing its package: {lacked}")
+            yield Line(f"{name} of {source.label} was made by importing its package: {lacked}")
     classes = [verdicts for source in audited for verdicts in source.classes]
     yield from table.show_findings(classes, latent=args.all)
     yield from show_account(audited, places=args.all)
