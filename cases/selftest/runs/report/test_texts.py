@@ -27,6 +27,7 @@ from cases.selftest.runs.report.written_runs import (
 from deepstack_harness.cli.main import build_parser, main
 from deepstack_harness.contract.case import Case, PlannedCase, live_buffer
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.document.markdown import plain
 from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.execution import Tier, matrix, select
 from deepstack_harness.runs.frames import read_run
