@@ -9,7 +9,7 @@ import importlib
 import inspect
 import tempfile
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -31,11 +31,11 @@ from deepstack_harness.catalogue.plans import (
     plan_audit,
 )
 from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.protocols import BufferFactory, generation_of
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.models.adapted import check_interface
 from deepstack_harness.sources.source import buffer_of
 
 LIVE, CAPTURED = ("eager",), ("eager", "eager/full")
@@ -77,59 +77,62 @@ def buffers() -> Iterator[Specimen]:
 
 def findings(specimen: Specimen) -> Iterator[tuple[str, str]]:
     """Yield "check" and "audit", each with "found", "kept", "unseen: .." or what it got wrong."""
-    regimes = {Regime.CAPTURED if "full" in arm else Regime.LIVE for arm in specimen.arms}
     if not specimen.breaks:
-        broken = [broken_in(specimen.program, regime, DAILY) for regime in regimes]
+        make = check_interface(specimen.program, specimen.name)
+        broken = [broken_in(make, regime, DAILY) for regime in regimes_of(specimen)]
         yield "check", f"false alarm: {broken}" if any(broken) else "kept"
-        yield "audit", _audit_of_right(specimen, regimes)
+        yield "audit", _audit_of_right(specimen)
         return
-    (regime,), rule = regimes, Rule(specimen.breaks)
-    shows = trace_that_shows(specimen, regime, rule)
-    yield "check", f"missed: {rule}" if shows is None else "found"
-    yield "audit", _audit_of_wrong(specimen, regime, rule, shows)
+    shows = trace_that_shows(specimen)
+    yield "check", "missed" if shows is None else "found"
+    yield "audit", _audit_of_wrong(specimen, shows)
 
 
-def trace_that_shows(specimen: Specimen, regime: Regime, rule: Rule) -> str | None:
+def regimes_of(specimen: Specimen) -> tuple[Regime, ...]:
+    """Return the regimes that a buffer is right or wrong in."""
+    return tuple(Regime.CAPTURED if "full" in arm else Regime.LIVE for arm in specimen.arms)
+
+
+def trace_that_shows(specimen: Specimen) -> str | None:
     """Return the first trace of `check` that finds a wrong buffer, the one that did so before put first."""
     found_before = {"mutants": "mutant", "wrong_buffers": "written"}.get(specimen.source, specimen.source)
     sample = sample_for(f"{found_before} {specimen.name}")
+    (regime,), rule = regimes_of(specimen), Rule(specimen.breaks)
     traces = dict.fromkeys((sample[0], *DAILY, *sample))
-    return next((each for each in traces if rule in broken_in(specimen.program, regime, [each])), None)
+    make = check_interface(specimen.program, specimen.name)
+    return next((each for each in traces if rule in broken_in(make, regime, [each])), None)
 
 
+_OURS = ("cases.", "deepstack_harness.")
 Broken = frozenset[tuple[Regime, Rule, str]]
 """Rules that traces break."""
 
 
-def _audit_of_right(specimen: Specimen, regimes: Collection[Regime]) -> str:
+def _audit_of_right(specimen: Specimen) -> str:
     if specimen.source == "right_shapes":
         return f"unseen: {ADAPTED}"
     with audited_copy(specimen.program) as audited:
-        broken = {each for each in audited.broken if each[0] in regimes}
+        broken = {each for each in audited.broken if each[0] in regimes_of(specimen)}
     made = specimen.program(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
     if any(regime is Regime.LIVE for regime, *_ in broken) or (broken and generation_of(made) is None):
         return f"false alarm: {sorted(broken)}"
     return f"unseen: {ANNOUNCED}" if broken else "kept"
 
 
-def _audit_of_wrong(specimen: Specimen, regime: Regime, rule: Rule, shows: str | None) -> str:
-    """Return what an audit finds that it does not find in a right buffer which grows.
-
-    Where no trace of its own shows the fault, that of `check` has to.
-    """
+def _audit_of_wrong(specimen: Specimen, shows: str | None) -> str:
+    """Compare what an audit finds, or why not, with `UNSEEN_BY_AUDIT`; `shows` is a trace of `check`."""
     if specimen.source == "wrong_shapes":
         return f"unseen: {ADAPTED}"
+    (regime,), rule = regimes_of(specimen), Rule(specimen.breaks)
     with audited_copy(specimen.program) as audited:
         found = {each for each in audited.broken if each[:2] == (regime, rule)} - _broken_by_growth()
-        shown = bool(found) or (shows is not None and rule in audited.judge(shows).broken)
-    why = UNSEEN_BY_AUDIT.get(specimen.name)
-    if why is None:
-        return (
-            "found" if found else f"missed{' by its own traces' if shown else ''}: {sorted(audited.broken)}"
-        )
-    if found or shown is (why is REPACKED):
-        return f"not `{why}`: {sorted(audited.broken)}"
-    return f"unseen: {why}"
+        why = "" if found else NOT_PLAYED if audited.breaks(rule, shows) else REPACKED
+    if why is NOT_PLAYED:
+        with audited_copy(buffer_named("reference")) as grows:
+            why = ANNOUNCED if grows.breaks(rule, shows) else why
+    if why != (stated := UNSEEN_BY_AUDIT.get(specimen.name, "")):
+        return f"{why or 'found'}, not {stated or 'found'}: {sorted(audited.broken)}"
+    return f"unseen: {why}" if why else "found"
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,12 @@ class AuditedCopy:
     worker: InProcessWorker
     broken: Broken
 
-    def judge(self, trace: str) -> JudgedCase:
-        """Play one more trace on the methods of the class."""
+    def breaks(self, rule: Rule, trace: str | None) -> bool:
+        """Return whether the methods of the class break a rule in one more trace."""
         (model_class,) = (each.model_class for each in self.worker.classes())
         buffer = buffer_of(self.worker.source, model_class)
-        (judged,) = self.worker.judge(plan_audit(WHERE, buffer, [Trace.parse(trace)]), model_class, "methods")
-        return judged
+        plan = plan_audit(WHERE, buffer, [Trace.parse(trace)] if trace else [])
+        return any(rule in judged.broken for judged in self.worker.judge(plan, model_class, "methods"))
 
 
 @contextmanager
@@ -169,10 +172,9 @@ def _text_of(module: str, written: set[str]) -> str:
     lines = inspect.getsource(importlib.import_module(module)).splitlines()
     above = []
     for node in ast.parse("\n".join(lines)).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            ("cases.", "deepstack_harness.")
-        ):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * len(lines[node.lineno - 1 : node.end_lineno])
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(_OURS):
+            for number in range(node.lineno - 1, node.end_lineno or 0):
+                lines[number] = ""
             above += [_text_of(node.module, written)] if node.module not in written else []
     return "\n".join([*above, *lines])
 

@@ -28,7 +28,8 @@ class Specimen:
     """A program, and what is right of it: `breaks` is the promise that breaks under its arms, "" for none.
 
     `names` is a part of the name of the input that is to blame, `fact` what a replay has of it that differs,
-    `source` the collection that it is of. Under `eager/stock` each is right where `kept_by_guards`.
+    `source` the collection that it is of. The report of `steps` has all `words`, and not the text of `never`.
+    Under `eager/stock` each is right where `kept_by_guards`.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Specimen:
     warm_up: int = 1
     fact: str = ""
     source: str = "programs"
+    words: tuple[str, ...] = ()
+    never: str = ""
 
     @property
     def kept_by_guards(self) -> bool:
@@ -49,14 +52,19 @@ PROGRAMS: dict[str, Specimen] = {}
 
 
 def specimen(
-    breaks: str = "", names: str = "", arms: str = "eager/drop_all", warm_up: int = 1, fact: str = ""
+    breaks: str = "",
+    names: str = "",
+    arms: str = "eager/drop_all",
+    warm_up: int = 1,
+    fact: str = "",
+    **said: Any,  # `words` and `never`
 ) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
     """Enter a function into `PROGRAMS`; arms are separated by spaces."""
 
     def enter(program: Callable[[], Made]) -> Callable[[], Made]:
         name = program.__name__
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Specimen(name, program, breaks, names, tuple(arms.split()), warm_up, fact)
+        PROGRAMS[name] = Specimen(name, program, breaks, names, tuple(arms.split()), warm_up, fact, **said)
         return program
 
     return enter

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.incidents import Incident, Run
 from deepstack_harness.catalogue.pairs import daily_pairs
-from deepstack_harness.catalogue.traces import INPUT_TRACES, LAYOUT_TRACES, VALUE_TRACES
+from deepstack_harness.catalogue.traces import INPUT_TRACES
 from deepstack_harness.contract.arm import (
     EAGER,
     ArmSpec,
@@ -69,12 +69,6 @@ CAPTURE_TRACES = (
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
     "cap 16: capture 16; set 9; get 9; replay 16; set 20; get 9; clear 20; replay 16",
 )
-METHODS_TRACES = (*AUDIT_TRACES, *CAPTURE_TRACES, *CONTRACT_TRACES, *LAYOUT_TRACES, *VALUE_TRACES)
-"""Traces of the methods of a class of a source: 0.3 s of a processor a class.
-
-Engines vary what these vary. Sizes are those of one model, and long histories and pairs of inputs, which
-would cost six times as much, are drawn by `fuzz`.
-"""
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
 
 
@@ -82,6 +76,19 @@ CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
 def check_traces() -> tuple[str, ...]:
     """Return the sample of traces that `check` and the fixture `deepstack_contract` play."""
     return (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES, *INPUT_TRACES, *daily_pairs())
+
+
+@cache
+def methods_traces() -> tuple[Trace, ...]:
+    """Return what the methods of a class of a source are played on: the sample of `check`, where it is short.
+
+    It costs 0.7 s of a processor for each class. Long traces and pairs of inputs would cost 1.7 s more.
+    """
+    inputs = map(Trace.parse, INPUT_TRACES)
+    short = (
+        trace for trace in inputs if trace.capacity <= 1000 and sum(each.calls or 1 for each in trace) <= 100
+    )
+    return (*map(Trace.parse, (*AUDIT_TRACES, *CAPTURE_TRACES, *CONTRACT_TRACES)), *short)
 
 
 @dataclass(frozen=True)
@@ -176,8 +183,8 @@ def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[Pla
 
 
 def plan_audit(where: Where, buffer: BufferRef, traces: Iterable[Trace] | None = None) -> list[PlannedCase]:
-    """Plan traces on one class of a source without a decoder; by default `METHODS_TRACES`, both regimes."""
-    chosen = map(Trace.parse, METHODS_TRACES) if traces is None else traces
+    """Plan traces on one class of a source without a decoder; by default `methods_traces`, both regimes."""
+    chosen = methods_traces() if traces is None else traces
     cases = (
         replace(_case(where, buffer, trace, _uncompiled(trace)), compare=Compare.NOTHING) for trace in chosen
     )
