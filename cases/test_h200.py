@@ -93,7 +93,8 @@ def test_43602_shows_in_the_output_and_in_the_accesses(revision: str) -> None:
 
 TOKENS, CAPACITY = 17, 64
 GRANITE = Subject(
-    "granite4_vision", "granite_sliced", TOKENS, CAPACITY, CAPACITY, "h200", layers=1, execute=True
+    "granite4_vision", "granite_sliced", tokens=TOKENS, capacity=CAPACITY, profile_tokens=CAPACITY,
+    target="h200", layers=1, execute=True,
 )  # fmt: skip
 SUBJECTS = {
     "sliced": GRANITE,

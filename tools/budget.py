@@ -2,7 +2,8 @@
 
 A room is a package right under `harness/deepstack_harness`; `top` has the files next to them, and `cases` the
 whole folder. Comments, docstrings and line ends are no tokens, and a name is one token whatever its length,
-so that neither formatting nor names matter. An f-string is one token on every Python.
+so that neither formatting nor names matter. An f-string is one token on every Python. `dialect` are the
+private words in docstrings and comments, and names such as `each` (`tools.prose`).
 
 Exits with 1 where a figure is above its number, and where a room's tokens are more than 3 % below it: then
 `--write` lowers the numbers, in the same change. A number is raised by `--write --raise ROOM`, with the
@@ -22,8 +23,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tools.prose import dialect
+
 ROOT = Path(__file__).parents[1]
-FIGURES = ("tokens", "functions", "classes", "records")
+FIGURES = ("tokens", "functions", "classes", "records", "dialect")
 SLACK = 0.03
 """Share of the allowed tokens that may be unused before the number has to be lowered."""
 _TABLE = re.compile(r"(?<=\[tool\.deepstack-budget\.rooms\]\n)(?:\w+ = .*\n)*")
@@ -65,6 +68,7 @@ def count(text: str) -> Counter[str]:
     figures["functions"] = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
     figures["classes"] = len(classes)
     figures["records"] = sum(_is_record(node) for node in classes)
+    figures["dialect"] = dialect(text).total()
     figures["lines"] = len(lines)
     return figures
 

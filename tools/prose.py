@@ -1,7 +1,11 @@
-"""`python -m tools.prose`: docstrings by first word, tensors without shapes, comments per package.
+"""`python -m tools.prose`: docstrings by first word, tensors without shapes, comments and private words.
 
 A search for a thing finds its docstring when that begins as other documentation does: a function with a verb
 ("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
+
+Private words are those that this code once used for everything ("kept" had seven meanings), and other code of
+this field hardly ever: `dialect` counts them, `tools.budget` has a number for each room, and
+`python -m tools.prose FOLDER` prints the share of any other code to compare with.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +47,15 @@ VERBS = frozenset(
 _SIZE = r"(?:\.\.|`?\w+`?|min\(\w+, \w+\))(?: [*/+-] \w+)?"
 _SHAPE = re.compile(rf"\({_SIZE},(?: {_SIZE}(?:, {_SIZE})*)?\)|\bshapes?\b")
 _PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
+_DIALECT = re.compile(
+    r"\b(?:alone|answer(?:s|ed)?|ask(?:s|ed)?|behind|beside|dear|drives?|driven|hand(?:s|ed) |keeps|kept|"
+    r"lacks?|said|says?|stands?|tells?|told)\b",
+    re.IGNORECASE,
+)
+_NO_NAMES = frozenset(("each", "one"))
+"""Loop variables that hide what is iterated."""
+_NO_VERBS = frozenset(("of", "_of", "at", "_at", "on", "_on", "to", "_to"))
+"""Names of functions that have no verb."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,46 @@ def comments() -> Counter[str]:
     return found
 
 
+def dialect(text: str) -> Counter[str]:
+    """Count the private words in docstrings and comments of a module, and names that hide what they are.
+
+    >>> sorted(dialect("for each in rows: print(each)  # it tells what was kept"))
+    ['each', 'kept', 'tells']
+    """
+    found: Counter[str] = Counter(word.lower() for word in _DIALECT.findall(_prose(text)))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            names = {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+            found.update(names & _NO_NAMES)
+        elif isinstance(node, ast.FunctionDef) and node.name in _NO_VERBS:
+            found[f"def {node.name}"] += 1
+    return found
+
+
+def _prose(text: str) -> str:
+    """Return the docstrings and comments of a module."""
+    strings = [
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return "\n".join((*strings, *(token.string for token in tokens if token.type == tokenize.COMMENT)))
+
+
+def print_dialect(folder: Path) -> None:
+    """Print how many private words the code of a folder has, in all and for 1,000 words of prose."""
+    words, found = 0, Counter[str]()
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        words += len(re.findall(r"\w+", _prose(text)))
+        found.update(dialect(text))
+    share = 1000 * found.total() / max(words, 1)
+    print(f"{folder.name}: {found.total():,} private words, {share:.1f} for each 1,000 words of prose")
+    print("the most frequent:", dict(found.most_common(12)))
+
+
 def _files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.relative_to(PACKAGE).parts)
 
@@ -148,8 +201,15 @@ def _first(text: str) -> str:
     return found[1].lower() if found else ""
 
 
-def main() -> int:
-    """Print the docstrings that are not plain, the counts by package, and the first words by number."""
+def main(folders: Sequence[str]) -> int:
+    """Print the docstrings that are not plain, the counts by package, and the first words by number.
+
+    For folders of other code only their private words are printed.
+    """
+    for folder in folders:
+        print_dialect(Path(folder))
+    if folders:
+        return 0
     found = list(docstrings())
     for each in found:
         if not each.plain:
@@ -162,8 +222,9 @@ def main() -> int:
     print("first words of functions:", dict(words.most_common(40)))
     noted = comments()
     print(f"comments: {sum(noted.values())}:", dict(noted.most_common()))
+    print_dialect(PACKAGE)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

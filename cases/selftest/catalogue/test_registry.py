@@ -55,7 +55,7 @@ def test_classes_are_read_with_what_they_state_and_nothing_is_imported(tmp_path:
         "acme.engines.faults:SkipsSet",
         "skips_set",
         "Engine that never sets.",
-        {"faulty": True, "rule": "R1", "arm": "eager"},
+        {"faulty": True, "rule": "STRUCTURE", "arm": "eager"},
     )
     assert other == ReadClass("acme.engines.faults:Other", "other_2", "", {"name": "other_2"})
 

@@ -177,7 +177,7 @@ def test_every_reference_finds_its_incident(capsys: pytest.CaptureFixture[str]) 
     assert "incident 41485 (padded-count-refused)" in capsys.readouterr().out
 
 
-LIGHT = {"catalogue", "cli", "contract", "errors", "files", "text"}
+LIGHT = {"catalogue", "cli", "contract", "errors", "files", "options", "text"}
 """Rooms whose import is cheap, or whose tables are in the text of an option."""
 ROOMS_BEYOND = {
     "affected": {"engines", "sources", "workers"},
@@ -185,9 +185,10 @@ ROOMS_BEYOND = {
     "compare": {"runs", "workers"},
     "doctor": {"engines", "sources", "workers"},
     "engine": {"compile", "engines", "sources", "workers"},
-    "fuzz": {"engines", "fuzz", "play", "sources", "workers"},
+    "fuzz": {"engines", "fuzz", "models", "play", "sources", "workers"},
     "kernels": {"compile", "workers"},
     "list": {"workers"},
+    "nightly": {"engines", "runs", "sources", "workers"},
     "report": {"engines", "runs", "sources", "workers"},
     "repro": {"engines", "models", "sources", "workers"},
     "run": {"play", "runs", "workers"},

@@ -41,10 +41,10 @@ BARE = Adapter("int32", levels=1, hidden=1, cleared=False)
 
 
 def test_what_is_not_checked_has_its_reason() -> None:
-    assert Adapter().not_asked == {}
-    assert {*BARE.not_asked} == {Rule.BOUNDARY, Rule.FRESHNESS, Rule.CLEAR, Rule.REJECTION}
-    assert BARE.not_asked[Rule.CLEAR] == "not asked: nothing clears it"
-    assert "a wrong width, because a row is one number" in BARE.not_asked[Rule.REJECTION]
+    assert Adapter().unchecked == {}
+    assert {*BARE.unchecked} == {Rule.BOUNDARY, Rule.FRESHNESS, Rule.CLEAR, Rule.REJECTION}
+    assert BARE.unchecked[Rule.CLEAR] == "not asked: nothing clears it"
+    assert "a wrong width, because a row is one number" in BARE.unchecked[Rule.REJECTION]
     assert (BARE.payload_kind, Adapter().payload_kind) == (PayloadKind.KEPT, PayloadKind.VISUAL)
 
 

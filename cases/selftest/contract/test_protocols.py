@@ -7,7 +7,7 @@ from deepstack_harness.contract.rules import Rule
 
 
 @pytest.mark.parametrize(
-    "said",
+    "part",
     [
         "(levels, N, hidden), N >= 0",
         "0 <= P <= capacity never raises",
@@ -19,7 +19,7 @@ from deepstack_harness.contract.rules import Rule
         "never traced with the model",
         "inference_mode",
         "while the generation stays",
-        "zeroes P rows whatever Python counters said",
+        "the recorded clear(P) zeroes P rows",
         "must be called `payload`",
         "positions (3, n) int64",
         "promises\n    that its storage never moves",
@@ -27,8 +27,8 @@ from deepstack_harness.contract.rules import Rule
         "Below N it raises and changes nothing, or keeps all N rows",
     ],
 )
-def test_the_text_is_complete(said: str) -> None:
-    assert said in contract_text()
+def test_the_text_is_complete(part: str) -> None:
+    assert part in contract_text()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from deepstack_harness.contract.verdicts import (
     RuleVerdicts,
     Verdict,
     against_expectation,
-    beside_expectation,
+    row_against_expectation,
     row_of_case,
     worst,
 )
@@ -160,9 +160,9 @@ def test_a_row_of_a_source_names_its_engine_and_class() -> None:
 
 def test_a_reference_is_told_only_where_it_changes_the_verdict() -> None:
     row = row_of_case(CASE, SAID, "")
-    known = beside_expectation(row, broken=True, reference="vllm 43602")
+    known = row_against_expectation(row, broken=True, reference="vllm 43602")
     assert (known.verdict, known.expected, known.detail) == (Verdict.XFAIL, True, "row 1 [known: vllm 43602]")
     lost = replace(row, verdict=Verdict.ERROR)
-    assert beside_expectation(lost, broken=True, reference="x") == replace(lost, expected=True)
-    assert beside_expectation(row, broken=False) == replace(row, expected=False)
-    assert beside_expectation(row, broken=None) == row
+    assert row_against_expectation(lost, broken=True, reference="x") == replace(lost, expected=True)
+    assert row_against_expectation(row, broken=False) == replace(row, expected=False)
+    assert row_against_expectation(row, broken=None) == row

@@ -79,8 +79,8 @@ def numbers(root: Path) -> dict[str, dict[str, int]]:
 
 
 def test_what_counts(root: Path) -> None:
-    assert numbers(root)["top"] == {"tokens": 43, "functions": 1, "classes": 3, "records": 2}
-    assert numbers(root)["cases"] == {"tokens": 9, "functions": 1, "classes": 0, "records": 0}
+    assert numbers(root)["top"] == {"tokens": 43, "functions": 1, "classes": 3, "records": 2, "dialect": 0}
+    assert numbers(root)["cases"] == {"tokens": 9, "functions": 1, "classes": 0, "records": 0, "dialect": 0}
 
 
 def test_docstrings_comments_names_and_line_ends_change_nothing(root: Path) -> None:
@@ -121,6 +121,14 @@ def test_a_room_that_is_more_than_3_percent_below_has_to_lower_its_number(
     )
     assert main(["--write"], root) == 0
     assert numbers(root)["runs"]["functions"] == left
+
+
+def test_private_words_in_prose_and_names_that_say_nothing_are_counted(root: Path) -> None:
+    text = '"""What is told."""\n\ndef of() -> None:\n    # It is kept.\n    for one in "": print("asked")\n'
+    (root / "harness/deepstack_harness/text.py").write_text(text)
+    assert main(["--write"], root) == 1
+    assert main(["--write", "--raise", "top"], root) == 0
+    assert numbers(root)["top"]["dialect"] == 4
 
 
 def test_a_new_room_and_one_that_is_gone_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from deepstack_harness.contract.verdicts import (
     Row,
     RuleVerdicts,
     Verdict,
-    beside_expectation,
+    row_against_expectation,
 )
 
 Place = tuple[Regime, Rule]
@@ -318,7 +318,7 @@ def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[
         return rows
     seen = {row.rule for row in rows if row.verdict is Verdict.FAIL and not _is_new(row, known)}
     return [
-        beside_expectation(row, broken=_is_expected(row, known, seen), reference=_reference(row, known))
+        row_against_expectation(row, broken=_is_expected(row, known, seen), reference=_reference(row, known))
         for row in rows
     ]
 

@@ -90,7 +90,7 @@ def reach_kind(reach: str | None) -> str:
 class SeenClass(msgspec.Struct, frozen=True):
     """A class of a base, as far as it was judged: no rows for one that was not."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Row[Rule], ...] = ()
     broken_traces: tuple[BrokenTrace, ...] = ()
 
 

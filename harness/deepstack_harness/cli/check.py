@@ -99,7 +99,7 @@ def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Ru
         for row in verdicts.rows
         if row.verdict is not Verdict.SKIP
     }
-    return frozenset(adapter.not_asked if adapter else ()) - tested
+    return frozenset(adapter.unchecked if adapter else ()) - tested
 
 
 def _texts(args: Namespace) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _texts(args: Namespace) -> tuple[str, ...]:
 def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:
     """Print what an adapter class states, what is not checked of it, and how many traces check something."""
     output.line(f"adapter: {str(adapter) or 'nothing is fixed'}")
-    for rule, why in adapter.not_asked.items():
+    for rule, why in adapter.unchecked.items():
         output.line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
     output.line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")

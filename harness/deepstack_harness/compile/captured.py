@@ -1,13 +1,13 @@
 """Open the session of an arm, and capture graphs as an engine does: sizes fixed, inputs in static slots.
 
-`open_arm` starts any session.  One that captures wraps the eager or compiled session: FULL and BREAKABLE
+`open_arm` starts any session. One that captures wraps the eager or compiled session: FULL and BREAKABLE
 capture the outer forward, get and clear with it, so that their Python runs at capture only; PIECEWISE
-captures the decoder alone.  A graph reads the payload tensors that it was captured with, for graphs do not
+captures the decoder alone. A graph reads the payload tensors that it was captured with, for graphs do not
 copy their inputs (vllm/compilation/cuda_graph.py).
 
 On CUDA these are CUDA graphs (public API `torch.cuda.graph`), and PIECEWISE and BREAKABLE ones break at
-opaque attention.  On a CPU operations are recorded, and replayed on the very tensors they were recorded with,
-in storage that the buffer may have left long ago.  REDUCE_OVERHEAD leaves capturing to torch
+opaque attention. On a CPU operations are recorded, and replayed on the very tensors they were recorded with,
+in storage that the buffer may have left long ago. REDUCE_OVERHEAD leaves capturing to torch
 (`mode="reduce-overhead"`), which copies inputs that may move into slots of its own.
 """
 
@@ -102,7 +102,7 @@ class CapturedSession:
     def capture(self, inputs: Inputs, lane: Lane) -> None:
         """Do a step once without a graph, so that compiling and growing are over, and then record it.
 
-        An earlier graph for as many tokens is dropped.  Adds to `lane.allocated`.
+        An earlier graph for as many tokens is dropped. Adds to `lane.allocated`.
         """
         slots = Inputs(inputs.hidden.clone(), inputs.positions.clone(), None)
         with self._graphs.warming_up():
@@ -122,7 +122,7 @@ class CapturedSession:
             self._of_mixed[_tokens(inputs)] = mixed
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        """Replay the graph; answers (P, h).  Raises `StepUnavailable` for a size that was not captured."""
+        """Replay the graph; answers (P, h). Raises `StepUnavailable` for a size that was not captured."""
         tokens = _tokens(inputs)
         if tokens not in self._captured:
             known = ", ".join(map(str, self._captured)) or "none"
@@ -164,8 +164,8 @@ def _record_all(captured: Captured, lane: Lane) -> None:
     """Get, decode and clear in the graph; what get answered is noted when the graph has come to it."""
     tokens, graph = _tokens(captured.slots), captured.graph
     with graph.recording():
-        payload = graph.record(lambda: lane.ask(tokens))
-        graph.at_replay(lambda: lane.reads(payload))
+        payload = graph.record(lambda: lane.call_get(tokens))
+        graph.at_replay(lambda: lane.record_graph_input(payload))
         captured.decode(lane, payload)
         graph.record(lambda: lane.clear(tokens))
 
@@ -173,9 +173,9 @@ def _record_all(captured: Captured, lane: Lane) -> None:
 def _record_decoder(captured: Captured, lane: Lane) -> None:
     """Record the decoder in the graph, with get and clear around it."""
     tokens, graph = _tokens(captured.slots), captured.graph
-    payload = lane.ask(tokens)
+    payload = lane.call_get(tokens)
     with _decoding(graph, payload), graph.recording():
-        graph.at_replay(lambda: lane.reads(payload))
+        graph.at_replay(lambda: lane.record_graph_input(payload))
         captured.decode(lane, payload)
     lane.clear(tokens)
 

@@ -1,8 +1,8 @@
-"""What an adapter class states of its rows, so that no more is checked than such rows have.  No torch.
+"""What an adapter class states of its rows, so that no more is checked than such rows have. No torch.
 
-An adapter class is a buffer (`protocols.Buffer`) around an object of another shape or with other names.  Its
+An adapter class is a buffer (`protocols.Buffer`) around an object of another shape or with other names. Its
 attribute `fixed`, a dict, has what never differs: `{"dtype": "int64", "levels": 1, "hidden": 1,
-"capacity": 64, "cleared": False}`, each of them optional.  `check --write-adapter` writes such a class.
+"capacity": 64, "cleared": False}`, each of them optional. `check --write-adapter` writes such a class.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ _MOST = 2**20
 class Adapter:
     """The values of `fixed`.
 
-    `dtype` is that of all rows, empty for any floating one.  `levels`, `hidden` and `capacity` are sizes that
-    never differ.  `cleared` is False where rows stay until they are written again.
+    `dtype` is that of all rows, empty for any floating one. `levels`, `hidden` and `capacity` are sizes that
+    never differ. `cleared` is False where rows stay until they are written again.
     """
 
     dtype: str = ""
@@ -32,22 +32,22 @@ class Adapter:
 
     def __str__(self) -> str:
         """Return what differs from the usual, as in `dtype int64, levels 1`."""
-        values = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return ", ".join(f"{name} {value}" for name, value, usual in values if value != usual)
 
     @property
     def payload_kind(self) -> PayloadKind:
-        """KEPT where nothing ends rows but the next write to them."""
+        """KEPT where rows stay until they are written again; VISUAL where `clear` ends them."""
         return PayloadKind.VISUAL if self.cleared else PayloadKind.KEPT
 
     @property
     def integers(self) -> bool:
-        """True for rows of integers."""
+        """Return whether the rows hold integers."""
         return self.dtype in BUFFER_INTEGERS
 
     @property
-    def not_asked(self) -> Mapping[Rule, str]:
-        """What is not checked of such a buffer, by rule, with the reason."""
+    def unchecked(self) -> Mapping[Rule, str]:
+        """What is not checked of such a buffer, by rule, with the reason in words for a report."""
         reasons: dict[Rule, list[str]] = {}
         for rule, why in self._reasons():
             reasons.setdefault(rule, []).append(why)
@@ -75,7 +75,7 @@ def adapter_of(make: object) -> Adapter | None:
     stated = getattr(make, "fixed", None)
     if not isinstance(stated, dict):
         return None
-    known = [each.name for each in fields(Adapter)]
+    known = [field.name for field in fields(Adapter)]
     for key, value in stated.items():
         if key == "dtype":
             right, due = value in (*DTYPES, *BUFFER_INTEGERS), ", ".join((*DTYPES, *BUFFER_INTEGERS))

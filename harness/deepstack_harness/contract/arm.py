@@ -1,9 +1,8 @@
 """Arms: the ways to run a decoder, by name.
 
-An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
-payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
-Behind these stands what is unusual, in this order: a shape policy, options of Inductor, `breaks`,
-how graphs are captured, and how many ranks share a step:
+An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the payload taken away or zeroed),
+or `BACKEND/GUARDS`, such as `inductor/drop_all`. The unusual parts follow in this order: a shape policy,
+options of Inductor, `breaks`, `reloaded`, how graphs are captured, and how many ranks share a step:
 `eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
 
 The settings of engines that correspond to an arm are in `deepstack_harness.contract.engine_axes`.
@@ -21,7 +20,7 @@ from deepstack_harness.errors import UsageError, unknown_name
 
 
 class GuardPolicy(StrEnum):
-    """The guards of a compiled graph that are kept, and so checked at every call."""
+    """The guards of a compiled graph that are not dropped, and so are checked at every call."""
 
     NONE = "none"
     STOCK = "stock"
@@ -33,9 +32,9 @@ class GuardPolicy(StrEnum):
 class ShapePolicy(StrEnum):
     """The mark of the arguments' token dimension before the first compile.
 
-    STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
+    STATIC marks nothing: every size is compiled for itself. MARK_UNBACKED never
     specialises, 0 and 1 included, and cannot branch on a size: it needs a family
-    whose attention does not (`qwen3_vl:written_out`).  BACKED_SIZE_OBLIVIOUS does not specialise 0 and 1
+    whose attention does not (`qwen3_vl:written_out`). BACKED_SIZE_OBLIVIOUS does not specialise 0 and 1
     either, but may branch: a plain branch follows the first size, `guard_or_false` and `guard_or_true` take
     their default (`torch.fx.experimental._config.backed_size_oblivious`).
     """
@@ -51,7 +50,7 @@ class Backend(StrEnum):
     """The torch.compile backend, or in place of it a device whose code of Inductor is interpreted.
 
     H200: the Triton source that Inductor generates for an H200, which need not be here, interpreted on the
-    CPU.  Races, PTX, layouts and CUDA graphs are not seen, matrix products and attention are torch's.
+    CPU. Races, PTX, layouts and CUDA graphs are not seen, matrix products and attention are torch's.
     """
 
     NONE = "none"
@@ -69,11 +68,11 @@ class Backend(StrEnum):
 class Capture(StrEnum):
     """The way in which graphs are captured, and so which Python does not run again at a replay.
 
-    FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
-    attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
-    run again between the pieces.  FULL_DECODE_ONLY: FULL for batches that only decode; a mixed batch, to
-    which a visual payload was set, runs without a graph.  FULL_AND_PIECEWISE: both graphs of each size, the
-    PIECEWISE one for mixed batches.  REDUCE_OVERHEAD: torch's own, CUDA only.
+    FULL: get, decode and clear in one graph. PIECEWISE: the decoder between its
+    attention calls; get and clear stay Python. BREAKABLE: as FULL, but attention is
+    run again between the pieces. FULL_DECODE_ONLY: FULL for batches that only decode; a mixed batch, to
+    which a visual payload was set, runs without a graph. FULL_AND_PIECEWISE: both graphs of each size, the
+    PIECEWISE one for mixed batches. REDUCE_OVERHEAD: torch's own, CUDA only.
     """
 
     NONE = "none"
@@ -89,7 +88,7 @@ class InductorOption(StrEnum):
     """Settings of Inductor that change what is computed or checked.
 
     NO_SIZE_ASSERTS: input sizes are not compared with those compiled for (engines on
-    torch < 2.12).  EMULATE_CASTS: half precision is rounded between operations as
+    torch < 2.12). EMULATE_CASTS: half precision is rounded between operations as
     eager does (`emulate_precision_casts`).
     """
 
@@ -98,7 +97,7 @@ class InductorOption(StrEnum):
 
 
 class PayloadPolicy(StrEnum):
-    """The payload of the decoder: the buffer's answer, or a control in its place."""
+    """The payload that the decoder gets: what the buffer's `get` returns, or a control in its place."""
 
     BUFFER = "buffer"
     NONE = "none"
@@ -145,7 +144,7 @@ _GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/reloaded][/CAPTURE][/tpN]
 class ArmSpec:
     """One way to run: guards, shapes, backend, capture mode, payload, ranks that share a step.
 
-    `breaks`: fullgraph, with which engines compile, is left out.  `reloaded`: what the first step compiled is
+    `breaks`: fullgraph, with which engines compile, is left out. `reloaded`: what the first step compiled is
     saved, and a fresh process loads it and serves all later steps, as an engine does from a warm cache.
     """
 
@@ -209,22 +208,22 @@ class ArmSpec:
 
     @property
     def compiled(self) -> bool:
-        """Say whether torch.compile takes part."""
+        """Return whether torch.compile takes part."""
         return self.backend is not Backend.NONE
 
     @property
     def by_inductor(self) -> bool:
-        """Say whether Inductor generates the code."""
+        """Return whether Inductor generates the code."""
         return self.backend in {Backend.INDUCTOR, Backend.H200}
 
     @property
     def interpreted(self) -> bool:
-        """Say whether code for a GPU that need not be here is interpreted, and its accesses are known."""
+        """Return whether code for a GPU is interpreted on the CPU, and its accesses are recorded."""
         return self.backend is Backend.H200
 
     @property
     def captured(self) -> bool:
-        """Say whether graphs are captured and replayed."""
+        """Return whether graphs are captured and replayed."""
         return self.capture is not Capture.NONE
 
     @property
@@ -297,7 +296,7 @@ def arm_names(written: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def every_arm() -> Sequence[ArmSpec]:
-    """Return the usual arms: controls, compiled arms by backend (cheap first), then unusual arms."""
+    """Return the usual arms: controls, compiled arms by backend (fastest first), then unusual arms."""
     controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]
     compiled = [
         ArmSpec(guards, ShapePolicy.MARK_DYNAMIC, backend)

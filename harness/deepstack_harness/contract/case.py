@@ -1,7 +1,7 @@
 """Cases: a family, a buffer, a trace and an arm, and where they are played.
 
 A `BufferRef` names a buffer wherever its code is: a registered one, a user's class, a class of a package's
-source, a live object.  Dtypes and devices are names, which `check_dtype` and `check_device` refuse without
+source, a live object. Dtypes and devices are names, which `check_dtype` and `check_device` refuse without
 torch where they are misspelt.
 """
 
@@ -20,9 +20,9 @@ from deepstack_harness.errors import UsageError, unknown_name
 class BufferKind(StrEnum):
     """The place that a buffer's code comes from.
 
-    REGISTERED: a revision or a mutant of ours, by its name in the registry.  USER: a class that is imported
-    where the case is played.  SOURCE: a class that was cut out of a package's source; whoever plays the case
-    binds it.  LIVE: an object of the running process, which a test handed over.
+    REGISTERED: a revision or a mutant of ours, by its name in the registry. USER: a class that is imported
+    where the case is played. SOURCE: a class that was cut out of a package's source; whoever plays the case
+    binds it. LIVE: an object of the running process, passed in by a test.
     """
 
     REGISTERED = "registered"
@@ -36,9 +36,9 @@ class BufferRef:
     """A buffer implementation, as cases and their records name it.
 
     `name` is for readers: the registered name, `MODULE:CLASS` of a user's class or a live object, or the
-    label of a source (`vllm 0.22.1`, `vllm at PATH (VERSION)`).  `package`, `version` (None if unknown) and
-    `model_class` are of sources only.  `replayed`: get and clear run once for each size, and what
-    they did is repeated afterwards, as a FULL CUDA graph does (`deepstack_harness.engines.bind`).  `adapter`
+    label of a source (`vllm 0.22.1`, `vllm at PATH (VERSION)`). `package`, `version` (None if unknown) and
+    `model_class` are of sources only. `replayed`: get and clear run once for each size, and what
+    they did is repeated afterwards, as a FULL CUDA graph does (`deepstack_harness.engines.bind`). `adapter`
     is there for a class of a user or a live one that has another shape or other names.
     """
 
@@ -88,14 +88,14 @@ def source_buffer(package: str, version: str | None, label: str, model_class: st
 ENGINE = "engine"
 """The name of the caller that does everything right."""
 LEVELS_ALONE, HIDDEN_ALONE = 3, 8
-"""Sizes of a buffer that is fuzzed alone: as many levels as released models have, and rows short enough to
-read them all often."""
+"""Sizes for fuzzing a buffer without a decoder: as many levels as released models have, and rows that are
+short enough to compare all of them at every step."""
 
 
 class Compare(StrEnum):
     """The references that the decoder's output is compared with at every forward.
 
-    ALL: eager, both controls and fp64.  EAGER: eager and the zeroed payload only, for long workloads.
+    ALL: eager, both controls and fp64. EAGER: eager and the zeroed payload only, for long workloads.
     NOTHING: no decoder runs; forward and profile read and clear.
     """
 
@@ -107,8 +107,8 @@ class Compare(StrEnum):
 class Regime(StrEnum):
     """The way in which a trace runs the buffer's Python.
 
-    LIVE: at every step.  CAPTURED: some steps replay a graph, which repeats what get and clear recorded
-    when it was captured.  NONE: for systems that play no trace.
+    LIVE: at every step. CAPTURED: some steps replay a graph, which repeats what get and clear recorded
+    when it was captured. NONE: for systems that play no trace.
     """
 
     LIVE = "live"
@@ -120,8 +120,9 @@ class Regime(StrEnum):
 class Case:
     """One thing to play.
 
-    `caller` says how the buffer and the decoder are driven (`deepstack_harness.catalogue.registry.CALLERS`).
-    `graph_budget` is the number of graphs that the compiler may build over the whole trace.
+    `caller` names the code that calls the buffer and the decoder
+    (`deepstack_harness.catalogue.registry.CALLERS`). `graph_budget` is the number of graphs that the compiler
+    may build over the whole trace.
     """
 
     family: str
@@ -160,11 +161,11 @@ class Case:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case with what the catalogue says of it.
+    """A case with the catalogue's expectations.
 
-    `must_break` has the rules that the case must break, and is None where no catalogue says so (a user's
-    buffer, a source, a trace of a user's own).  `incident` is the id of the incident that the case belongs
-    to.
+    `must_break` has the rules that the case must break, and is None where the catalogue has no expectation (a
+    user's buffer, a source, a trace of a user's own). `incident` is the id of the incident that the case
+    belongs to.
     """
 
     case: Case
@@ -184,7 +185,7 @@ class PlannedCase:
 
     @property
     def is_control(self) -> bool:
-        """Say whether this case shows the output of a model without a payload."""
+        """Return whether this case shows the output of a model without a payload."""
         return self.case.arm.payload is not PayloadPolicy.BUFFER
 
     @property
@@ -193,7 +194,7 @@ class PlannedCase:
         return None if self.must_break is None else tuple(rule for rule in Rule if rule in self.must_break)
 
     def expects(self, rule: Rule) -> bool | None:
-        """Say whether the catalogue wants this rule broken; None where it says nothing."""
+        """Return whether the catalogue expects this rule to be broken; None where it expects nothing."""
         return None if self.must_break is None else rule in self.must_break
 
 

@@ -1,7 +1,7 @@
 """Settings of engines that change how a decoder is compiled, captured or scheduled: each with its arms.
 
 `AXES` is the one table, which `list axes` prints: an axis has the arms that play it, or the reason why none
-does.  `engine_flags` has the settings of vLLM for an arm, so that a finding can be tried there.
+does. `engine_flags` has the settings of vLLM for an arm, so that a finding can be tried there.
 
 Names and meanings are those of vLLM 0.33.0 (vllm/config/compilation.py, vllm/compilation/decorators.py and
 wrapper.py, vllm/config/scheduler.py) and sglang 0.5.23 (sglang/srt/model_executor/cuda_graph_config.py,
@@ -21,7 +21,7 @@ from deepstack_harness.contract.arm import (
 )
 
 # Modes of vLLM's CompilationConfig: 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any
-# backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
+# backend, 3 vLLM's own. Modes 2 and 3 drop guards.
 _NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
 _CUDAGRAPH_MODES = {
     Capture.FULL: "FULL",
@@ -54,7 +54,7 @@ def _engine_has(arm: ArmSpec) -> bool:
         arm.breaks,
         # vLLM saves what Inductor compiled in mode 3, and switches that off for backend eager.
         arm.reloaded and (arm.by_inductor, arm.guards) != (True, GuardPolicy.DROP_ALL),
-        # vLLM asserts that unbacked sizes are not asked to keep guards: they have none.
+        # vLLM asserts that evaluate_guards is off for unbacked sizes: they have no guards.
         arm.guards is GuardPolicy.SHAPE_ENV_ONLY and arm.shapes is ShapePolicy.MARK_UNBACKED,
     )
     return not any(unknown)
@@ -76,7 +76,7 @@ def _config(arm: ArmSpec) -> dict[str, object]:
 def _dynamic_shapes(arm: ArmSpec) -> dict[str, object]:
     config: dict[str, object] = {"type": _SHAPE_TYPES[arm.shapes]} if arm.shapes in _SHAPE_TYPES else {}
     if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
-        # A debugging mode, whose docstring asks for the two variables of `_environment`.
+        # A debugging mode, whose docstring requires the two variables of `_environment`.
         config["evaluate_guards"] = True
     return config
 
@@ -103,8 +103,8 @@ def _mode(arm: ArmSpec) -> int:
 class EngineAxis:
     """One setting of engines, with the arms that play it.
 
-    `vllm` and `sglang` are the setting as the engine writes it, "" where it has none.  `missing` says what no
-    arm plays of it, and why; an axis without arms has nothing but that.
+    `vllm` and `sglang` are the setting as the engine writes it, "" where it has none. `missing` names the
+    part that no arm plays, and the reason; an axis without arms has only that.
     """
 
     name: str

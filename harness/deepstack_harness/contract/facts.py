@@ -1,9 +1,9 @@
-"""Facts beside those of a trace: plain data that goes to JSON and back, without torch.
+"""Facts other than those of a trace: plain data that goes to JSON and back, without torch.
 
 `AccessFacts` is the memory that interpreted kernels touched in a step, `KernelFacts` the sizes of generated
-kernels (`n` stands for the size of the step's hidden states, as the compiler knows it; other symbolic sizes
-keep the compiler's names, such as `s17`).  `OrderingObservation` and `RangeObservation` are of the systems
-beside the buffer: a dual-stream projection, and the answers of a placeholder range.
+kernels (`n` is the size of the step's hidden states, as the compiler knows it; other symbolic sizes have the
+compiler's names, such as `s17`). `OrderingObservation` and `RangeObservation` are about code of an engine
+near the buffer: a dual-stream projection, and the results of a placeholder range.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +20,13 @@ class KernelAccess:
     """One tensor as one launch of a kernel touched it, in bytes from the tensor's first.
 
     `size` is the number of bytes from the first to the last byte of the tensor that was passed, which may be
-    a view of a longer one; the touched bytes are [`first`, `end`).  `unwritten` is the number of bytes that
+    a view of a longer one; the touched bytes are [`first`, `end`). `unwritten` is the number of bytes that
     were read and that nothing had written.
 
     `launch` numbers the launches of a step from 0, `argument` is the parameter of the kernel, `shape` the
-    tensor's.  `read` and `written` are rows, which are indices of the first dimension; `wild` are rows
-    that would lie before or behind the tensor, and `in_storage` is False where such a row was not even in
-    the storage that the tensor is a view of.  Elements are counted once, however often they were touched.
+    tensor's. `read` and `written` are rows, which are indices of the first dimension; `wild` are rows that
+    would be before or after the tensor, and `in_storage` is False where such a row was not even in the
+    storage that the tensor is a view of. Elements are counted once, however often they were touched.
     """
 
     kernel: str
@@ -48,7 +48,7 @@ class KernelAccess:
 
     @property
     def of_payload(self) -> bool:
-        """True if the tensor is a level of the payload: probes call it `payload[LEVEL]`."""
+        """Return whether the tensor is a level of the payload, which probes call `payload[LEVEL]`."""
         return self.tensor.startswith("payload[")
 
     @property
@@ -95,7 +95,7 @@ class Disagreement:
 class AccessFacts:
     """Accesses of all launches of a step, and rows < n of its output that hold what was never written.
 
-    `calls` were left to torch.  `programs` is the number of blocks that ran, one after the other.
+    `calls` were left to torch. `programs` is the number of blocks that ran, one after the other.
     `compared` launches ran with the first and with the largest configuration of autotuning; those in
     `disagreements` gave two results.
     """
@@ -178,13 +178,13 @@ class Kernel:
     """One kernel of one call, with the symbols bound as the compiled callable was called.
 
     `kind`: `generated` by Inductor, from a `template`, or `extern`: a library's, or an
-    opaque op.  `points` are the iterations of its largest loop, those of a
-    `reduction` included.  `rows` are token rows: those of the tensor this loop
+    opaque op. `points` are the iterations of its largest loop, those of a
+    `reduction` included. `rows` are token rows: those of the tensor this loop
     writes, or the most an extern kernel was given; None where no extent of it is a
-    token count.  `bytes` counts each buffer once for reading and once for writing,
+    token count. `bytes` counts each buffer once for reading and once for writing,
     and of a buffer only what is touched; `ideal_bytes` is the same if no buffer had
-    more token rows than the step.  `carries_tokens`: the token symbol is in the
-    size.  `function` is the name of a Triton kernel, `numels` its sizes by prefix
+    more token rows than the step. `carries_tokens`: the token symbol is in the
+    size. `function` is the name of a Triton kernel, `numels` its sizes by prefix
     (`x`, `r0_`), `grid` what it was launched with on a real GPU.
     """
 
@@ -270,7 +270,7 @@ class KernelFacts:
 class System(StrEnum):
     """A part of an engine with rules of its own.
 
-    DEEPSTACK is the buffer, which plays traces.  The others play none.  STEPS is any compiled region over a
+    DEEPSTACK is the buffer, which plays traces. The others play none. STEPS is any compiled region over a
     list of calls, which is held to promises instead of rules.
     """
 
@@ -303,7 +303,7 @@ class SystemSubject:
 class Operation:
     """One operation as it was put into a stream, numbered in the order of the host's calls.
 
-    `reads` and `writes` name memory, which other tensors may have had before.  `clock`
+    `reads` and `writes` name memory, which other tensors may have had before. `clock`
     has one count a stream: how many of its operations are certainly done before this
     one begins, this one included in that of its own stream.
     """
@@ -320,9 +320,9 @@ class Operation:
 class Recording:
     """Several layers one after the other, over recording streams and events, in one setting.
 
-    `early_waits` counts waits for an event that nobody had recorded, which do
-    nothing.  `equal` says whether the order of the host's own calls gave the result of the
-    projections one after the other, bit for bit; `raised` is what was raised instead of a result.
+    `early_waits` counts waits for an event that nobody had recorded, which do nothing. `equal`: whether the
+    order of the host's own calls gave the result of the projections one after the other, bit for bit;
+    `raised` is what was raised instead of a result.
     """
 
     setting: str
@@ -335,7 +335,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class OpResult:
-    """Layers with the projection behind its custom op, against projections one after the other.
+    """Layers whose projection is called through its custom op, against projections one after the other.
 
     `how` is `eager`, or the backend they were compiled with, in `graphs` graphs;
     `different` of `elements` are not the same bits.
@@ -352,7 +352,7 @@ class Subgraphs:
     """K identical layers, cut at the op that engines cut at, compiled from cold caches.
 
     `pieces` were cut out, `distinct` of them differ in more than the names of their
-    values and are compiled; `compiled` were, as Dynamo counts.  `seconds` from the call to
+    values and are compiled; `compiled` were, as Dynamo counts. `seconds` from the call to
     the first result.
     """
 
@@ -368,10 +368,10 @@ class Subgraphs:
 class OnDevice:
     """Real streams with delays between: `different` of `repetitions` did not give the sequential bits.
 
-    `first` says which delays the first of these had.  `ended` is empty, or how the process
-    ended that gave no answer (it hung, or crashed), and then nothing else is known.
-    `microseconds` are those of one call without delays, at the sizes that the caller chose,
-    of the variant and of the projections one after the other.
+    `first` names the delays of the first repetition that differed. `ended` is empty, or how a process without
+    a result ended (it hung, or crashed); then nothing else is known. `microseconds` are those of one call
+    without delays, at the sizes that the caller chose, of the variant and of the projections one after the
+    other.
     """
 
     device: str
@@ -402,7 +402,7 @@ Bounds = tuple[int, int]
 class PlaceholderAnswers:
     """What one placeholder returned: `ranges` for all its ranges, in the order of `bounds_within`.
 
-    `mask` has one `0` or `1` a position, None where the placeholder has none.  A text is an exception, or
+    `mask` has one `0` or `1` a position, None where the placeholder has none. A text is an exception, or
     another value than the number or the two indices that are due.
     """
 
@@ -430,8 +430,8 @@ class Measured:
     """One figure that was measured on a machine: of what, under which conditions, and against which control.
 
     `unit` is that of `value` and `control`; `control` is the same without what is measured, None where there
-    is none.  `conditions` are texts and numbers by name, such as the tokens of a step.  `detail` says what no
-    figure can.
+    is none. `conditions` are texts and numbers by name, such as the tokens of a step. `detail` is a remark in
+    words.
     """
 
     measure: str

@@ -1,9 +1,8 @@
 """The contract as a model: the content that every row must have after every step, and its owner.
 
-Pure Python, no tensors.  A state is small because the contract is: after
-`set N` rows [0, N) hold that payload and everything else is zero.  What a call
-above the capacity does (grow, or raise and change nothing) is the buffer's
-choice, so the ledger is told what happened and then knows what must follow.
+Pure Python, no tensors. A state is small because the contract is: after `set N` rows [0, N) hold that payload
+and everything else is zero. What a call above the capacity does (grow, or raise and change nothing) is the
+buffer's choice, so the ledger is given what happened, and derives what must follow.
 """
 
 from collections.abc import Iterator
@@ -41,8 +40,8 @@ NO_ROWS = range(0)
 class Expected:
     """The expectation of one step: its outcome, the rule that a deviation breaks, the rows of each level.
 
-    `levels` has the expected runs of each level; empty for steps that read nothing.  Rows in `may_be_zero`
-    are right as zeros too: they belong to a micro-batch that is still alive (see `Ledger.commit`).  Of a
+    `levels` has the expected runs of each level; empty for steps that read nothing. Rows in `may_be_zero`
+    are right as zeros too: they belong to a micro-batch that is still alive (see `Ledger.commit`). Of a
     payload that has rows for every token, rows outside of `real` are padding; None for other payloads.
     """
 
@@ -57,9 +56,9 @@ class Expected:
 class Payload:
     """One payload of the trace: its size in tokens, its owner, its fate, and where it ended.
 
-    `content` names the content of every row, where rows are not all different (`StepFacts.content`).
-    `parts` is the number of rows that micro-batches cleared so far, each of them the rows that it had asked
-    for; None before the first one.  Rows before `first_row` are cleared.
+    `content` names the content of every row, where rows are not all different (`StepFacts.content`). `parts`
+    is the number of rows that micro-batches cleared so far, where each micro-batch cleared as many rows as it
+    had read; None before the first one. Rows before `first_row` are cleared.
     """
 
     number: int
@@ -79,9 +78,9 @@ class Payload:
 class Ledger:
     """Expectations along a trace, for a buffer of `capacity` rows with `levels` and `hidden`.
 
-    Call `expect(step)` and then `commit(step, ...)` for each step in order.  `capacity` is what the buffer
-    was made with, and then what it reports.  `promised` rows get has to answer in any case: those that it
-    was made with, that a resize was asked for, and N.
+    Call `expect(step)` and then `commit(step, ...)` for each step in order. `capacity` is what the buffer was
+    made with, and then what it reports. `get` has to return up to `promised` rows in any case: the largest of
+    the capacity that the buffer was made with, the size of the last resize, and N.
     """
 
     capacity: int
@@ -94,10 +93,10 @@ class Ledger:
     where it did not have to grow.
     """
     promised: int = 0
-    asked: int | None = None
-    """Rows that the last get asked for; None after a set or a clear."""
+    last_get: int | None = None
+    """Rows of the last get (its P); None after a set or a clear."""
     kind: PayloadKind = PayloadKind.VISUAL
-    """Of a payload that has rows for every token, rows behind N are padding; after a clear all rows are."""
+    """EVERY_TOKEN: rows after N are padding, and after a clear all rows are."""
 
     def __post_init__(self) -> None:
         """Begin with an empty buffer of the stated capacity."""
@@ -152,10 +151,10 @@ class Ledger:
         return Expected(CallOutcome.ANSWERS, Rule.BOUNDARY, rows, self._may_be_zero, self._real)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int, content: Rows | None = None) -> None:
-        """Move on behind a step; `accepted`: its last buffer call returned, `capacity`: reported then.
+        """Move on past a step; `accepted`: its last buffer call returned, `capacity`: reported then.
 
-        For `forward` and `profile` that last call is the clear.  A clear of fewer rows than N ends the
-        payload, unless the get before it asked for just these rows: then the step has several micro-batches,
+        For `forward` and `profile` that last call is the clear. A clear of fewer rows than N ends the
+        payload, unless the get before it returned just these rows: then the step has several micro-batches,
         and the payload ends once as many rows were cleared as were set.
         """
         self.steps_done += 1
@@ -174,7 +173,7 @@ class Ledger:
             self._add(step, Fate.ELSEWHERE, None)
 
     def misshapen(self, step: Step) -> bool:
-        """Say whether `shape=` gives another shape: swapped sizes may be equal."""
+        """Return whether `shape=` gives another shape: swapped sizes may be equal."""
         same = {"swapped": self.levels, "transposed": self.hidden}
         return step.shape is not None and step.tokens != same.get(step.shape)
 
@@ -201,7 +200,7 @@ class Ledger:
         self.unsound = self._invalid(step) if accepted else within or self.unsound
         if accepted:
             self._end_live(Fate.REPLACED)
-            self.asked = None
+            self.last_get = None
         self._add(step, Fate.LIVE if accepted else Fate.REJECTED, content)
 
     def _add(self, step: Step, fate: Fate, content: Rows | None) -> None:
@@ -214,15 +213,15 @@ class Ledger:
 
     def _called(self, step: Step) -> None:
         if step.op in READS_BUFFER:
-            self.asked = step.tokens
+            self.last_get = step.tokens
         if step.op is Op.CLEAR or step.op in RUNS_DECODER:
             self._clear(step.tokens)
             self.unsound = False
 
     def _clear(self, tokens: int) -> None:
-        asked, self.asked = self.asked, None
+        last_get, self.last_get = self.last_get, None
         live = self.live
-        if live is not None and asked == tokens < live.tokens:
+        if live is not None and last_get == tokens < live.tokens:
             live.parts = (live.parts or 0) + tokens
             live.first_row = max(live.first_row, tokens)
             if live.parts < live.tokens:

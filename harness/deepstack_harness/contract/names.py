@@ -5,7 +5,7 @@ Another package declares names in its `pyproject.toml`, as torch's `torch_dynamo
     [project.entry-points."deepstack_harness.revisions"]
     acme_ring = "acme_buffers.ring:RingBuffer"
 
-Names come from the metadata of installed distributions.  Nothing is imported before a name is loaded.
+Names come from the metadata of installed distributions. Nothing is imported before a name is loaded.
 """
 
 import importlib
@@ -31,9 +31,9 @@ OURS = "deepstack-harness"
 class Extension:
     """An entry point of another distribution.
 
-    `target` is MODULE:ATTRIBUTE (of an incident file PACKAGE:FILE), `distribution` a name and a
-    version.  `broken` says why the target cannot be imported, as far as metadata tells; it is
-    empty where nothing is known to be wrong.
+    `target` is MODULE:ATTRIBUTE (of an incident file PACKAGE:FILE), `distribution` a name and a version.
+    `broken` is the reason why the target cannot be imported, as far as metadata shows; it is empty where
+    nothing is known to be wrong.
     """
 
     group: str
@@ -72,7 +72,7 @@ def _broken(point: EntryPoint) -> str:
 def _is_installed(top: str) -> bool:
     try:
         return find_spec(top) is not None
-    except ValueError:  # a module that stands in sys.modules without a spec
+    except ValueError:  # a module in sys.modules whose __spec__ is None
         return True
 
 
@@ -83,9 +83,9 @@ LoadedT = TypeVar("LoadedT")
 class Entry:
     """A place where a named thing is defined (MODULE:ATTRIBUTE), and one line that describes it.
 
-    `fault` says what is wrong with the thing, and is empty for one that keeps its rules.
-    `distribution` is the other package that declares the name, empty for ours.  `refused` is a
-    sentence that says why the name cannot be loaded.
+    `fault` describes what is wrong with the thing, and is empty for one that breaks no rule. `distribution`
+    is the other package that declares the name, empty for ours. `refused` is a sentence that gives the reason
+    why the name cannot be loaded.
     """
 
     target: str
@@ -101,7 +101,7 @@ class Names(Mapping[str, Entry]):
     def __init__(self, kind: str, own: Mapping[str, Entry], group: str | None = None) -> None:
         """Take our names of a kind; `group` is the entry point group of other packages' names.
 
-        Messages say `kind`, as in "unknown revision".
+        `kind` is the noun of error messages, as in "unknown revision".
         """
         self.kind = kind
         self.own = own

@@ -13,7 +13,7 @@ from deepstack_harness.contract.facts import AccessFacts
 from deepstack_harness.contract.rules import PayloadKind
 
 NOT_FINITE = sys.float_info.max
-"""Stands for a distance that is NaN or infinite, which JSON cannot carry."""
+"""Stored for a distance that is NaN or infinite, which JSON cannot carry."""
 
 
 class RowRange(NamedTuple):
@@ -23,7 +23,7 @@ class RowRange(NamedTuple):
     number (payloads are numbered from 1 in the order of the trace's set steps); of rows with equal
     content all are named after the first one.
     payload < 0: the caller's tensor of payload -k, after the caller reused it.
-    0: exact zeros.  None: values that were never set.
+    0: exact zeros. None: values that were never set.
     """
 
     payload: int | None
@@ -38,13 +38,13 @@ RowOrigin = tuple[int | None, int, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one get.
+    """The return value of one get.
 
-    `structure` is `none` or `tensors`; the tuples have one entry per level:
-    rows as ranges of one origin, hidden sizes, dtype and device names, storage addresses in bytes,
-    strides in elements, and whether the tensor requires a gradient.  `container` is the type of the answer
-    itself (`tuple`), empty for None, and `types` has the type of each level (`Tensor`).  Within a case two
-    types have two names, though both may call themselves `tuple`.  An answer of one tensor has no levels.
+    `structure` is `none` or `tensors`; the tuples have one entry per level: rows as ranges of one origin,
+    hidden sizes, dtype and device names, storage addresses in bytes, strides in elements, and whether the
+    tensor requires a gradient. `container` is the type of the value itself (`tuple`), empty for None, and
+    `types` has the type of each level (`Tensor`). Within a case two types have two names, though both may
+    call themselves `tuple`. A value that is one tensor has no levels.
     """
 
     structure: Literal["none", "tensors"]
@@ -77,16 +77,16 @@ CallName = Literal[
 ]
 
 METHODS: frozenset[CallName] = frozenset({"make", "set", "get", "clear", "resize", "capacity"})
-"""Calls that run the code under test alone."""
+"""Calls that run only code under test."""
 
 
 @dataclass(frozen=True)
 class Raised:
     """An exception: its type and message, which call raised it, and where (file:line).
 
-    `ends` is True for what no caller expects of a method: it asked the process to exit, or the process
-    was ended in it (a signal, a hang, a limit); `type` then names that.  `by_compiler` is True where the
-    compiler failed in code of its own: that says nothing about the code that it was to compile.
+    `ends` is True for what no caller expects of a method: it requested the end of the process, or the process
+    was ended in it (a signal, a hang, a limit); `type` then names that. `by_compiler` is True where the
+    compiler failed in code of its own: then nothing is known about the code that it was to compile.
     """
 
     type: str
@@ -101,13 +101,12 @@ class Raised:
 class Distances:
     """Largest absolute differences of one forward's output (dtype of the case).
 
-    The references run uncompiled beside it: `eager` the same revision's own
-    answer, the controls without and with a zeroed payload, and in fp64.
-    `effect` is eager against zero-deepstack, `rounding` eager against fp64;
-    where that was not measured, `no_deepstack` is None and `rounding` 0.
-    `greedy` is the share of tokens whose greedy choice equals eager's.  `scale` is the largest absolute value
-    of the eager output.  `repeated` is how far two uncompiled runs from equal state are apart.  `levels` has,
-    where it was measured, the distance of eager to the output with one level zeroed, level by level.
+    The references are uncompiled runs of the same step: `eager` with what the same revision returned, the
+    controls without and with a zeroed payload, and fp64. `effect` is eager against zero-deepstack, `rounding`
+    eager against fp64; where that was not measured, `no_deepstack` is None and `rounding` 0. `greedy` is the
+    share of tokens whose greedy choice equals eager's. `scale` is the largest absolute value of the eager
+    output. `repeated` is how far two uncompiled runs from equal state are apart. `levels` has, where it was
+    measured, the distance of eager to the output with one level zeroed, level by level.
     """
 
     eager: float
@@ -123,11 +122,11 @@ class Distances:
 
 @dataclass(frozen=True)
 class StateFacts:
-    """One place of the state that a decoder keeps, which a step changed or left different in the two lanes.
+    """One place of a decoder's state that a step changed, or that differs between the two lanes.
 
     `apart` is the distance of the value that the arm left to the value that the uncompiled run left: 0 where
-    they are equal, `NOT_FINITE` where they are not floating values of one shape.  `scale` is the largest
-    absolute value there, and `rounding` how far another rounding moves it.  `played` and `eager` are the two
+    they are equal, `NOT_FINITE` where they are not floating values of one shape. `scale` is the largest
+    absolute value there, and `rounding` how far another rounding moves it. `played` and `eager` are the two
     values in words.
     """
 
@@ -143,7 +142,7 @@ class StateFacts:
 class ShardFacts:
     """The view of one rank in a sequence-parallel step: the payload rows of its decoder, per level.
 
-    `stray` is the largest difference of the rank's gathered output to the unsharded run.  `owns` has the
+    `stray` is the largest difference of the rank's gathered output to the unsharded run. `owns` has the
     half-open ranges of the step's rows that the engine states for this rank; None is the contiguous
     partition, rows [rank * P / ranks, (rank + 1) * P / ranks).
     """
@@ -159,8 +158,8 @@ class ShardFacts:
 class GraphUse:
     """Storage of the buffer as a captured graph used it in one step.
 
-    `detached`: the graph read storage that the buffer no longer answers from, unannounced.
-    `freed`: storages that captured graphs still use, and the buffer let go while its generation stayed.
+    `detached`: the graph read storage that get no longer returns, and the generation did not change. `freed`:
+    storages that captured graphs still use, and the buffer let go while its generation did not change.
     `allocated`: tensors that get and clear allocated while they were captured.
     """
 
@@ -173,8 +172,8 @@ class GraphUse:
 class PaddingFacts:
     """The influence of padded rows on real ones, for a payload that has rows for every token.
 
-    The decoder ran a second time with other values in the `padded` rows behind N; `changed` of the real
-    rows came out with other bits.
+    The decoder ran a second time with other values in the `padded` rows after N; `changed` counts the real
+    rows whose bits differ from those of the first run.
     """
 
     padded: int
@@ -185,22 +184,21 @@ class PaddingFacts:
 class StepFacts:
     """The facts of one step; `capacity` and `generation` are the buffer's afterwards.
 
-    `raised` is the call that ended the step early, `unavailable` the step that the
-    buffer or the arm lacks, `graphs` counts the graphs compiled so far.  `attended`
-    is the largest number of rows that an opaque attention was given; None where no
-    attention says so.  `graph_use` is there for arms that capture, `shards` for
-    those whose ranks share a step.
+    `raised` is the call that ended the step early, `unavailable` the step that the buffer or the arm does not
+    have, `graphs` counts the graphs compiled so far. `attended` is the largest number of rows that an opaque
+    attention was given; None where no attention counts them. `graph_use` is there for arms that capture,
+    `shards` for those whose ranks share a step.
 
-    `content` is given for a set whose rows are not all different: the origin that names the content of
-    each row, which is the first row that ever had this content (equal rows are one content).
-    `caller_changed`: what set changed of the tensor that it was given (bytes, shape, strides, requires_grad,
-    version), empty where it left it alone.  `earlier_changed`: levels of earlier
-    answers that this get changed, though no set, clear or resize came between.  `failed_allocation`: an
-    allocation was made to fail, as the step asks for with `fail=`.
+    `content` is given for a set whose rows are not all different: the origin that names the content of each
+    row, which is the first row that ever had this content (equal rows are one content). `caller_changed`:
+    what set changed of the tensor that it was given (bytes, shape, strides, requires_grad, version), empty
+    where it changed nothing. `earlier_changed`: levels of earlier return values that this get changed, though
+    no set, clear or resize came between. `failed_allocation`: whether an allocation was made to fail, as the
+    step's `fail=` requests.
 
-    `accesses` is what the kernels of the step touched, for arms whose code is interpreted.  `padding` is
-    there for steps of a payload that has rows for every token, where a live decoder ran over padded rows.
-    `state` has what the decoder keeps from call to call, where that is watched.
+    `accesses` is what the kernels of the step touched, for arms whose code is interpreted. `padding` is there
+    for steps of a payload that has rows for every token, where a live decoder ran over padded rows. `state`
+    has the decoder's state that lives from call to call, where that is watched.
     """
 
     step: str
@@ -238,9 +236,9 @@ class DroppedGuard:
     """A guard that the policy dropped, which failed in a later call of its graph.
 
     `name` is the input as a user writes it, `rule` torch's text of the guard, `where` FILE:LINE of the code
-    that needed it. `then` and `now` are the input when traced and in the first call that failed.
-    `first_call` counts calls of the compiled code from 1: of the decoder in a case, of a region in its steps.
-    Where it does not decide (`decides`), the graph's answer may be right all the same.
+    that needed it. `then` and `now` are the input when traced and in the first call that failed. `first_call`
+    counts calls of the compiled code from 1: of the decoder in a case, of a region in its steps. Where it
+    does not decide (`decides`), the graph's output may be right all the same.
     """
 
     name: str
@@ -265,9 +263,9 @@ class DroppedKind:
 class CompiledCode:
     """What a compiler made of a trace's graphs: what another torch may make otherwise, and no rule judges.
 
-    `dropped` has the types of the guards that the policy dropped.  `kernels` are the names of the kernels and
+    `dropped` has the types of the guards that the policy dropped. `kernels` are the names of the kernels and
     library calls that Inductor's code runs, graph by graph in its order, without the numbers at their ends,
-    and `code_bytes` the length of that code; None for other backends.  `seconds` is the processor time of
+    and `code_bytes` the length of that code; None for other backends. `seconds` is the processor time of
     this process in calls that built a graph, the C++ compiler not among it; None where a graph came out of a
     cache.
     """
@@ -282,9 +280,9 @@ class CompiledCode:
 class GraphFacts(GraphCounts):
     """The compiler's work over a trace.
 
-    `guards` and `kept` count guards before and after the policy, `failed` are those dropped ones that would
-    have refused a later call.  `limit_hit`: Dynamo reached its recompile limit, where by default it falls
-    back to eager silently.
+    `guards` and `kept` count guards before and after the policy, `failed` are the dropped guards that would
+    have refused a later call. `limit_hit`: Dynamo reached its recompile limit, where by default it falls back
+    to eager silently.
     """
 
     limit_hit: bool
@@ -298,14 +296,13 @@ class GraphFacts(GraphCounts):
 class Observation:
     """The facts of one case.
 
-    `vision` is False for a model without a vision tower; `routed` is True for a
-    family that routes tokens to experts, where rounding may choose another expert.
-    `error` says why something could not be measured.  `ended` says how the process that
-    played the case ended before the last step; the steps from there on are unavailable.
-    `capacity` is the number of token rows that the buffer stated before the first step; None where there
-    is no buffer, or it could not say.  `payload_kind` is the family's, or the
-    adapter's.  `tampering` says how code under test
-    changed what measures it; empty where it did not.
+    `vision` is False for a model without a vision tower; `routed` is True for a family that routes tokens to
+    experts, where rounding may choose another expert. `error` is the reason why something could not be
+    measured. `ended` describes how the process that played the case ended before the last step; the steps
+    from there on are unavailable. `capacity` is the number of token rows that the buffer stated before the
+    first step; None where there is no buffer, or it could not state one. `payload_kind` is the family's, or
+    the adapter's. `tampering` describes how code under test changed the code that measures it; empty where it
+    did not.
     """
 
     dtype: str

@@ -1,17 +1,18 @@
 """Interfaces: Buffer, Decoder, Family, Session, Probe, and the optional members of some of them.
 
 The docstrings of `Buffer` and `Decoder` are the contract; `contract_text` and `quoted` show them in help and
-in messages.  Optional members are looked up by name, each by one function below the protocols, so that a
+in messages. Optional members are looked up by name, each by one function below the protocols, so that a
 user's class needs to import nothing.
 
-Shapes: h hidden size, n tokens of a step, N tokens set, P tokens asked for.  torch is imported by type
-checkers only.
+Shapes: h hidden size, n tokens of a step, N tokens set, P tokens of a get. torch is imported by type checkers
+only.
 """
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from textwrap import indent
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -31,55 +32,55 @@ Facts_co = TypeVar("Facts_co", covariant=True)
 
 
 class Buffer(Protocol):
-    """The thing under test: per level a (capacity, hidden) tensor beside the decoder.
+    """The thing under test: per level a (capacity, hidden) tensor, outside of the decoder.
 
-    It is made with capacity, hidden, levels >= 1, and is empty.  A class with `capacity`, `get`, `set` and
+    It is made with capacity, hidden, levels >= 1, and is empty. A class with `capacity`, `get`, `set` and
     `clear` is complete; `resize` is optional, and so are the members of `AnnouncesMoves`, `ReleasesStorage`,
     `StatesVision`, `BeginsSteps` and `FollowsTensors`.
 
     get, set, clear and resize are called outside of compiled code and are never traced with the model.
     They are called by one thread, under `torch.no_grad()` or under `torch.inference_mode()`, one of the two
-    for the whole life of a buffer, its construction included.  Two buffers never share state.
+    for the whole life of a buffer, its construction included. Two buffers never share state.
 
-    Counts are Python ints.  A negative count, and a payload of another shape than (levels, N, hidden), raise
-    any Exception and change nothing.  A payload of integers may do so too.  A call above the capacity grows,
+    Counts are Python ints. A negative count, and a payload of another shape than (levels, N, hidden), raise
+    any Exception and change nothing. A payload of integers may do so too. A call above the capacity grows,
     or raises and changes nothing; the same holds if an allocation fails in the middle of a growth, but room
     that was made may stay.
     Nothing else may raise.
 
-    In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each
-    size P, the largest first, with nothing set, and then replays the recorded tensor operations: their Python
-    does not run again.  Steps without a graph may stand between replays.  In addition to the above:
-    get(P) answers from the same addresses while the generation stays; get and clear allocate nothing while
-    they are captured; set writes into the storage that get answered from; and the recorded clear(P)
-    zeroes P rows whatever Python counters said at capture.  A buffer that keeps all but this paragraph is
-    right in live use, and only there.
+    In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each size
+    P, the largest first, with nothing set, and then replays the recorded tensor operations: their Python does
+    not run again. Steps without a graph may come between replays. In addition to the above: get(P) returns
+    the same addresses while the generation stays; get and clear allocate nothing while they are captured; set
+    writes into the storage that get returns; and the recorded clear(P) zeroes P rows whatever values Python
+    counters had at capture. A buffer that fulfils all but this paragraph is right in live use, and only
+    there.
 
-    Counts that are bool, numpy or torch integers may be refused; `check` says so, and does not fail.
+    Counts that are bool, numpy or torch integers may be refused; `check` reports that, and does not fail.
     """
 
     @property
     def capacity(self) -> int:
-        """Rows that get has to answer now, an int: attribute or property.
+        """Rows that get has to return now, an int: attribute or property.
 
-        Right after construction it is at least the capacity given.  It grows with every growth, and shrinks
-        in resize alone.
+        Right after construction it is at least the capacity given. It grows with every growth, and shrinks
+        only in resize.
         """
         ...
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Return P = `tokens` rows of every level: a tuple of `levels` tensors (P, hidden).
 
-        0 <= P <= capacity never raises.  Rows [0, min(N, P)) are the payload that was set last, rows behind
-        it are exact zeros; if nothing is set, all rows are zeros, and never is the answer None.  The tensors
-        have the dtype and the device of construction.  Container type, tensor type, strides and
-        requires_grad=False are the same at every call, because compiled decoders guard on them; for P of 0
-        or 1, which torch compiles by themselves, the stride between rows at every call with that P.
+        0 <= P <= capacity never raises. Rows [0, min(N, P)) are the payload that was set last, rows after it
+        are exact zeros; if nothing is set, all rows are zeros, and the result is never None. The tensors have
+        the dtype and the device of construction. Container type, tensor type, strides and requires_grad=False
+        are the same at every call, because compiled decoders guard on them; for P of 0 or 1, which torch
+        compiles by themselves, the stride between rows at every call with that P.
 
-        Answers may be views of the storage or copies.  Their rows hold until the next set, clear or resize:
-        another get does not change them, however many there are and however late they come.  The caller does
-        not write into them.
-        Above the capacity: grows and keeps the payload, or raises and changes nothing.
+        The tensors may be views of the storage or copies. Their rows hold until the next set, clear or
+        resize: another get does not change them, however many gets there are and however late they come. The
+        caller does not write into them. Above the capacity: grows with the payload unchanged, or raises and
+        changes nothing.
         """
         ...
 
@@ -88,31 +89,30 @@ class Buffer(Protocol):
 
         The payload is on the buffer's device, has any floating dtype, any strides (permuted, expanded over
         rows or levels, gaps between rows or columns, a slice of a longer tensor) and any values, and may
-        require a gradient.  It is copied: the caller may overwrite its tensor at once, and set leaves it
-        unchanged: its bytes, shape, strides, requires_grad and version.  Rows are equal after the cast to
-        the buffer's dtype, those of integers that were not refused too; NaN counts as equal to NaN, and -0.0
-        to 0.
-        Above the capacity: grows and holds the new payload, or raises and keeps the old one.
+        require a gradient. It is copied: the caller may overwrite its tensor at once, and set leaves it
+        unchanged: its bytes, shape, strides, requires_grad and version. Rows are equal after the cast to the
+        buffer's dtype, those of integers that were not refused too; NaN counts as equal to NaN, and -0.0 to
+        0. Above the capacity: grows and holds the new payload, or raises and changes nothing.
         """
         ...
 
     def clear(self, tokens: int, /) -> None:
         """End the payload: from now on no row of it is read, and all rows read as zeros.
 
-        `tokens` is the padded count of the step, usually >= N; 0 <= tokens <= capacity never raises.  For
-        tokens < N, 0 included, it does the same.  One exception: if the get before it asked for just these
-        `tokens` rows (`set 8; get 4; clear 4`), the step is shared by micro-batches.  Then rows
-        [tokens, N) may still be read at their place, or be zeros, until as many rows were cleared as set.
-        Above the capacity: clears everything, or raises and changes nothing.
+        `tokens` is the padded count of the step, usually >= N; 0 <= tokens <= capacity never raises. For
+        tokens < N, 0 included, it does the same. One exception: if the get before it returned just these
+        `tokens` rows (`set 8; get 4; clear 4`), the step is shared by micro-batches. Then rows [tokens, N)
+        may still be read at their place, or be zeros, until as many rows were cleared as set. Above the
+        capacity: clears everything, or raises and changes nothing.
         """
         ...
 
     def resize(self, tokens: int, /) -> None:
-        """Make room, and keep the payload; afterwards the capacity is at least `tokens`.
+        """Make room with the payload unchanged; afterwards the capacity is at least `tokens`.
 
-        Below N it raises and changes nothing, or keeps all N rows.  It may keep a larger capacity, and may
-        raise above the capacity.  A buffer without this step has no such method, or raises
-        `deepstack_harness.errors.StepUnavailable`.
+        Below N it raises and changes nothing, or keeps all N rows. The capacity may stay larger than
+        `tokens`, and a resize above the capacity may raise. A buffer without this step has no such method, or
+        raises `deepstack_harness.errors.StepUnavailable`.
         """
         ...
 
@@ -128,18 +128,18 @@ class BufferFactory(Protocol):
 
 
 class AnnouncesMoves(Protocol):
-    """A buffer whose `generation` grows before the first answer from new storage.
+    """A buffer whose `generation` grows before the first get that returns new storage.
 
-    It never goes back.  An owner that reads another generation captures its graphs again before it replays
-    one; what becomes of the old storage is the buffer's business.  A buffer without a generation promises
-    that its storage never moves.  In live use the generation means nothing.
+    It never goes back. An owner that reads another generation captures its graphs again before it replays
+    one; what becomes of the old storage is the buffer's business. A buffer without a generation promises
+    that its storage never moves. In live use the generation means nothing.
     """
 
     generation: int
 
 
 class ReleasesStorage(Protocol):
-    """A buffer that keeps old storage until it is told that no captured graph uses it any more."""
+    """A buffer that holds old storage until `release`: then no captured graph uses it any more."""
 
     def release(self) -> None:
         """Free the storage of earlier generations; called after graphs were captured again."""
@@ -147,13 +147,13 @@ class ReleasesStorage(Protocol):
 
 
 class StatesVision(Protocol):
-    """A buffer that states whether its model has a vision tower; without one, get always answers None."""
+    """A buffer that states whether its model has a vision tower; without one, get always returns None."""
 
     vision: bool
 
 
 class BeginsSteps(Protocol):
-    """A buffer that an engine's own forward drives, and that sees every step, with or without a payload.
+    """A buffer that an engine's own forward calls, and that sees every step, with or without a payload.
 
     No graph is captured with such a buffer.
     """
@@ -175,11 +175,11 @@ class Decoder(Protocol):
     """A tiny text decoder, flat over tokens, in eval mode and without gradients.
 
     It takes hidden (n, h), positions (3, n) int64 and a payload, and returns (n, h) in the dtype of the
-    hidden states.  The payload is a tuple with one (n, h) per level, or None in a model without deepstack.
-    The argument must be called `payload`, because guards are looked up by name.  A decoder writes into none
-    of its arguments.  State that it keeps from call to call is equal before each of the runs that are
-    compared, and is compared as their outputs are: attributes, parameters, buffers, containers, closures,
-    globals that its code names, random generators, and torch's modes.
+    hidden states. The payload is a tuple with one (n, h) per level, or None in a model without deepstack. The
+    argument must be called `payload`, because guards are looked up by name. A decoder writes into none of its
+    arguments. State of it that lives from call to call is equal before each of the runs that are compared,
+    and is compared as their outputs are: attributes, parameters, buffers, containers, closures, globals that
+    its code names, random generators, and torch's modes.
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
@@ -188,7 +188,7 @@ class Decoder(Protocol):
 
 
 class WorksInGraph(Protocol):
-    """A buffer factory with work to do inside the compiled graph, beside the decoder's own."""
+    """A buffer factory with work to do inside the compiled graph, in addition to the decoder's."""
 
     def in_graph(self, decoder: torch.nn.Module, /) -> torch.nn.Module:
         """Return a `Decoder` around `decoder` that does the work and gives the same output."""
@@ -202,7 +202,7 @@ class Family(Protocol):
     hidden: int
     levels: int
     routed: bool
-    """True if tokens are routed to experts, so that rounding may choose another expert."""
+    """Whether tokens are routed to experts, so that rounding may choose another expert."""
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> torch.nn.Module:
         """Make a `Decoder` in eval mode; equal seeds give equal weights."""
@@ -257,19 +257,19 @@ class Inputs:
 
 
 class Lane(Protocol):
-    """One buffer and one session, as callers and capturing sessions drive them; each call is recorded."""
+    """One buffer and one session, as callers and capturing sessions use them; each call is recorded."""
 
     allocated: int
     """Tensors that get and clear allocated while they were captured; the session counts them."""
     mixed: bool
-    """True for a batch with a prompt in it: a visual payload was set that no step has read yet."""
+    """Whether the batch has a prompt in it: a visual payload was set that no step has read yet."""
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the buffer's answer for P tokens, (P, h) per level or None, and record it."""
+        """Return the buffer's rows for P tokens, (P, h) per level or None, and record them."""
         ...
 
-    def ask(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the buffer's answer for P tokens, (P, h) per level or None, without a record.
+    def call_get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """Return the buffer's rows for P tokens, (P, h) per level or None, without a record.
 
         While a graph is captured, the operations of recording would be captured too.
         """
@@ -283,7 +283,7 @@ class Lane(Protocol):
         """Clear the buffer, and record the call."""
         ...
 
-    def reads(self, payload: tuple[Tensor, ...] | None, /) -> None:
+    def record_graph_input(self, payload: tuple[Tensor, ...] | None, /) -> None:
         """Record the payload, one (P, h) per level or None, that a graph is about to read."""
         ...
 
@@ -436,7 +436,7 @@ _ABOUT: dict[Rule, tuple[str, ...]] = {
     Rule.PLACEMENT: ("get",),
     Rule.GRAPHS: ("get",),
 }
-"""The calls whose text says what a rule promises; the others are in the text of the whole class."""
+"""The calls whose text states the promise of a rule; the others are in the text of the whole class."""
 WHERE = "the whole contract: pytest --fixtures -v, or deepstack_harness.contract.protocols.Buffer"
 
 
@@ -448,17 +448,13 @@ def text_of_call(call: str) -> str:
 def contract_text() -> str:
     """Return the whole contract of a buffer and its decoder."""
     classes = (Buffer, BufferFactory, AnnouncesMoves, ReleasesStorage, Decoder)
-    texts = {each.__name__: inspect.getdoc(each) or "" for each in classes}
+    texts = {protocol.__name__: inspect.getdoc(protocol) or "" for protocol in classes}
     calls = {f"Buffer.{call}": text_of_call(call) for call in CALLS}
     parts = {"Buffer": texts.pop("Buffer"), **calls, **texts}
-    return "\n\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items())
+    return "\n\n".join(f"{name}\n{indent(text, '    ')}" for name, text in parts.items())
 
 
 def quoted(rule: Rule) -> str:
-    """Return the promise of a rule, and where the contract says more about it."""
+    """Return the promise of a rule, and the methods whose contract has the details."""
     calls = " and ".join(f"Buffer.{call}" for call in _ABOUT.get(rule, ()))
     return f"{rule} {rule.word}: {rule.promise}" + (f" (see {calls})" if calls else "")
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" if line else "" for line in text.splitlines())

@@ -8,7 +8,7 @@ class Promise(StrEnum):
     """What a compiled region promises of any side input; the value is the public name.
 
     A *side input* is what a region reads and a later call may change: an argument, a member of a container,
-    an attribute, a persistent buffer.  Rules about deepstack's buffer are instances, see `Rule.instance_of`.
+    an attribute, a persistent buffer. Rules about deepstack's buffer are instances, see `Rule.instance_of`.
     """
 
     SPECIALISATION = "I1"
@@ -91,7 +91,7 @@ class Rule(StrEnum):
 
     @property
     def promise(self) -> str:
-        """The guarantee of a buffer that keeps the rule, in one sentence."""
+        """The guarantee of a buffer that fulfils the rule, in one sentence."""
         return PROMISES[self][1]
 
     @property
@@ -204,20 +204,19 @@ _CHANCES: dict[Rule, str] = {
 }
 """What puts a rule to the test.
 
-R3 and R5: reads of a row where a payload that was replaced or cleared lay.  R4: calls above the capacity and
-resizes, with a payload to keep.  R11: answers of a buffer that has had a payload, or runs of a compiled
-decoder.
+R3 and R5: reads of a row where a payload that was replaced or cleared lay. R4: calls above the capacity and
+resizes, with a payload to lose. R11: gets of a buffer that has had a payload, or runs of a compiled decoder.
 """
 
 
 class PayloadKind(StrEnum):
     """The tokens that a family's payload has rows for, and with that the end of a payload.
 
-    VISUAL: rows of the visual tokens of a step.  A clear ends the payload, and all rows behind N are zeros.
-    EVERY_TOKEN: rows of every token of every step, as Gemma's per-layer inputs.  A clear may keep them or end
-    them, and rows behind N are padding, which may hold anything that no output of a row before N depends on.
-    KEPT: rows that stay until they are written again, as those of a cache, a recurrent state or an output.
-    Rows behind N may hold anything, and what a clear leaves too (`contract.adapter`).
+    VISUAL: rows of the visual tokens of a step. A clear ends the payload, and all rows after N are zeros.
+    EVERY_TOKEN: rows of every token of every step, as Gemma's per-layer inputs. A clear may end them or not,
+    and rows after N are padding, which may hold anything that no output of a row before N depends on. KEPT:
+    rows that stay until they are written again, as those of a cache, a recurrent state or an output. Rows
+    after N may hold anything, before and after a clear (`contract.adapter`).
     """
 
     VISUAL = "visual"
@@ -225,12 +224,12 @@ class PayloadKind(StrEnum):
     KEPT = "kept"
 
     @property
-    def not_asked(self) -> Mapping[Rule, str]:
-        """The rules of which a payload of this kind is asked nothing, or less, each with the reason."""
-        return _NOT_ASKED if self is PayloadKind.EVERY_TOKEN else {}
+    def unchecked(self) -> Mapping[Rule, str]:
+        """The rules that check less, or nothing, of a payload of this kind, with the reason for each."""
+        return _UNCHECKED if self is PayloadKind.EVERY_TOKEN else {}
 
 
-_NOT_ASKED: Mapping[Rule, str] = {
+_UNCHECKED: Mapping[Rule, str] = {
     Rule.BOUNDARY: (
         "not asked: zeros behind N, because per-layer inputs exist for every token of a step, "
         "so that the rows behind N are padding"

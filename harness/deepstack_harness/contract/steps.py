@@ -1,7 +1,7 @@
 """Steps of a compiled region: what is measured of each, and how it is held to the promises I1..I5.
 
 A *side input* is what a region reads and a later call may change: an argument, a member of a container, an
-attribute, a variable of an enclosing function, a global.  All here is plain data without torch.
+attribute, a variable of an enclosing function, a global. All here is plain data without torch.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Literal
 from deepstack_harness.contract.observation import DroppedGuard
 
 STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
-"""Arms by default: torch's own guards, and the two cheapest that drop them."""
+"""Arms by default: torch's own guards, and the two fastest arms that drop them."""
 
 Aspect = Literal[
     "presence",
@@ -26,8 +26,8 @@ Aspect = Literal[
     "address",
     "identity",
 ]
-"""In what an input differs from the warm-up; `LAYOUT` are its layout (I2).  `data` are other numbers in a
-tensor: no guard is about them, and a region that reads them shows it.  `identity`: whether it is one tensor
+"""In what an input differs from the warm-up; `LAYOUT` are its layout (I2). `data` are other numbers in a
+tensor: no guard is about them, and a region that reads them shows it. `identity`: whether it is one tensor
 with another input."""
 LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "requires_grad", "address"})
 
@@ -37,10 +37,10 @@ class ChangedInput:
     """An input that differs from every step of the warm-up.
 
     `then` and `now` are its facts in words in the last step of the warm-up and in this one; `other` is the
-    input that it was one tensor with, or is now, "" for an aspect that has none.  `influence` is
-    the largest absolute difference that it makes in the uncompiled code: the answer as it is, against the
-    answer with the warm-up's value in its place; None where that could not be run.  `remains` is the distance
-    of the compiled answer from the latter: 0 says that the region went on without the change.
+    input that it was one tensor with, or is now, "" for an aspect that has none. `influence` is the largest
+    absolute difference that it makes in the uncompiled code: the output as it is, against the output with the
+    warm-up's value in its place; None where that could not be run. `remains` is the distance of the compiled
+    output from the latter: 0 shows that the region went on without the change.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ChangedInput:
 
     @property
     def explains(self) -> bool:
-        """True where the compiled answer is that of the uncompiled code without this change."""
+        """Return whether the compiled output is that of the uncompiled code without this change."""
         return self.remains == 0 and bool(self.influence)
 
     def __str__(self) -> str:
@@ -85,20 +85,20 @@ class Difference:
 
     @property
     def is_answer(self) -> bool:
-        """True for the answer; otherwise it is what the region leaves behind."""
+        """Return whether the output differs; otherwise it is what the region writes."""
         return self.place.startswith("answer")
 
 
 @dataclass(frozen=True)
 class SteppedCall:
-    """One call under an arm, beside the same call of the uncompiled code.
+    """One call under an arm, compared with the same call of the uncompiled code.
 
-    `step` counts calls from 1.  `raised` and `wanted` are the exceptions, "" for none, that the region and
-    the uncompiled code ended with; `refused` is True where the compiler raised instead of using a graph.
-    `poisoned` is the largest difference of the live answer that other neutral rows made, those of the inputs
-    `neutral`, and `split` that of the parts from the whole; None where that was not asked.  `split_raised` is
-    the exception of a part, "" for none.  `effects` counts the arguments and values that the uncompiled code
-    changed.
+    `step` counts calls from 1. `raised` and `wanted` are the exceptions, "" for none, that the region and the
+    uncompiled code ended with; `refused` is True where the compiler raised instead of using a graph.
+    `poisoned` is the largest difference of the live output that other neutral rows made, those of the inputs
+    `neutral`, and `split` that of the parts from the whole; None where that was not requested. `split_raised`
+    is the exception of a part, "" for none. `effects` counts the arguments and values that the uncompiled
+    code changed.
     """
 
     step: int
@@ -122,8 +122,8 @@ class SteppedCall:
 class SteppedArm:
     """All calls under one arm.
 
-    `unjudged` says why nothing could be compared, such as a region that cannot be compiled, and `stopped` why
-    calls behind the last of `calls` were not run.
+    `unjudged` is the reason why nothing could be compared, such as a region that cannot be compiled, and
+    `stopped` the reason why calls after the last of `calls` were not run.
     """
 
     arm: str
@@ -137,7 +137,7 @@ class SteppedArm:
 class SteppedRegion:
     """A region that was run uncompiled and under each arm.
 
-    `restless` says where two uncompiled runs from equal state differ: nothing can be judged then.
+    `restless` names where two uncompiled runs from equal state differ: nothing can be judged then.
     """
 
     name: str
@@ -148,11 +148,11 @@ class SteppedRegion:
 
 @dataclass(frozen=True)
 class SteppedHistory:
-    """A history of calls in words, what was measured over it, and a program that shows it with torch alone.
+    """A history of calls in words, what was measured over it, and a program that shows it with only torch.
 
-    `script` is empty where nothing is broken, and where a step cannot be written as text, which `unscripted`
-    says.  `undrawn` are the parameters, with their
-    annotations, for which no history has another value.
+    `script` is empty where nothing is broken, and where a step cannot be written as text; `unscripted` is the
+    reason for the latter. `undrawn` are the parameters, with their annotations, for which no history has
+    another value.
     """
 
     words: str

@@ -1,17 +1,14 @@
 """Steps and traces, and their one-line text form.
 
-A trace is a capacity and a sequence of lifecycle operations, and it prints as it
-parses: `cap 16: profile 16; set 9; forward 16`.  `set` takes what makes a payload
-unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
-`set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero),
-`set 9 layout=permuted dtype=float32 values=nan grad`, `set 9 shape=swapped` (see `Step`).
-Every call on the buffer takes `on=b` (the second buffer), `fail=K` (its K-th allocation fails) and
-`after=S` (the clock moves on by S seconds before it); get, clear and resize take `calls=K` (the call is
-made K times in one step) and
-`count=numpy` (or torch, bool: the count is no Python int).
-What differs from the usual buffer stands before the colon:
-`cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`.
-A run of ten or more equal steps is written once: `get 16 times=300`.
+A trace is a capacity and a sequence of lifecycle operations, and it prints as it parses: `cap 16: profile 16;
+set 9; forward 16`. `set` takes what makes a payload unusual as `key=value`: `set 4 levels=4`, `set 4
+hidden=1`, `set 9 request=b`, `set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others
+zero), `set 9 layout=permuted dtype=float32 values=nan grad`, `set 9 shape=swapped` (see `Step`). Every call
+on the buffer takes `on=b` (the second buffer), `fail=K` (its K-th allocation fails) and `after=S` (the clock
+moves on by S seconds before it); get, clear and resize take `calls=K` (the call is made K times in one step)
+and `count=numpy` (or torch, bool: the count is no Python int). What differs from the usual buffer is written
+before the colon: `cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`. A run of
+ten or more equal steps is written once: `get 16 times=300`.
 """
 
 import re
@@ -25,7 +22,7 @@ from deepstack_harness.text import shortened
 
 
 class Op(StrEnum):
-    """One lifecycle operation; `reload` alone takes no token count."""
+    """One lifecycle operation; only `reload` takes no token count."""
 
     SET = "set"
     GET = "get"
@@ -92,17 +89,17 @@ class Step:
     `spans` are half-open ranges of tokens with features; the other rows are zero,
     as those of text are.
 
-    Of the tensor that `set` is given: `layout` is how it lies in memory (`permuted` as vLLM permutes,
+    Of the tensor that `set` is given: `layout` is its layout in memory (`permuted` as vLLM permutes,
     `strided` with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a
     wider one, `transposed` with the columns first, `sparse` with gaps between columns, `one_level` with all
     levels expanded from one), `dtype` its own, `values` what its rows hold instead of normal random numbers,
-    `grad` True if it requires a gradient.  `shape` lays the same elements out wrongly: `flat` as
-    (levels * N, hidden), `joined` as (N, levels * hidden), `swapped` as (N, levels, hidden), `transposed` as
-    (levels, hidden, N), `batched` as (1, levels, N, hidden).
+    `grad` True if it requires a gradient. `shape` lays the same elements out wrongly: `flat` as (levels * N,
+    hidden), `joined` as (N, levels * hidden), `swapped` as (N, levels, hidden), `transposed` as (levels,
+    hidden, N), `batched` as (1, levels, N, hidden).
 
-    `on` is the buffer that is called, None for the first.  `fail` is the number of the allocation inside this
+    `on` is the buffer that is called, None for the first. `fail` is the number of the allocation inside this
     call that fails with `torch.OutOfMemoryError`, `count` the type of the count that get, clear and resize
-    are given.  `calls` is how often the call is made, `after` the seconds by which the clock of Python moves
+    are given. `calls` is how often the call is made, `after` the seconds by which the clock of Python moves
     on before.
     """
 
@@ -201,8 +198,8 @@ class Trace:
     """A buffer capacity in token rows, and the steps in the order they are played.
 
     `levels`, `hidden` and `dtype` are those of the buffer where they are not the family's; no decoder runs
-    then.  `mode` is `inference` where the whole life of the buffer is under `torch.inference_mode()`, None
-    for `torch.no_grad()`.  With two `buffers` of one class, steps with `on=b` call the second.
+    then. `mode` is `inference` where the whole life of the buffer is under `torch.inference_mode()`, None
+    for `torch.no_grad()`. With two `buffers` of one class, steps with `on=b` call the second.
     """
 
     capacity: int
@@ -239,12 +236,12 @@ class Trace:
 
     @property
     def replays(self) -> bool:
-        """Say whether a step replays a captured graph."""
+        """Return whether a step replays a captured graph."""
         return any(step.op is Op.REPLAY for step in self.steps)
 
     @property
     def changes_sizes(self) -> bool:
-        """Say whether the buffer has other levels, another hidden size or dtype than the family."""
+        """Return whether the buffer has other levels, another hidden size or dtype than the family."""
         return (self.levels, self.hidden, self.dtype) != (None, None, None)
 
     @classmethod
@@ -276,7 +273,7 @@ def _texts_of(steps: tuple[Step, ...]) -> Iterator[str]:
 
 
 def _parse_steps(text: str) -> tuple[Step, ...]:
-    """Read the text of one step, which may ask for several with `times=`."""
+    """Read the text of one step, which may be several equal ones with `times=`."""
     match = _STEP.fullmatch(text.strip())
     if match is None or match["op"] not in set(Op):
         raise TraceError(

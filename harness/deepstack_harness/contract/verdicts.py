@@ -1,8 +1,8 @@
-"""Verdicts, judgements and rows: what is said of a rule, and how it is stored.
+"""Verdicts, judgements and rows: the result for a rule, and how it is stored.
 
 A `Verdict` is one word; no other module lists verdicts in an order, calls one of them broken or unexpected,
-or names one for readers.  A `Judgement` is an oracle's statement about one rule.  A `Row` is a judgement
-with everything that says what was judged: rows are stored and compared for years, so they are versioned and
+or names one for readers. A `Judgement` is an oracle's statement about one rule. A `Row` is a judgement with
+everything that identifies what was judged: rows are stored and compared for years, so they are versioned and
 plain data.
 """
 
@@ -23,8 +23,9 @@ from deepstack_harness.contract.rules import Promise, Rule
 class Verdict(StrEnum):
     """A statement about one rule.
 
-    An oracle says PASS, FAIL, SKIP (the rule was not put to the test; the detail says why) or ERROR (it could
-    not be judged).  XFAIL, IMPROVED and MISSING exist only beside a known failure, see `against_expectation`.
+    An oracle returns PASS, FAIL, SKIP (the rule was not put to the test; the detail has the reason) or ERROR
+    (it could not be judged). XFAIL, IMPROVED and MISSING exist only for rules with a known failure, see
+    `against_expectation`.
     """
 
     PASS = "PASS"
@@ -88,25 +89,25 @@ BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
 """Verdicts of a broken rule, whether the failure is known or not."""
 
 KEPT = frozenset({Verdict.PASS, Verdict.IMPROVED})
-"""Verdicts of a rule that was put to the test and kept."""
+"""Verdicts of a rule that was put to the test and held."""
 
 UNEXPECTED = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.IMPROVED, Verdict.MISSING})
 """Verdicts that turn CI red: somebody has to look at them."""
 
 OPENED = UNEXPECTED | {Verdict.XFAIL}
-"""Verdicts with something to tell: a trace, a figure, a diagnosis."""
+"""Verdicts that a report shows in full: a trace, a figure, a diagnosis."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict that stands for all of them; raises `ValueError` for none."""
+    """Return the worst of the verdicts; raises `ValueError` for none."""
     return min(verdicts, key=WORST_FIRST.index)
 
 
 def against_expectation(verdict: Verdict, *, broken: bool | None) -> Verdict:
     """Return the verdict of a rule that is (True) or is not (False, None) known to be broken.
 
-    Beside a known failure FAIL is expected (XFAIL), PASS says that the failure is gone (IMPROVED), and SKIP
-    that nothing put it to the test (MISSING).  What could not be judged stays ERROR.
+    With a known failure FAIL is expected (XFAIL), PASS means that the failure is gone (IMPROVED), and SKIP
+    that nothing put it to the test (MISSING). What could not be judged stays ERROR.
     """
     if not broken:
         return verdict
@@ -117,7 +118,7 @@ def against_expectation(verdict: Verdict, *, broken: bool | None) -> Verdict:
 class Effect(StrEnum):
     """A broken rule's consequence for users.
 
-    OUTPUT: rows of real tokens are wrong.  PADDING: only padded rows are.  CRASH: a step raises.
+    OUTPUT: rows of real tokens are wrong. PADDING: only padded rows are. CRASH: a step raises.
     COST: work or time is wasted.
     """
 
@@ -130,8 +131,8 @@ class Effect(StrEnum):
 class FaultKind(StrEnum):
     """The shape of a fault: what is wrong in the first place that breaks a rule, without its numbers.
 
-    Wrong rows are named for where their content comes from, calls for what they did.  Known failures and
-    findings are told apart by rule and shape, so that a new fault of a rule does not hide behind a known one.
+    Wrong rows are named for where their content comes from, calls for what they did. Known failures and
+    findings are distinguished by rule and shape, so that a known fault of a rule does not hide a new one.
     """
 
     # Rows: what they hold instead of what is due.
@@ -148,13 +149,13 @@ class FaultKind(StrEnum):
     SURPLUS = "surplus rows"
     WIDTH = "wrong width"
     PARTITION = "rows without one owner"
-    # Calls, and what they leave behind.
+    # Calls, and the state after them.
     RAISED = "raised"
     ACCEPTED = "accepted"
     CAPACITY = "wrong capacity"
     ARGUMENT_CHANGED = "argument changed"
     ANSWER_CHANGED = "earlier answer changed"
-    # Answers.
+    # Results of get.
     NONE = "none"
     LEVELS = "wrong number of levels"
     ONE_TENSOR = "one tensor"
@@ -182,7 +183,7 @@ class FaultKind(StrEnum):
     TRAFFIC = "too many bytes"
     OUTSIDE = "outside its tensor"
     UNWRITTEN = "memory never written"
-    # Systems beside the buffer.
+    # Systems other than the buffer.
     EMPTY_MASK = "empty mask"
     END_ZERO = "end index 0"
     COUNT = "wrong count"
@@ -196,13 +197,13 @@ class Judgement:
 
     It is what is known before the case is: a `Row` has its fields, and those of the case.
 
-    The figure is `value` against `limit` in `unit`.  `effect` is there for broken rules whose facts tell
-    it, see `deepstack_harness.contract.oracles.judge`; for a kept R3 it is PADDING where rows behind N are
-    stale, as those of a payload with rows for every token may be.  `steps` are the numbers (from 1) of the
-    steps in which the rule was seen broken.  `chances` is how often the rule was put to the test and could
+    The figure is `value` against `limit` in `unit`. `effect` is there for broken rules whose facts imply it,
+    see `deepstack_harness.contract.oracles.judge`; for an R3 that passes it is PADDING where rows after N are
+    stale, as those of a payload with rows for every token may be. `steps` are the numbers (from 1) of the
+    steps in which the rule was seen broken. `chances` is how often the rule was put to the test and could
     have been broken, in units of `Rule.chance`; a rule that had none is SKIP, never PASS.
 
-    The fields behind it say what was wrong first, so that nobody has to read it out of `detail`, which is a
+    The fields after `chances` describe what was wrong first, so that nobody has to parse `detail`, which is a
     sentence for people: the `shape`; `level`, `row` (of the step) and `origin` of the first wrong row, None
     where no row is wrong or the row is missing; the type of the `exception` that a call raised; and the
     `call` of the step in which the rule broke first: `set`, `get` (steps of the decoder too), `clear`,
@@ -244,7 +245,7 @@ class Judgement:
 
 
 class RuleVerdicts:
-    """A base for whatever was judged by several rules: subclasses say `verdicts`, the rest follows."""
+    """A base for whatever was judged by several rules: subclasses define `verdicts`, the rest follows."""
 
     @property
     def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
@@ -258,7 +259,7 @@ class RuleVerdicts:
 
     @property
     def kept(self) -> frozenset[Rule]:
-        """Rules that were put to the test and kept."""
+        """Rules that were put to the test and hold."""
         return self.rules(KEPT)
 
     @property
@@ -276,7 +277,7 @@ class RuleVerdicts:
         return frozenset(rule for rule, verdict in self.verdicts if verdict in wanted)
 
     def breaks_exactly(self, rules: frozenset[Rule] | None) -> bool:
-        """Say whether all rules could be judged and these alone are broken; any may be broken for None."""
+        """Return whether all rules were judged and exactly `rules` are broken; None: any may be broken."""
         return not self.unjudged and rules in (None, self.broken)
 
 
@@ -292,7 +293,7 @@ Rows of version 2 have no `shape`, those of version 3 no `steps`, `inputs`, `gua
 class Evidence(StrEnum):
     """The ground that `Row.reach` rests on.
 
-    ENGINE: seen in a running engine.  EMULATED: the engine's scheduler ran, graphs were emulated.  READ:
+    ENGINE: seen in a running engine. EMULATED: the engine's scheduler ran, graphs were emulated. READ:
     read in the engine's source.
     """
 
@@ -309,23 +310,23 @@ Judged = TypeVar("Judged", bound=Rule | Promise | None, default=Rule)
 class Row(Generic[Judged]):
     """One judgement, one JSON object per line (`--json`, `rows.jsonl`).
 
-    `Row` alone is the row of a rule, `Row[Promise]` that of `steps` and `audit --inputs`.  `rule` is None for
-    what was not judged by any: a carrier of a source, a process that ended under `fuzz`.
+    A plain `Row` is the row of a rule, `Row[Promise]` that of `steps` and `audit --inputs`. `rule` is None
+    for what no rule judged: a carrier of a source, a process that ended under `fuzz`.
     `docs/reference/rows.md` states which columns apply to which kind of row.
 
-    `engine` is the package whose source was judged, None for buffers of ours and of users.  `family`,
-    `trace`, `arm` and what follows from the arm are empty for systems that play no trace.  `case` is the id
-    of the case (`Case.id`, or one of its own in a test), empty where there is none.  `expected`: True where
-    a failure of the rule is known, None where no catalogue was asked.  `node_id` is the pytest node id, in
-    tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
-    `shape` says what is wrong with a broken rule (`FaultKind`, or a word of another package's oracle).
-    `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
-    `step` is the number (from 1) of the first step of the trace in which the rule was seen broken, `call` the
-    call there, and `exception` the type that it raised; earlier rows of version 3 have none of them.
-    `steps` are all steps in which it was, `inputs` the names of what differed from the warm-up in the first
-    of them, `guards` the dropped guards that failed there, and `influence` the largest absolute difference
-    that such an input makes in the uncompiled code.
-    `promise` follows from the rule (`instance_of`), also where a stored row has none: nothing is keyed by it.
+    `engine` is the package whose source was judged, None for buffers of ours and of users. `family`, `trace`,
+    `arm` and what follows from the arm are empty for systems that play no trace. `case` is the id of the case
+    (`Case.id`, or one of its own in a test), empty where there is none. `expected`: True where a failure of
+    the rule is known, None where no catalogue was consulted. `node_id` is the pytest node id, in tests only.
+    `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`. `shape` is the kind of
+    fault of a broken rule (`FaultKind`, or a word of another package's oracle). `chances` is how often the
+    rule was put to the test (`Judgement`), over all cases that a row covers. `step` is the number (from 1) of
+    the first step of the trace in which the rule was seen broken, `call` the call there, and `exception` the
+    type that it raised; earlier rows of version 3 have none of them. `steps` are all steps in which it was,
+    `inputs` the names of what differed from the warm-up in the first of them, `guards` the dropped guards
+    that failed there, and `influence` the largest absolute difference that such an input makes in the
+    uncompiled code. `promise` follows from the rule (`instance_of`), also where a stored row has none:
+    nothing is keyed by it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -385,7 +386,7 @@ class Row(Generic[Judged]):
 
 
 def row_of_case(case: Case, judgement: Judgement, torch: str, incident: str | None = None) -> Row:
-    """Return the row of one judgement of one case, beside no expectation."""
+    """Return the row of one judgement of one case, without an expectation."""
     return Row(
         incident=incident, engine=case.buffer.package, family=case.family,
         model_class=case.buffer.model_class, revision=case.subject, source=case.buffer.source,
@@ -394,8 +395,8 @@ def row_of_case(case: Case, judgement: Judgement, torch: str, incident: str | No
     )  # fmt: skip
 
 
-def beside_expectation(row: Row, *, broken: bool | None, reference: str = "") -> Row:
-    """Return the row as it stands beside what is known of its rule; see `against_expectation`.
+def row_against_expectation(row: Row, *, broken: bool | None, reference: str = "") -> Row:
+    """Return the row with its verdict against what is known of its rule; see `against_expectation`.
 
     `reference` is the issue that a known failure waits for; it is added to the detail.
     """

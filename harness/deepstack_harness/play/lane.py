@@ -52,9 +52,9 @@ class PlayedLane:
         """True while a visual payload is set that no step has read: the next batch has a prompt in it."""
         self.real_rows: int | None = None
         """N of a payload that has rows for every token; None where padding is not measured."""
-        self.begin()
+        self.begin_step()
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Forget the notes of the step before."""
         self.allocated = 0
         self.earlier_changed = 0
@@ -66,9 +66,9 @@ class PlayedLane:
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Return the answer of the buffer's `get`, (P, h) per level or None, and note its rows."""
-        return self.answered(self.ask(tokens))
+        return self.record_answer(self.call_get(tokens))
 
-    def answered(self, payload: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
+    def record_answer(self, payload: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
         """Note an answer of the buffer, (P, h) per level or None, and whether earlier answers still hold."""
         self._note(payload)
         self.earlier_changed += sum(held.changed() for held in self._held)
@@ -76,11 +76,11 @@ class PlayedLane:
         self._held = [*self._held[:1], _HeldAnswer(payload)]
         return payload
 
-    def let_go(self) -> None:
+    def forget_held_answers(self) -> None:
         """Hold earlier answers no longer: after set, clear and resize they may change."""
         self._held.clear()
 
-    def ask(self, tokens: int, calls: int = 1) -> tuple[Tensor, ...] | None:
+    def call_get(self, tokens: int, calls: int = 1) -> tuple[Tensor, ...] | None:
         """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it.
 
         Of several calls it is the first answer that holds something else than the one before, or the last.
@@ -96,7 +96,7 @@ class PlayedLane:
                     break
             return answer
 
-    def reads(self, payload: tuple[Tensor, ...] | None) -> None:
+    def record_graph_input(self, payload: tuple[Tensor, ...] | None) -> None:
         """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
         self._answers.clear()
         self._note(payload)
@@ -136,7 +136,7 @@ class PlayedLane:
 
     def clear(self, tokens: int) -> None:
         """Call the buffer's `clear`."""
-        self.let_go()
+        self.forget_held_answers()
         with self._records.untouched("clear"):
             naming("clear", lambda: self.buffer.clear(tokens))
 

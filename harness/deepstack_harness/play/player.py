@@ -121,14 +121,14 @@ class CasePlayer:
         """Do one step (index from 0) in both lanes."""
         self._lane = self._lanes[step.on]
         self._reference = self._first_reference if step.on is None else None
-        self._lane.begin()
+        self._lane.begin_step()
         self._failing = None
         let_pass(step.after or 0)
         if self._states is not None:
             self._states.begin_step()
             self._model.numerics.noise = {}
         if step.op is not Op.GET:
-            self._lane.let_go()
+            self._lane.forget_held_answers()
         if step.op in CALLS_BUFFER:
             return self._call_buffer(step)
         if step.op is Op.CAPTURE:
@@ -212,9 +212,9 @@ class CasePlayer:
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
         # An answer is noted outside of the call, because noting allocates too.
-        done = self._call(step, "get", lambda: self._lane.ask(count_of(step), step.calls or 1))
+        done = self._call(step, "get", lambda: self._lane.call_get(count_of(step), step.calls or 1))
         if done.returned:
-            done = attempt("get", lambda: self._lane.answered(done.value))
+            done = attempt("get", lambda: self._lane.record_answer(done.value))
         if self._reference is not None:
             self._reference.read(step.tokens)
         return done

@@ -139,7 +139,7 @@ class GivenCalls(Engine):
         given = copy_inputs(inputs)
         payload = given.payload
         tensors = (leaf for _, leaf in structures.leaves(payload) if isinstance(leaf, Tensor))
-        lane.reads(None if payload is None else tuple(tensors))
+        lane.record_graph_input(None if payload is None else tuple(tensors))
         return lane.run(given)
 
 

@@ -19,8 +19,8 @@ from deepstack_harness.contract.oracles.outputs import (
     case_distances,
     diagnose,
     is_unsteady,
-    kept_state,
     rounding_limit,
+    state_places,
     tolerance,
 )
 from deepstack_harness.contract.oracles.trace_audit import numbered_steps
@@ -120,7 +120,7 @@ class ArmRun(JudgedCase):
     @property
     def state(self) -> tuple[str, ...]:
         """Places of the state that the decoder keeps from call to call, compared as its outputs are."""
-        return kept_state(self.observation)
+        return state_places(self.observation)
 
     @property
     def graphs(self) -> int:

@@ -24,7 +24,7 @@ _BUFFER_RULES = frozenset(
 def script_of(judged_case: JudgedCase) -> str | None:
     """Return a program that shows the worst of the rules that a case broke; None where nobody wrote one.
 
-    It is the incident's where that is about this very subject and arm.  Else a rule that needs a decoder,
+    It is the incident's where that is about this very subject and arm. Else a rule that needs a decoder,
     such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
     rule of the buffer by one that plays the trace on the buffer alone.
     """
@@ -66,7 +66,7 @@ _LONGEST_LINE = 300
 class CaseResult:
     """Everything that is stored of one case."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row[Rule], ...]
     case: CaseRecord
 
 
@@ -119,7 +119,7 @@ def _result(
     output: str = "",
 ) -> CaseResult:
     planned, case, seen = judged_case.planned, judged_case.case, judged_case.observation
-    rows, graphs = tuple(judged_case.rows_beside_plan()), seen.graphs
+    rows, graphs = tuple(judged_case.rows_against_plan()), seen.graphs
     record = CaseRecord(
         case=planned.id, group=planned.group, incident=planned.incident, ending=ending,
         seconds=round(seconds, 4), family=case.family, subject=case.subject, buffer=case.buffer,

@@ -10,7 +10,7 @@ from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Compare, Regime, live_buffer
 from deepstack_harness.contract.oracles.judge import judge_case
-from deepstack_harness.contract.oracles.trace_audit import against, kept
+from deepstack_harness.contract.oracles.trace_audit import judge_figure, passed
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import FaultKind, Verdict
 from deepstack_harness.models.reference import ReferenceBuffer
@@ -78,10 +78,10 @@ def test_a_broken_rule_has_its_chances_too(qwen: Model) -> None:
 
 
 def test_without_a_chance_nothing_is_kept() -> None:
-    assert kept(Rule.CAPACITY, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
-    assert kept(Rule.CAPACITY, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
-    assert against(Rule.CAPACITY, 0, 0, "rows", shape=FaultKind.ZEROS, chances=0).verdict is Verdict.SKIP
-    broken = against(Rule.CAPACITY, 1, 0, "rows", shape=FaultKind.ZEROS, chances=0)
+    assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
+    assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
+    assert judge_figure(Rule.CAPACITY, 0, 0, "rows", shape=FaultKind.ZEROS, chances=0).verdict is Verdict.SKIP
+    broken = judge_figure(Rule.CAPACITY, 1, 0, "rows", shape=FaultKind.ZEROS, chances=0)
     assert (broken.verdict, broken.chances) == (Verdict.FAIL, 1)
 
 

@@ -1,1 +1,1 @@
-"""Oracles: one function per rule, from an observed case to a judgement.  No torch here."""
+"""Oracles: one function per rule, from an observed case to a judgement. No torch here."""

@@ -1,7 +1,7 @@
-"""Oracles of the buffer alone: R1 to R8, judged from what each call answered, raised and left behind.
+"""Oracles of the buffer: R1 to R8, judged from what each call returned, raised and left in the storage.
 
 R2, R3, R4, R5 and R8 share one audit of the trace (`trace_audit`), which decides which rule a wrong row or
-call breaks.  R1 counts answers that lack a level, R7 answers of another dtype or device, R6 storage that
+call breaks. R1 counts return values without all levels, R7 those of another dtype or device, R6 storage that
 moved or that captured graphs lost.
 """
 
@@ -14,10 +14,10 @@ from deepstack_harness.contract.observation import Answer, GraphUse, Observation
 from deepstack_harness.contract.oracles.trace_audit import (
     Deviation,
     ObservedCase,
-    against,
-    against_deviations,
-    kept,
+    judge_deviations,
+    judge_figure,
     numbered_steps,
+    passed,
     skip,
 )
 from deepstack_harness.contract.rules import Rule
@@ -29,7 +29,7 @@ from deepstack_harness.text import plural
 def judge_boundary(observed: ObservedCase) -> Judgement:
     """Judge R2: wrong counts, exceptions and wrong values within the capacity."""
     judged = _judge_rows_and_calls(Rule.BOUNDARY, observed, "no get or clear within the capacity")
-    less = observed.observation.payload_kind.not_asked.get(Rule.BOUNDARY)
+    less = observed.observation.payload_kind.unchecked.get(Rule.BOUNDARY)
     if not less or judged.verdict is Verdict.FAIL:
         return judged
     return replace(judged, detail="; ".join(filter(None, [judged.detail, less])))
@@ -38,8 +38,8 @@ def judge_boundary(observed: ObservedCase) -> Judgement:
 def judge_freshness(observed: ObservedCase) -> Judgement:
     """Judge R3: rows of a payload that a later set replaced.
 
-    Of a payload that has rows for every token, stale rows behind N are by design: their effect is `padding`
-    though the rule is kept, and it is broken where a real row of the output depends on them.
+    For a payload that has rows for every token, stale rows after N are by design: their effect is `padding`
+    though the rule passes, and the rule is broken where a real row of the output depends on them.
     """
     judged = _judge_rows_and_calls(Rule.FRESHNESS, observed, "no row of a replaced payload could be read")
     stale = observed.audited().stale_padding
@@ -61,7 +61,7 @@ def judge_capacity(observed: ObservedCase) -> Judgement:
 
 def judge_clear(observed: ObservedCase) -> Judgement:
     """Judge R5: rows of a payload that was cleared."""
-    if why := observed.observation.payload_kind.not_asked.get(Rule.CLEAR):
+    if why := observed.observation.payload_kind.unchecked.get(Rule.CLEAR):
         return skip(Rule.CLEAR, why)
     return _judge_rows_and_calls(Rule.CLEAR, observed, "no row of a cleared payload could be read")
 
@@ -73,12 +73,12 @@ def judge_rejection(observed: ObservedCase) -> Judgement:
 
 def _judge_rows_and_calls(rule: Rule, observed: ObservedCase, why_skipped: str) -> Judgement:
     audit = observed.audited()
-    deviations = audit.of(rule)
+    deviations = audit.deviations_of(rule)
     if deviations:
-        return against_deviations(rule, deviations, _first_of(deviations), audit.chances[rule])
+        return judge_deviations(rule, deviations, _first_of(deviations), audit.chances[rule])
     if not audit.chances[rule]:
         return skip(rule, "; ".join([why_skipped, *audit.unavailable]))
-    return kept(rule, 0, 0, "rows", chances=audit.chances[rule])
+    return passed(rule, 0, 0, "rows", chances=audit.chances[rule])
 
 
 def _first_of(deviations: Sequence[Deviation]) -> str:
@@ -87,27 +87,29 @@ def _first_of(deviations: Sequence[Deviation]) -> str:
 
 
 def judge_structure(observed: ObservedCase) -> Judgement:
-    """Count answers that lack a level; a model without a vision tower has to answer None, always."""
+    """Count return values without all levels; a model without a vision tower has to return None, always."""
     case, observation = observed.case, observed.observation
     answers = [
         (number, step, facts.answer)
         for number, step, facts in numbered_steps(case, observation)
-        if facts.answer is not None and step.tokens >= 0  # a negative count should not be answered at all: R8
+        if facts.answer is not None and step.tokens >= 0  # a negative count should not return at all: R8
     ]
     if not answers:
         return skip(Rule.STRUCTURE, "no get answered")
     wanted = observation.levels if observation.vision else 0
     wrong = [(number, step, answer) for number, step, answer in answers if len(answer.rows) != wanted]
     if not wrong:
-        return kept(Rule.STRUCTURE, 0, 0, "answers", chances=len(answers))
+        return passed(Rule.STRUCTURE, 0, 0, "answers", chances=len(answers))
     number, step, answer = wrong[0]
-    # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
+    # An engine that passes an empty tuple to its decoder differs from one whose get returns None.
     is_none, is_tensor = answer.structure == "none", answer.container == "Tensor"
     given = "None" if is_none else "one tensor" if is_tensor else plural(len(answer.rows), "level")
     detail = f"step {number} '{step}' was answered with {given}, not with {plural(wanted, 'tensor')}"
     steps = [number for number, *_ in wrong]
     shape = FaultKind.NONE if is_none else FaultKind.ONE_TENSOR if is_tensor else FaultKind.LEVELS
-    return against(Rule.STRUCTURE, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
+    return judge_figure(
+        Rule.STRUCTURE, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers)
+    )
 
 
 class StorageFault(NamedTuple):
@@ -119,10 +121,10 @@ class StorageFault(NamedTuple):
 
 
 def judge_address(observed: ObservedCase) -> Judgement:
-    """Count answers that moved unannounced, and faults that captured graphs suffered; the first one is told.
+    """Count moves that were not announced, and faults of captured graphs; the detail describes the first.
 
-    Only the captured regime is judged: where the buffer's Python runs at every step, an address is nobody's
-    business.  A buffer without a generation promised never to move.
+    Only the captured regime is judged: where the buffer's Python runs at every step, no address is relied on.
+    A buffer without a generation promised never to move.
     """
     case, observation = observed.case, observed.observation
     if case.regime is not Regime.CAPTURED:
@@ -138,17 +140,19 @@ def judge_address(observed: ObservedCase) -> Judgement:
     )
     uses = sum(facts.graph_use is not None for facts in observation.steps)
     if not faults:
-        return kept(Rule.ADDRESS, 0, 0, "events", chances=uses)
+        return passed(Rule.ADDRESS, 0, 0, "events", chances=uses)
     first, steps = faults[0], [fault.number for fault in faults]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     detail = f"step {first.number} '{case.trace.steps[first.number - 1]}' {first.detail}{more}"
-    return against(Rule.ADDRESS, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses)
+    return judge_figure(
+        Rule.ADDRESS, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses
+    )
 
 
 def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
-    """Iterate over answers from other storage than the last answer to as many tokens, unannounced.
+    """Iterate over returned levels whose addresses are not those of the last get of as many tokens.
 
-    Before the first capture nobody relies on an address.
+    A new generation announces a move. Before the first capture nobody relies on an address.
     """
     seen: dict[int, tuple[int | None, tuple[int, ...]]] = {}
     captured = False
@@ -174,7 +178,7 @@ def _generation_went_back(case: Case, observation: Observation) -> Iterator[Stor
 
 
 def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[StorageFault]:
-    """Iterate over faults that captured graphs suffered; freed storage is told once, when it was freed."""
+    """Iterate over faults of captured graphs; freed storage is reported once, in the step that freed it."""
     before = GraphUse()
     for number, _, facts in numbered_steps(case, observation):
         use = facts.graph_use or GraphUse()
@@ -198,7 +202,7 @@ def _has_storage(answer: Answer) -> bool:
 
 
 def judge_placement(observed: ObservedCase) -> Judgement:
-    """Count answers that have a level on another device, or in another dtype."""
+    """Count return values that have a level on another device, or in another dtype."""
     case, observation = observed.case, observed.observation
     wanted = (observation.dtype, observation.device)
     answers = [
@@ -210,15 +214,17 @@ def judge_placement(observed: ObservedCase) -> Judgement:
         return skip(Rule.PLACEMENT, "no get answered with tensors")
     wrong = [answer for answer in answers if answer[2] != {wanted}]
     if not wrong:
-        return kept(Rule.PLACEMENT, 0, 0, "answers", chances=len(answers))
+        return passed(Rule.PLACEMENT, 0, 0, "answers", chances=len(answers))
     number, step, places = wrong[0]
     others = places - {wanted}
     elsewhere = " and ".join(f"{dtype} on {device}" for dtype, device in sorted(others))
     detail = f"step {number} '{step}' answered in {elsewhere}, the hidden states are in {' on '.join(wanted)}"
-    # The first set may move the levels, so that later answers are right.
+    # The first set may move the levels, so that later return values are right.
     later = [(number, step) for number, step, _ in answers if number > wrong[-1][0]]
     if later:
         detail += f"; right from step {later[0][0]} '{later[0][1]}' on"
     shape = FaultKind.DTYPE if any(dtype != wanted[0] for dtype, _ in others) else FaultKind.DEVICE
     steps = [number for number, *_ in wrong]
-    return against(Rule.PLACEMENT, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
+    return judge_figure(
+        Rule.PLACEMENT, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers)
+    )

@@ -1,8 +1,8 @@
 """Oracles of compiled code: graphs (R11), rows that are processed (R10), memory that is touched (R14).
 
-`judge_graphs`, `judge_work` and `judge_memory` judge a played case.  `judge_step` judges one interpreted step
-of a decoder alone, its autotuned configurations included (R0), and `judge_kernels` the sizes of the kernels
-that were generated for a step, without running them.
+`judge_graphs`, `judge_work` and `judge_memory` judge a played case. `judge_step` judges one interpreted step
+of a decoder that was played without a trace, its autotuned configurations included (R0), and `judge_kernels`
+the sizes of the kernels that were generated for a step, without running them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, Ker
 from deepstack_harness.contract.observation import Answer, GraphFacts, Observation
 from deepstack_harness.contract.oracles.trace_audit import (
     ObservedCase,
-    against,
     error,
-    kept,
+    judge_figure,
     numbered_steps,
+    passed,
     skip,
 )
 from deepstack_harness.contract.rules import Rule
@@ -37,7 +37,7 @@ def judge_graphs(observed: ObservedCase) -> Judgement:
     if built is None:
         return skip(Rule.GRAPHS, _why_no_graph(case, observation))
     surplus = built.breaks + built.limit_hit
-    # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
+    # At the limit fewer graphs exist than sizes were used: the missing ones would run eager.
     graphs = max(built.graphs, case.graph_budget) + surplus if surplus else built.graphs
     shape = (
         FaultKind.RECOMPILE_LIMIT
@@ -48,14 +48,14 @@ def judge_graphs(observed: ObservedCase) -> Judgement:
     )
     steps = numbered_steps(case, observation)
     runs = sum(step.op in RUNS_DECODER and not facts.unavailable for _, step, facts in steps)
-    return against(
+    return judge_figure(
         Rule.GRAPHS, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape, chances=runs
     )
 
 
 def _judge_answers(case: Case, observation: Observation) -> Judgement:
-    """Count what guards look at and that differs from the first answer: container, requires_grad, strides."""
-    # A negative count should not be answered at all (R8).
+    """Count what guards check and that differs from the first result: container, requires_grad, strides."""
+    # A negative count should not return at all (R8).
     properties = [
         (number, where, key, text)
         for number, step, facts in numbered_steps(case, observation)
@@ -78,16 +78,18 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
         return skip(Rule.GRAPHS, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
     chances = _answers_with_payload(case, observation)
     if not wrong:
-        return kept(Rule.GRAPHS, 0, 0, "changes", chances=chances)
+        return passed(Rule.GRAPHS, 0, 0, "changes", chances=chances)
     _, change, (shape, level, _) = wrong[0]
     detail = f"{change}: a guard fails, and another graph is compiled"
     steps = [number for number, *_ in wrong]
-    judgement = against(Rule.GRAPHS, len(wrong), 0, "changes", detail, steps, shape=shape, chances=chances)
+    judgement = judge_figure(
+        Rule.GRAPHS, len(wrong), 0, "changes", detail, steps, shape=shape, chances=chances
+    )
     return replace(judgement, level=level)
 
 
 def _answers_with_payload(case: Case, observation: Observation) -> int:
-    """Count the answers of a buffer that has had a payload: one that takes none always answers alike."""
+    """Count the return values of a buffer that has had a payload: without one, they never differ."""
     answers, taken = 0, False
     for _, step, facts in numbered_steps(case, observation):
         taken |= step.op is Op.SET and step.tokens > 0 and not (facts.raised or facts.unavailable)
@@ -96,7 +98,7 @@ def _answers_with_payload(case: Case, observation: Observation) -> int:
 
 
 class _Guarded(NamedTuple):
-    """What a guard looks at: the shape of a change of it, the level, and the answers that are compared."""
+    """A property that guards check: the fault if it changes, the level, and a key of comparable values."""
 
     shape: FaultKind
     level: int | None = None
@@ -108,7 +110,7 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
 
     The stride of a single column means nothing, and neither does that between rows for a single row: torch
     compiles 0 and 1 rows by themselves, so that such strides have to be equal at every call with as many
-    rows.  Another width than the hidden size has other strides too: that is R2.
+    rows. Another width than the hidden size has other strides too: that is R2.
     """
     if answer.structure == "none":
         return  # that is R1
@@ -172,10 +174,12 @@ def judge_work(observed: ObservedCase) -> Judgement:
     work = list(_work_of_steps(case, observation))
     if not work:
         return skip(Rule.WORK, _why_no_rows(case, observation))
-    number, step, rows, who = max(work, key=lambda each: each.rows / _padded_tokens(case, each.step))
+    number, step, rows, who = max(work, key=lambda part: part.rows / _padded_tokens(case, part.step))
     tokens = _padded_tokens(case, step)
     detail = f"step {number} '{step}': {who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
-    return against(Rule.WORK, rows, tokens, "rows", detail, [number], shape=FaultKind.WORK, chances=len(work))
+    return judge_figure(
+        Rule.WORK, rows, tokens, "rows", detail, [number], shape=FaultKind.WORK, chances=len(work)
+    )
 
 
 def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
@@ -225,7 +229,7 @@ def _why_no_rows(case: Case, observation: Observation) -> str:
 def judge_accesses(facts: AccessFacts) -> Judgement:
     """Count bytes outside of tensors; without any, rows < n that depend on memory nobody wrote.
 
-    Reading unwritten bytes alone is allowed: kernels mask the lanes behind the last row.
+    Only reading unwritten bytes is allowed: kernels mask the lanes after the last row.
     """
     if not facts.accesses:
         return error(Rule.MEMORY, "no access of any kernel was measured")
@@ -235,15 +239,17 @@ def judge_accesses(facts: AccessFacts) -> Judgement:
         # The first launch is the cause: what it read spreads, and may lead later ones astray.
         outside = sum(access.outside for access in wild)
         detail = _outside(wild[0], len(wild))
-        return against(Rule.MEMORY, outside, 0, "bytes", detail, shape=FaultKind.OUTSIDE, chances=accesses)
+        return judge_figure(
+            Rule.MEMORY, outside, 0, "bytes", detail, shape=FaultKind.OUTSIDE, chances=accesses
+        )
     if facts.unwritten_rows:
         detail = _unwritten(facts)
-        return against(
+        return judge_figure(
             Rule.MEMORY, facts.unwritten_rows, 0, "rows", detail, shape=FaultKind.UNWRITTEN, chances=accesses
         )
     kernels = {access.kernel for access in facts.accesses}
     detail = f"{accesses} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
-    return kept(Rule.MEMORY, 0, 0, "bytes", detail, chances=accesses)
+    return passed(Rule.MEMORY, 0, 0, "bytes", detail, chances=accesses)
 
 
 def judge_memory(observed: ObservedCase) -> Judgement:
@@ -257,7 +263,7 @@ def judge_memory(observed: ObservedCase) -> Judgement:
     if not measured:
         return skip(Rule.MEMORY, f"arm {observed.case.arm.name} measured no access of any kernel")
     judged = [(number, step, judge_accesses(accesses)) for number, step, accesses in measured]
-    broken = [each for each in judged if each[2].verdict is Verdict.FAIL]
+    broken = [found for found in judged if found[2].verdict is Verdict.FAIL]
     number, step, worst = broken[0] if broken else judged[-1]
     share = min(accesses.share for _, _, accesses in measured)
     detail = f"step {number} '{step}': {worst.detail}; {share:.0%} of the bytes were measured"
@@ -303,13 +309,13 @@ def judge_step_rows(facts: AccessFacts, tokens: int) -> Judgement:
     rows, access = payload_rows(facts)
     share = f"{facts.share:.0%} of the bytes of the step were measured"
     if access is None:
-        return kept(Rule.WORK, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
+        return passed(Rule.WORK, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
     of_payloads = (other for other in facts.accesses if other.of_payload)
     first = next((other for other in of_payloads if _end_of_rows(other) > tokens), access)
     does = "read" if first.read else "wrote"
     touched = rows_in_words((*first.read, *first.written))
     detail = f"kernel {first.kernel} {does} {touched} of {first.tensor} ({first.argument}); {share}"
-    return against(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
+    return judge_figure(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
 
 
 def judge_configurations(facts: AccessFacts) -> Judgement:
@@ -325,7 +331,7 @@ def judge_configurations(facts: AccessFacts) -> Judgement:
             f"by {worst.difference:.3g} of its value"
         )
     broken = {disagreement.kernel for disagreement in facts.disagreements}
-    return against(
+    return judge_figure(
         Rule.OUTPUT, len(broken), 0, "kernels", detail, shape=FaultKind.OUTPUT, chances=facts.compared
     )
 
@@ -337,10 +343,9 @@ MARGIN = 1.05
 def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
     """Judge the most rows of any kernel against the step's; then kernels that ignore the step, then bytes.
 
-    `calls` are one step of `tokens` rows.  Rows are those of the call; a kernel over
-    token rows whose size lacks the token symbol, in a graph that has one, does the
-    same work for every step, so it is wrong also where the sizes of this call agree.
-    ERROR where nothing was measured.
+    `calls` are one step of `tokens` rows. Rows are those of the call; a kernel over token rows whose size
+    does not have the token symbol, in a graph that has one, does the same work for every step, so it is wrong
+    also where the sizes of this call agree. ERROR where nothing was measured.
     """
     kernels = [kernel for call in calls for kernel in call.kernels]
     if not kernels or not all(call.generated for call in calls):
@@ -354,10 +359,14 @@ def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
         f"{len(fixed)} have a size without the token symbol; {moved:,} bytes moved, {needed:,} must"
     )
     if rows <= tokens and fixed:
-        return against(Rule.WORK, len(fixed), 0, "kernels", detail, shape=FaultKind.FIXED_SIZE, chances=1)
+        return judge_figure(
+            Rule.WORK, len(fixed), 0, "kernels", detail, shape=FaultKind.FIXED_SIZE, chances=1
+        )
     if rows <= tokens and moved > MARGIN * needed:
-        return against(Rule.WORK, moved, MARGIN * needed, "bytes", detail, shape=FaultKind.TRAFFIC, chances=1)
-    return against(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
+        return judge_figure(
+            Rule.WORK, moved, MARGIN * needed, "bytes", detail, shape=FaultKind.TRAFFIC, chances=1
+        )
+    return judge_figure(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
 
 
 def _ignores_step(kernel: Kernel) -> bool:

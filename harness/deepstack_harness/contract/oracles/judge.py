@@ -1,11 +1,11 @@
-"""Judging a case: the oracles of all rules, what they say of an observed case, and what users notice of it.
+"""Judging a case: the oracles of all rules, their judgements of an observed case, and the effects for users.
 
-Other installed packages may refine one rule of the buffer each.  An entry point in
-`deepstack_harness.oracles` is called RULE.NAME, such as `R2.finite_rows`, and is a function that takes what
-our oracles take and answers with a judgement of that rule.  The function can
-add a FAIL or an ERROR to the judgement of the rule.  It can neither turn a FAIL of ours into a PASS nor
-judge a rule of its own.  There is one row per rule in any case, so that reports, baselines, expectations
-and exit codes need to know nothing about other packages; whoever installs an oracle asks for it.
+Other installed packages may refine one rule of the buffer each. An entry point in `deepstack_harness.oracles`
+is called RULE.NAME, such as `R2.finite_rows`, and is a function that takes what our oracles take and returns
+a judgement of that rule. The function can add a FAIL or an ERROR to the judgement of the rule. It can neither
+turn a FAIL of ours into a PASS nor judge a rule of its own. There is one row per rule in any case, so that
+reports, baselines, expectations and exit codes need to know nothing about other packages; installing an
+oracle is consent to it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -30,17 +30,17 @@ from deepstack_harness.contract.verdicts import (
     Row,
     RuleVerdicts,
     Verdict,
-    beside_expectation,
+    row_against_expectation,
     row_of_case,
 )
 from deepstack_harness.errors import UsageError
 
 EXTRA_ORACLES = Names("oracle", {}, "oracles")
-"""Oracles of other packages; `deepstack_harness.contract.oracles.judge` says what they may do."""
+"""Oracles of other packages; the docstring of this module describes what they may do."""
 
 
 def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Effect | None:
-    """Return the worst effect that follows from the facts; None for a kept rule, or where none follows.
+    """Return the worst effect that follows from the facts; None for a rule that passes, or without effect.
 
     `deviations` are those that break the rule.
     """
@@ -56,7 +56,7 @@ def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Eff
 
 
 _WASTED = frozenset({FaultKind.GRAPHS, FaultKind.BREAKS, FaultKind.RECOMPILE_LIMIT, FaultKind.SUBGRAPHS})
-"""Shapes of R11 and R13 that cost compile time, or compiled code: answers stay right."""
+"""Shapes of R11 and R13 that cost compile time, or compiled code: outputs stay right."""
 _WITHOUT_BUFFER = frozenset({Rule.RANGES, Rule.ORDERING, Rule.MEMORY})
 _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
 """Judgements of another package that count, the weaker first; all others are 0."""
@@ -155,7 +155,7 @@ ORACLES: tuple[RuleOracle, ...] = (
     ),
     RuleOracle(Rule.GRAPHS, compiler.judge_graphs, "graphs built against the budget, breaks, fall-back"),
 )
-"""The oracles of the buffer, in the order of the rules; other packages may refine one (`extensions`)."""
+"""The oracles of the buffer, in the order of the rules; other packages may refine one (`EXTRA_ORACLES`)."""
 OF_ACCESSES = (
     RuleOracle(
         Rule.MEMORY, compiler.judge_memory, "bytes touched outside of tensors, rows of unwritten memory"
@@ -165,20 +165,18 @@ OF_ACCESSES = (
 
 
 def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
-    """Return one judgement per rule (or of `rules` alone), in the order of the oracles."""
+    """Return one judgement per rule (or only of `rules`), in the order of the oracles."""
     oracles = (*ORACLES, *OF_ACCESSES) if observed.case.arm.interpreted else ORACLES
     return [
-        _with_effect(
-            _with_what_is_not_asked(refined(oracle.judge(observed), observed), observed.case), observed
-        )
+        _with_effect(_add_unchecked(refined(oracle.judge(observed), observed), observed.case), observed)
         for oracle in oracles
         if rules is None or oracle.rule in rules
     ]
 
 
-def _with_what_is_not_asked(judgement: Judgement, case: Case) -> Judgement:
-    """Add what an adapted buffer is not asked: alone where nothing put the rule to the test."""
-    why = case.buffer.adapter and case.buffer.adapter.not_asked.get(judgement.rule)
+def _add_unchecked(judgement: Judgement, case: Case) -> Judgement:
+    """Add what is not checked of an adapted buffer; it is the whole detail of a rule that is SKIP."""
+    why = case.buffer.adapter and case.buffer.adapter.unchecked.get(judgement.rule)
     if not why or judgement.verdict not in {Verdict.PASS, Verdict.SKIP}:
         return judgement
     words = [judgement.detail, why] if judgement.verdict is Verdict.PASS else [why]
@@ -205,7 +203,7 @@ def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
 
 def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:
     own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(rule)
-    return own(observed) if own else observed.audited().of(rule)
+    return own(observed) if own else observed.audited().deviations_of(rule)
 
 
 @dataclass(frozen=True)
@@ -228,23 +226,23 @@ class JudgedCase(RuleVerdicts):
 
     @property
     def as_expected(self) -> bool:
-        """Say whether exactly the rules that the plan names are broken, and every rule could be judged."""
+        """Return whether exactly the rules that the plan names are broken, and every rule could be judged."""
         return self.breaks_exactly(self.planned.must_break)
 
     def rows(self) -> list[Row]:
-        """Return one row per rule, beside no expectation."""
+        """Return one row per rule, without an expectation."""
         torch, incident = self.observation.torch, self.planned.incident
         return [row_of_case(self.case, judgement, torch, incident) for judgement in self.judgements]
 
-    def rows_beside_plan(self) -> list[Row]:
-        """Return one row per rule, beside what the plan says of the rule."""
-        return [beside_expectation(row, broken=self.planned.expects(row.rule)) for row in self.rows()]
+    def rows_against_plan(self) -> list[Row]:
+        """Return one row per rule, with the plan's expectation of the rule."""
+        return [row_against_expectation(row, broken=self.planned.expects(row.rule)) for row in self.rows()]
 
 
 def judge_case(
     planned: PlannedCase, observation: Observation, rules: Collection[Rule] | None = None
 ) -> JudgedCase:
-    """Judge what was observed of a case by all rules, or by `rules` alone."""
+    """Judge what was observed of a case by all rules, or only by `rules`."""
     return JudgedCase(planned, observation, tuple(_judgements(planned.case, observation, rules)))
 
 
@@ -257,8 +255,8 @@ def judge_cases(
 ) -> Iterator[JudgedCase]:
     """Play the cases of a plan one after the other, and yield each judged as soon as it was played.
 
-    Before each case `given_up` is asked why the rest is not played; while it answers with an empty text,
-    the case is played.  Raises what `play` raises.
+    Before each case `given_up` is called; it returns the reason why the rest is not played, or an empty text
+    to go on. Raises what `play` raises.
     """
     for planned in plan:
         why = given_up()

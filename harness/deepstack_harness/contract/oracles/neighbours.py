@@ -1,6 +1,6 @@
-"""Oracles of what stands beside the buffer: placeholder ranges (R12) and dual streams (R13).
+"""Oracles of an engine's code near the buffer: placeholder ranges (R12) and dual streams (R13).
 
-R12 holds where every answer equals a plain count, for all masks of up to six positions.  R13 counts
+R12 holds where every result equals a plain count, for all masks of up to six positions. R13 counts
 violations, each once: a pair of operations that depend on each other and are not ordered, as vector clocks
 have it; a setting, a run or a device whose result differs, that raises or hangs; and every distinct subgraph
 above one.
@@ -19,7 +19,7 @@ from deepstack_harness.contract.facts import (
     Recording,
     Subgraphs,
 )
-from deepstack_harness.contract.oracles.trace_audit import against, error, kept
+from deepstack_harness.contract.oracles.trace_audit import error, judge_figure, passed
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import FaultKind, Judgement
 
@@ -36,8 +36,10 @@ def judge_ordering(observation: OrderingObservation) -> Judgement:
     detail = "; ".join([*(violation.detail for violation in violations), *_unused_streams(observation)])
     chances = len(observation.recordings) + len(observation.results)
     if not violations:
-        return kept(Rule.ORDERING, 0, 0, "violations", detail, chances=chances)
-    return against(Rule.ORDERING, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances)
+        return passed(Rule.ORDERING, 0, 0, "violations", detail, chances=chances)
+    return judge_figure(
+        Rule.ORDERING, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances
+    )
 
 
 def unordered(recording: Recording) -> list[Pair]:
@@ -155,7 +157,7 @@ def bounds_within(length: int) -> list[Bounds]:
 
 def judge_ranges(observation: RangeObservation) -> Judgement:
     """Compare with a plain count; ERROR where a placeholder or one of its ranges was left out."""
-    answers = {(each.mask, each.length): each for each in observation.placeholders}
+    answers = {(seen.mask, seen.length): seen for seen in observation.placeholders}
     wrong: list[tuple[FaultKind, str]] = []
     chances = 0
     for mask, length in placeholders():
@@ -172,15 +174,17 @@ def judge_ranges(observation: RangeObservation) -> Judgement:
                 said = f"start {start}, end {end}: gives {answer}, {right} is right"
                 wrong.append((_shape(mask, end), f"{_placeholder(mask, length)}, {said}"))
     if not wrong:
-        return kept(Rule.RANGES, 0, 0, "wrong answers", chances=chances)
+        return passed(Rule.RANGES, 0, 0, "wrong answers", chances=chances)
     first = dict(reversed(wrong))  # of each shape
     more = f" (and {len(wrong) - len(first)} more)" if len(wrong) > len(first) else ""
     detail = "; ".join(reversed(first.values())) + more
-    return against(Rule.RANGES, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0], chances=chances)
+    return judge_figure(
+        Rule.RANGES, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0], chances=chances
+    )
 
 
 def _shape(mask: str | None, end: int | None) -> FaultKind:
-    """Return the known fault that a wrong answer is like."""
+    """Return the known fault that a wrong result resembles."""
     if mask == "":
         return FaultKind.EMPTY_MASK
     return FaultKind.END_ZERO if end == 0 else FaultKind.COUNT

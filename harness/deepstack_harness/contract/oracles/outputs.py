@@ -1,11 +1,11 @@
 """Outputs: R0, why an output is wrong, and figures over a whole workload.
 
 R0 holds where compiled or captured equals eager within the tolerance, and the payload moves the output by far
-more than that.  `diagnose` names the argument, or the graph, and the step at fault in one sentence;
+more than that. `diagnose` names the argument, or the graph, and the step at fault in one sentence;
 `evaluate` counts greedy agreement with eager and leaks between requests.
 
 The tolerance comes from measurement: torch 2.13 CPU, the tiny Qwen3-VL and Granite decoders, 60
-seeds, at 1, 2, 9, 33 and 128 tokens; outputs reach 5.6.  Largest distances, but for the last column,
+seeds, at 1, 2, 9, 33 and 128 tokens; outputs reach 5.6. Largest distances, but for the last column,
 which has the smallest that one skipped level or two swapped ones make:
 
 | dtype    | eager to fp64 | Inductor to eager | the same in units of eager to fp64 | fault |
@@ -16,15 +16,15 @@ which has the smallest that one skipped level or two swapped ones make:
 | float64  | 0             | 2.1e-14           | -                                  | 0.22  |
 
 Both stray from fp64 by about as much, so from each other by up to twice that, and more where the
-largest strays meet: three times is accepted (`ROUNDINGS`).  A floor above all that was measured
+largest strays meet: three times is accepted (`ROUNDINGS`). A floor above all that was measured
 (`FLOORS`) is for steps of few tokens, where eager may by chance come close to fp64, and for float64.
 
-The backends eager and aot_eager, and graphs captured without a compiler, call eager's own kernels in
-eager's order: their distance was 0 everywhere.  In half precision no more is accepted of them, so
-that another order of the additions is seen (sglang 34690; 0.02 to 0.06 in bfloat16).  Inductor hides
-that in its own rounding, with `emulate_precision_casts` too: it then rounds between pointwise
-operations, but still fuses a matrix product with the sum behind it, and reduces in an order of its
-own, and stays up to 2.0 times as far from eager as eager is from fp64.
+The backends eager and aot_eager, and graphs captured without a compiler, call eager's own kernels in eager's
+order: their distance was 0 everywhere. In half precision no more is accepted of them, so that another order
+of the additions is seen (sglang 34690; 0.02 to 0.06 in bfloat16). Inductor hides that in its own rounding,
+with `emulate_precision_casts` too: it then rounds between pointwise operations, but still fuses a matrix
+product with the sum after it, and reduces in an order of its own, and stays up to 2.0 times as far from eager
+as eager is from fp64.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,8 +46,8 @@ from deepstack_harness.contract.observation import (
 from deepstack_harness.contract.oracles.trace_audit import (
     Deviation,
     ObservedCase,
-    against,
     error,
+    judge_figure,
     numbered_steps,
     skip,
 )
@@ -88,12 +88,12 @@ def rounding_limit(dtype: str, rounding: float, scale: float) -> float:
 
 
 def is_unsteady(dtype: str, distances: Distances) -> bool:
-    """Say whether two uncompiled runs from equal state are further apart than atomic additions explain."""
+    """Return whether two uncompiled runs from equal state differ by more than atomic additions explain."""
     return distances.repeated > FLOORS[dtype] * distances.scale
 
 
 def rounds_as_eager(case: Case) -> bool:
-    """Say whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
+    """Return whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
     return not case.arm.by_inductor and case.arm.ranks == 1
 
 
@@ -111,7 +111,7 @@ def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:
 def worst_step(case: Case, observation: Observation) -> MeasuredStep | None:
     """Return the step that is furthest above its tolerance; of equals the one that the payload moves most.
 
-    A step without a payload may be the wrong one, where it reads what was cleared.  None where no step was
+    A step without a payload may be the wrong one, where it reads what was cleared. None where no step was
     compared.
     """
     return _furthest(case, measured_steps(case, observation))
@@ -121,7 +121,7 @@ def case_distances(case: Case, observation: Observation) -> Distances | None:
     """Return the distances of a whole case: to eager those of its worst step.
 
     A step without a payload knows nothing of the payload's effect, so all else comes from the worst step
-    that a payload takes part in, if there is one.  None where no step was compared, and where equal outputs
+    that a payload takes part in, if there is one. None where no step was compared, and where equal outputs
     show nothing.
     """
     measured = measured_steps(case, observation)
@@ -133,7 +133,7 @@ def case_distances(case: Case, observation: Observation) -> Distances | None:
 
 
 def shows_nothing(case: Case, worst: MeasuredStep, measured: Sequence[MeasuredStep]) -> bool:
-    """Say whether all outputs are equal, and a payload was set that no decoder run could read."""
+    """Return whether all outputs are equal, and a payload was set that no decoder run could read."""
     sets = any(step.op is Op.SET for step in case.trace)
     reached = any(step.distances.effect > 0 for step in measured)
     return sets and not reached and _excess(case, worst.distances) <= 0
@@ -141,7 +141,7 @@ def shows_nothing(case: Case, worst: MeasuredStep, measured: Sequence[MeasuredSt
 
 def _furthest(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | None:
     return max(
-        measured, key=lambda each: (_excess(case, each.distances), each.distances.effect), default=None
+        measured, key=lambda step: (_excess(case, step.distances), step.distances.effect), default=None
     )
 
 
@@ -164,7 +164,7 @@ def judge_output(observed: ObservedCase) -> Judgement:
     crashed = crashes(observed)
     if crashed:
         crash = crashed[0]
-        judgement = against(
+        judgement = judge_figure(
             Rule.OUTPUT,
             NOT_FINITE,
             FLOORS[case.dtype],
@@ -179,7 +179,7 @@ def judge_output(observed: ObservedCase) -> Judgement:
 
 
 def crashes(observed: ObservedCase) -> list[Deviation]:
-    """Return the decoder's exceptions; at the recompile limit they are ours, and R11 tells it."""
+    """Return the decoder's exceptions; those at the recompile limit are caused by the harness: see R11."""
     case, observation = observed.case, observed.observation
     if observation.graphs and observation.graphs.limit_hit:
         return []
@@ -236,9 +236,9 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
         return dropped
     ignored = apart.eager > limit >= apart.zero_deepstack
     why = f"{_IGNORED}: " if ignored else ""
-    words = f"{why}{_distances_in_words(apart)}{_kept_in_words(observation)}"
+    words = f"{why}{_distances_in_words(apart)}{_state_in_words(observation)}"
     detail = f"step {worst.number} '{worst.step}': {words}"
-    return against(
+    return judge_figure(
         Rule.OUTPUT,
         apart.eager,
         limit,
@@ -250,13 +250,13 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     )
 
 
-def kept_state(observation: Observation) -> tuple[str, ...]:
-    """Return the places of the state that the decoder keeps from call to call, where that was watched."""
+def state_places(observation: Observation) -> tuple[str, ...]:
+    """Return the places of the decoder's state that lives from call to call, where that was watched."""
     return tuple(dict.fromkeys(fact.place for step in observation.steps for fact in step.state))
 
 
-def _kept_in_words(observation: Observation) -> str:
-    places = kept_state(observation)
+def _state_in_words(observation: Observation) -> str:
+    places = state_places(observation)
     return f"; the decoder keeps state ({shorten_list(places)}), equal in both" if places else ""
 
 
@@ -268,7 +268,7 @@ def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
             if fact.apart > limit:
                 said = f"step {number} '{step}' leaves {fact.played} in the decoder's state {fact.place}, "
                 detail = f"{said}uncompiled it leaves {fact.eager}"
-                yield against(
+                yield judge_figure(
                     Rule.OUTPUT, fact.apart, limit, "abs", detail, [number], shape=FaultKind.OUTPUT, chances=1
                 )
 
@@ -291,7 +291,7 @@ def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Ju
                 f"step {step.number} '{step.step}': {which} of {len(apart.levels)} have no influence on the "
                 f"output, which the payload moves by {apart.effect:.2g}: the decoder drops image features"
             )
-            failed = against(
+            failed = judge_figure(
                 Rule.OUTPUT, len(dropped), 0, "levels", detail, [step.number], shape=FaultKind.NO_EFFECT,
                 chances=len(measured),
             )  # fmt: skip
@@ -419,7 +419,7 @@ def _is_off(case: Case, facts: StepFacts) -> bool:
 
 
 def _rounding_explains(case: Case, facts: StepFacts) -> bool:
-    """Say whether an arm that may round as it likes could be as far off."""
+    """Return whether an arm that may round as it likes could be as far off."""
     assert facts.distances is not None  # _is_off saw it
     return facts.distances.eager <= explained(case, facts.distances)
 
@@ -491,7 +491,7 @@ def evaluate(case: Case, observation: Observation) -> Evaluation:
 
 
 def _leaks(case: Case, observation: Observation) -> Iterator[int]:
-    """Iterate over answered steps: rows of ended payloads whose requests have no part in the live one."""
+    """Iterate over steps with a get: rows of ended payloads whose requests have no part in the live one."""
     ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
     for _, step, facts in numbered_steps(case, observation):
         owners = _owners(ledger, ledger.live.number if ledger.live else 0)

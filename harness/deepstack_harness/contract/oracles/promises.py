@@ -1,11 +1,11 @@
-"""Judge a region that was run over steps: the promises I1..I5, from the facts alone.
+"""Judge a region that was run over steps: the promises I1..I5, only from the facts.
 
-Every call begins from the state that the uncompiled code left, so that each is judged alone, and breaks at
-most one of I1, I2 and I4.  A difference of the answer breaks I2 where the cause is the layout of an input,
-and I1 otherwise; a difference of what the region leaves behind (arguments, attributes, buffers) breaks I4
-where the answer is right, and where no input explains why it is wrong.  A compiler that raises instead
-of using a graph refuses, which I1 allows, and is told; another exception that the uncompiled code does not
-raise is a wrong answer.
+Every call begins from the state that the uncompiled code left, so that each call is judged independently, and
+breaks at most one of I1, I2 and I4. A difference of the output breaks I2 where the cause is the layout of an
+input, and I1 otherwise; a difference of what the region writes (arguments, attributes, buffers) breaks I4
+where the output is right, and where no input explains why it is wrong. A compiler that raises instead of
+using a graph refuses, which I1 allows, and which is reported; another exception that the uncompiled code does
+not raise is a wrong output.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from deepstack_harness.text import plural, shortened
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
 _MOST_CAUSES = 3
-"""Inputs that are named where none of them explains a wrong answer without the others."""
+"""Inputs that are named where no single one explains a wrong output."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class JudgedSteps:
 
     @property
     def good(self) -> bool:
-        """True where something was put to the test, and nothing is broken or could not be judged."""
+        """Return whether something was put to the test, and nothing is broken or could not be judged."""
         tested = any(row.verdict is Verdict.PASS for row in self.rows)
         return tested and not self.broken and not self.unjudged
 
@@ -101,9 +101,12 @@ def _judge_arm(arm: SteppedArm) -> Iterator[tuple[Promise, Sequence[SteppedCall]
     others, by_layout, effects = wrong.values()
     served = [call for call in arm.calls if not (call.warm_up or (call.raised and call.wanted))]
     deciding = [
-        each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
+        changed
+        for call in served
+        for changed in call.changed
+        if changed.aspect not in LAYOUT and _matters(changed)
     ]
-    layouts = [each for call in served for each in call.changed if each.aspect in LAYOUT]
+    layouts = [changed for call in served for changed in call.changed if changed.aspect in LAYOUT]
     yield Promise.SPECIALISATION, others, len(deciding) or len(others)
     yield Promise.LAYOUT, by_layout, len(layouts) or len(by_layout)
     poisoned = [call for call in arm.calls if call.poisoned is not None]
@@ -115,7 +118,7 @@ def _judge_arm(arm: SteppedArm) -> Iterator[tuple[Promise, Sequence[SteppedCall]
 
 
 def _differs_warm(arm: SteppedArm) -> bool:
-    """Return whether the answers differ in the warm-up already, so that no later change can be to blame.
+    """Return whether the outputs differ in the warm-up already, so that no later change can be to blame.
 
     Where the arm itself assumes something of the sizes, the first compile takes another branch than the code
     does: the sizes are to blame, in the warm-up and later.
@@ -148,7 +151,7 @@ def _broken_by(call: SteppedCall) -> Promise | None:
 
 
 def _is_explained(call: SteppedCall) -> bool:
-    """Say whether a dropped guard or an input explains a wrong answer; other numbers need a proof."""
+    """Return whether a dropped guard or an input explains a wrong output; other numbers need a proof."""
     cause = _cause(call)
     return cause is not None and (
         not isinstance(cause, ChangedInput) or cause.aspect != "data" or cause.remains == 0
@@ -156,54 +159,54 @@ def _is_explained(call: SteppedCall) -> bool:
 
 
 def _matters(changed: ChangedInput) -> bool:
-    """Say whether an input could show a fault: what was measured to change nothing could not."""
+    """Return whether an input could show a fault: one that was measured to change nothing could not."""
     if changed.influence is None:
         return changed.aspect != "identity"
     return changed.influence > 0
 
 
 def _ends_otherwise(call: SteppedCall) -> bool:
-    """Say whether the region or the uncompiled code alone raises, and the compiler did not refuse."""
+    """Return whether exactly one of region and uncompiled code raises, and the compiler did not refuse."""
     return bool(call.wanted) != bool(call.raised) and not call.refused
 
 
 def _answer(call: SteppedCall) -> Difference | None:
-    return next((each for each in call.differences if each.is_answer), None)
+    return next((difference for difference in call.differences if difference.is_answer), None)
 
 
 def _effect(call: SteppedCall) -> Difference | None:
-    return next((each for each in call.differences if not each.is_answer), None)
+    return next((difference for difference in call.differences if not difference.is_answer), None)
 
 
 def _is_layout(call: SteppedCall) -> bool:
-    """Say whether the cause of a wrong answer is the layout of an input."""
+    """Return whether the cause of a wrong output is the layout of an input."""
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         return cause.aspect in LAYOUT
     if isinstance(cause, DroppedGuard):
-        return any(each.name == cause.name and each.aspect in LAYOUT for each in call.changed)
+        return any(changed.name == cause.name and changed.aspect in LAYOUT for changed in call.changed)
     return False
 
 
 def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
     """Return what explains a wrong step best.
 
-    An input without whose change the answer would be the region's comes first, then a dropped guard that
-    decides and failed, then any input that changed.
+    An input without whose change the uncompiled code returns the region's output comes first, then a dropped
+    guard that decides and failed, then any input that changed.
     """
-    explained = [each for each in call.changed if each.explains]
+    explained = [changed for changed in call.changed if changed.explains]
     if len(explained) == 1 or (explained and not call.guards):
         return explained[0]
     deciding = [guard for guard in call.guards if guard.decides]
     for guard in deciding:
-        named = [each for each in call.changed if _same(each.name, guard.name)]
+        named = [changed for changed in call.changed if _same(changed.name, guard.name)]
         if named:
             return named[0]
     if explained:
         return explained[0]
     if deciding:
         return deciding[0]
-    return next((each for each in call.changed if _matters(each)), None)
+    return next((changed for changed in call.changed if _matters(changed)), None)
 
 
 def _same(name: str, source: str) -> bool:
@@ -229,20 +232,21 @@ def _row(
     return replace(
         row, verdict=Verdict.FAIL, chances=max(chances, 1), value=value,
         limit=difference.limit if difference else call.limit, effect=_noticed(promise, call),
-        detail="; ".join(_sentences(promise, call)), step=call.step, steps=tuple(each.step for each in wrong),
-        inputs=(*call.neutral, *(each.name for each in call.changed)),
+        detail="; ".join(_sentences(promise, call)), step=call.step,
+        steps=tuple(other.step for other in wrong),
+        inputs=(*call.neutral, *(changed.name for changed in call.changed)),
         guards=tuple(guard.rule for guard in call.guards),
-        influence=max((each.influence for each in call.changed if each.influence is not None), default=None),
+        influence=max((i for changed in call.changed if (i := changed.influence) is not None), default=None),
     )  # fmt: skip
 
 
 def _difference(promise: Promise, call: SteppedCall) -> Difference | None:
-    """Return the difference that breaks a promise: of what is left behind, or of the answer."""
+    """Return the difference that breaks a promise: of what the region writes, or of its output."""
     return _effect(call) if promise is Promise.EFFECTS else _answer(call)
 
 
 def _noticed(promise: Promise, call: SteppedCall) -> Effect | None:
-    """Return what a user notices of a broken promise; None where only what is left behind is wrong."""
+    """Return what a user notices of a broken promise; None where only what the region writes is wrong."""
     if call.split_raised or (call.raised and not call.wanted):
         return Effect.CRASH
     difference = _difference(promise, call)
@@ -283,7 +287,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         guarded = any(guard.decides and _same(cause.name, guard.name) for guard in call.guards)
-        others = () if cause.explains or guarded else (each for each in call.changed if each.influence)
+        others = () if cause.explains or guarded else (other for other in call.changed if other.influence)
         yield from map(str, islice(dict.fromkeys([cause, *others]), _MOST_CAUSES))
         if cause.explains:
             before = f"`{cause.other}` and `{cause.name}`" if cause.other else f"`{cause.name}`"
@@ -333,11 +337,11 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         if refused:
             yield f"{arm.arm}: step {refused[0].step} refuses with {refused[0].raised}"
     yield from dict.fromkeys(
-        f"step {call.step} cannot show whether `{each.name}` is read: it changes nothing there"
+        f"step {call.step} cannot show whether `{changed.name}` is read: it changes nothing there"
         for arm in judged.region.arms
         for call in arm.calls
-        for each in call.changed
-        if each.influence == 0 and each.aspect not in ("data", "requires_grad", "identity")
+        for changed in call.changed
+        if changed.influence == 0 and changed.aspect not in ("data", "requires_grad", "identity")
     )
     raises = dict.fromkeys(
         f"step {call.step} ends with {call.wanted}, compiled or not: nothing of it was compared"

@@ -1,8 +1,8 @@
 """R9: each rank of a shared step sees its own rows, and the ranks together equal the unsharded run.
 
-What is due to a rank is what the contract says of its rows.  A row that is as the
-buffer answered it is right too: where the buffer is wrong, another rule says so.
-Outputs are compared under arms that are not compiled; under the others R0 does it.
+The rows that a rank must get are those of the contract. A row that equals the one which the buffer returned
+is right too: where the buffer is wrong, another rule reports it. Outputs are compared under arms that are not
+compiled; under the others R0 does it.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from deepstack_harness.contract.oracles.trace_audit import (
     Deviation,
     ObservedCase,
     WrongRow,
-    against_deviations,
     error,
-    kept,
+    judge_deviations,
     numbered_steps,
     origins_of,
+    passed,
     skip,
 )
 from deepstack_harness.contract.rules import Rule
@@ -35,7 +35,7 @@ _UNITS = ("rows", "ranks", "calls")
 
 @dataclass(frozen=True)
 class _Shared:
-    """One step that ranks shared, with what the contract says of all its rows."""
+    """One step that ranks shared, with the rows that the contract requires of all ranks together."""
 
     number: int
     step: Step
@@ -60,10 +60,10 @@ def judge_sharding(observed: ObservedCase) -> Judgement:
         return error(Rule.SHARDING, observation.error)
     wrong, steps = deviations(observed), list(_shared_steps(case, observation))
     if wrong:
-        return against_deviations(Rule.SHARDING, wrong, _first_of_each_unit(wrong), len(steps))
+        return judge_deviations(Rule.SHARDING, wrong, _first_of_each_unit(wrong), len(steps))
     if not any(run.payload for shared in steps for ranges in shared.due for run in ranges):
         return skip(Rule.SHARDING, _why_no_payload(observation))
-    return kept(Rule.SHARDING, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
+    return passed(Rule.SHARDING, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
 
 
 def deviations(observed: ObservedCase) -> list[Deviation]:
@@ -150,7 +150,7 @@ def _compare(
     for level, (given, answered, due) in enumerate(columns):
         of_rank = rows_of_rank(answered, shard, tokens), rows_of_rank(due, shard, tokens)
         rows = zip_longest(origins_of(given), *of_rank)
-        # Rows too many are counted on behind the last row that is due.
+        # Surplus rows get the numbers after the last row that is due.
         numbers = chain(owned, count(owned[-1] + 1 if owned else 0))
         for row, (origin, read, right) in zip(numbers, rows, strict=False):
             if origin not in (read, right):

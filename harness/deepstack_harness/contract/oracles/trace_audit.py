@@ -1,12 +1,12 @@
 """The audit of a trace: the ledger follows the observed steps, and every row is compared with it.
 
-One wrong row breaks one rule.  Asked above the capacity it is R4; a wrong count, a wrong width or an
+One wrong row breaks one rule. In a call above the capacity it is R4; a wrong count, a wrong width or an
 exception is R2; a row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not
 copied, or was changed) R3; a row that went wrong through a rejected call is R8 (or R4, when it was rejected
-for its size or for lack of memory), through growth R4; what is left is R2.  What a detached graph read, and
-rows that it failed to clear, are for R6 to tell.
+for its size or for lack of memory), through growth R4; what is left is R2. Rows that a detached graph read,
+or failed to clear, belong to R6.
 
-`ObservedCase` is the argument of every oracle; `kept`, `against`, `skip` and `error` make its judgement.
+`ObservedCase` is the argument of every oracle; `passed`, `judge_figure`, `skip` and `error` make a judgement.
 """
 
 from collections import Counter
@@ -40,10 +40,10 @@ class WrongRow:
 class Deviation:
     """Wrong rows, or calls that went wrong, of one step: what an oracle folds into the judgement of a rule.
 
-    `shape` says what is wrong, `row` is the first wrong row where rows are.  `first_row` is the lowest
+    `shape` is the kind of fault, `row` is the first wrong row where rows are wrong. `first_row` is the lowest
     number of a wrong row in the step (None: no row is wrong), `real_rows` the number of rows that belong to
-    real tokens; rows behind them are padding.  `exception` is the type of what a call raised that had to
-    answer.  `step` is the number of the step, from 1.
+    real tokens; rows after them are padding. `exception` is the type of what a call raised that had to
+    return. `step` is the number of the step, from 1.
     """
 
     rule: Rule
@@ -61,7 +61,7 @@ class Deviation:
 
     @property
     def is_real(self) -> bool:
-        """Say whether a wrong row belongs to a real token."""
+        """Return whether a wrong row belongs to a real token."""
         return self.first_row is not None and self.first_row < self.real_rows
 
 
@@ -76,7 +76,7 @@ def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
 
 _ZERO: RowOrigin = (0, 0, 0)
 _META = "meta"
-"""The device whose tensors have no storage; that an answer lies there is R7."""
+"""The device whose tensors have no storage; a level on it breaks R7."""
 
 _SHAPES = {
     Fate.LIVE: FaultKind.LIVE,
@@ -91,7 +91,7 @@ _SHAPES = {
 class ContractAudit:
     """The deviations of one trace, and how often it put each rule to the test.
 
-    One audit serves all oracles of an observation.  A trace in the making may be judged after every step:
+    One audit serves all oracles of an observation. A trace in the making may be judged after every step:
     `follow` then reads the new steps only.
     """
 
@@ -115,9 +115,9 @@ class ContractAudit:
         if len(facts) < done or (done and facts[done - 1] is not self._followed[-1]):
             raise ValueError(f"this audit follows another trace than '{case.trace}'")
         if not observation.vision:
-            return  # a model without a vision tower always answers None: that is R1
+            return  # a model without a vision tower always returns None: that is R1
         if not self._followers:
-            # A buffer may have more room than it was asked for, and says so before the first step.
+            # A buffer may have more room than the case requests, and reports it before the first step.
             capacity = max(case.trace.capacity, observation.capacity or 0)
             sizes = (capacity, observation.levels, observation.hidden)
             names = (None, SECOND)[: case.trace.buffers]
@@ -134,7 +134,7 @@ class ContractAudit:
                     follower.pass_by(step, seen)
             self._followed.append(seen)
 
-    def of(self, rule: Rule) -> list[Deviation]:
+    def deviations_of(self, rule: Rule) -> list[Deviation]:
         """Return the deviations that break one rule."""
         return [deviation for deviation in self.deviations if deviation.rule is rule]
 
@@ -195,7 +195,7 @@ class _Follower:
         self._audit.chances[expected.rule] += chance
 
     def _compare_tensors(self, where: str, expected: Expected, facts: StepFacts) -> None:
-        """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
+        """Compare tensors that the caller holds: a payload after set, earlier return values after get."""
         if facts.caller_changed:
             what = " and ".join(facts.caller_changed)
             detail = f"{where} changed {what} of the tensor that it was given"
@@ -240,7 +240,7 @@ class _Follower:
             rule = self._damaged or expected.rule if made else Rule.BOUNDARY
             self._report(Deviation(rule, 1, "calls", detail, FaultKind.RAISED, exception=raised.type))
         elif raised is not None and facts.failed_allocation and facts.capacity > self._ledger.capacity:
-            # Room that was made before the failure, as for a copy of the answer, does no harm.
+            # Room that was made before the failure, as for a copy of the result, does no harm.
             self._damaged = expected.rule
         elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
             change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
@@ -265,7 +265,7 @@ class _Follower:
             return  # None, or a level too few: that is R1
         if _META not in answer.devices:
             self._expose(step.tokens)
-        # Where no visual payload is live the step has text alone, so that all its rows are real.
+        # Where no visual payload is live the step has only text, so that all its rows are real.
         visual = self._ledger.kind is PayloadKind.VISUAL
         real = self._ledger.tokens or (step.tokens if visual else 0)
         wide = [width for width in answer.hidden if width != self._ledger.hidden]
@@ -323,7 +323,7 @@ class _Follower:
     def _stale_padding(self, expected: Expected, answer: Answer) -> list[WrongRow]:
         """Return the rows of padding that hold an earlier payload, where padding may hold anything.
 
-        None of a payload whose rows are kept: that is what it is for.
+        Always empty for rows that live until they are written again: holding an earlier payload is right.
         """
         if self._ledger.kind is PayloadKind.KEPT:
             return []
@@ -349,9 +349,9 @@ class _Follower:
 
     def _expose(self, tokens: int) -> None:
         if self._ledger.kind is not PayloadKind.VISUAL:
-            return  # R3 is judged by what padding does to real rows, R5 is not asked
+            return  # R3 is judged by the influence of padding on real rows, R5 is not judged
         # A rule about stale rows is put to the test only where such a row could have been
-        # read: behind the live payload, where an ended one once lay.
+        # read: after the live payload, where an ended one once lay.
         for fate, rule in ((Fate.REPLACED, Rule.FRESHNESS), (Fate.CLEARED, Rule.CLEAR)):
             if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
                 self._audit.chances[rule] += 1
@@ -363,7 +363,7 @@ class _Follower:
             return self._damaged or Rule.BOUNDARY  # a row missing, or one too many
         payload = origin[0]
         if payload is not None and payload < 0:
-            return Rule.FRESHNESS  # the caller's tensor was kept instead of copied
+            return Rule.FRESHNESS  # the buffer holds the caller's tensor instead of a copy
         owner = self._ledger.owner_of((payload, *origin[1:])) if payload else None
         if owner is not None and owner is self._ledger.live and row < owner.first_row:
             return Rule.CLEAR  # a micro-batch has cleared this row
@@ -430,7 +430,7 @@ def _detached(facts: StepFacts) -> bool:
 
 
 def _comparable(wanted: tuple[RowRange, ...], device: str) -> tuple[RowRange, ...]:
-    """Return the rows that an answer is compared with: on meta they have no values, only a number."""
+    """Return the rows to compare with: rows on the device meta have no values, only a number."""
     return (RowRange(None, 0, 0, sum(run.rows for run in wanted)),) if device == _META else wanted
 
 
@@ -449,7 +449,7 @@ def _rows_side_by_side(
 class ObservedCase:
     """A case with the facts that were measured of it.
 
-    `audit` is made once and shared by the oracles that need it.  Whoever judges a trace while it grows
+    `audit` is made once and shared by the oracles that need it. Whoever judges a trace while it grows
     passes the audit of the steps before, so that each step is followed once.
     """
 
@@ -479,14 +479,14 @@ def error(rule: Rule, why: str) -> Judgement:
     return Judgement(rule, Verdict.ERROR, detail=why)
 
 
-def kept(rule: Rule, value: float, limit: float, unit: str, detail: str = "", *, chances: int) -> Judgement:
+def passed(rule: Rule, value: float, limit: float, unit: str, detail: str = "", *, chances: int) -> Judgement:
     """Return PASS: the figure, which is within its limit; SKIP for a rule that had no chance to be broken."""
     if not chances:
         return skip(rule, f"not tested: 0 {plural(0, rule.chance).partition(' ')[2]}")
     return Judgement(rule, Verdict.PASS, value, limit, unit, detail, chances=chances)
 
 
-def against(  # noqa: PLR0913  # the fields of a judgement
+def judge_figure(  # noqa: PLR0913  # the fields of a judgement
     rule: Rule,
     value: float,
     limit: float,
@@ -499,17 +499,17 @@ def against(  # noqa: PLR0913  # the fields of a judgement
 ) -> Judgement:
     """Return FAIL of a shape above the limit, PASS up to it; `steps` are those where the rule was broken."""
     if value <= limit:
-        return kept(rule, value, limit, unit, detail, chances=chances)
+        return passed(rule, value, limit, unit, detail, chances=chances)
     numbers = tuple(sorted(set(steps)))
     return Judgement(
         rule, Verdict.FAIL, value, limit, unit, detail, steps=numbers, shape=shape, chances=max(1, chances)
     )
 
 
-def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str, chances: int) -> Judgement:
+def judge_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str, chances: int) -> Judgement:
     """Return FAIL: the amount of all deviations of the first one's unit, and what the first one is."""
     first = deviations[0]
-    judgement = against(
+    judgement = judge_figure(
         rule,
         sum(deviation.amount for deviation in deviations if deviation.unit == first.unit),
         0,
@@ -526,5 +526,7 @@ def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str,
         row=row.row if row else None,
         origin=row.origin if row else None,
         exception=first.exception,
-        wrong_rows=frozenset((each.step, row.level, row.row) for each in deviations for row in each.rows),
+        wrong_rows=frozenset(
+            (deviation.step, row.level, row.row) for deviation in deviations for row in deviation.rows
+        ),
     )
