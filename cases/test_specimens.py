@@ -33,8 +33,8 @@ def fits(found: dict[str, str], specimen: Specimen) -> bool:
 @pytest.mark.parametrize(
     "specimen",
     [
-        *by_day((each for each in PROGRAMS.values() if "inductor" not in each.arms[0]), kind, count=5),
-        *by_day((each for each in PROGRAMS.values() if "inductor" in each.arms[0]), kind),  # 5 s each
+        *by_day((program for program in PROGRAMS.values() if not program.generates_code), kind, count=5),
+        *by_day((program for program in PROGRAMS.values() if program.generates_code), kind),  # 5 s for one
     ],
     ids=lambda each: each.name,
 )
@@ -45,7 +45,7 @@ def test_all_detectors_find_the_fault_of_a_program_and_no_other(specimen: Specim
 
 
 OURS = [
-    pytest.param(each, marks=[pytest.mark.slow] if "inductor" in " ".join(each.arms) else [])
+    pytest.param(each, marks=[pytest.mark.slow] if each.generates_code else [])
     for each in chain(kit.regions(), kit.histories())
 ]
 """Data of the package; kernels take 10 s to compile."""
@@ -63,17 +63,17 @@ def test_all_detectors_find_what_a_region_of_ours_states(specimen: Specimen) -> 
 
 
 BUFFERS = [*buffers.buffers()]
-WRONG = [each for each in BUFFERS if each.breaks]
+WRONG = [buffer for buffer in BUFFERS if buffer.breaks]
 MEASURED = [
-    each for each in WRONG if f"mutant {each.name}" in CAUGHT_BY or f"written {each.name}" in CAUGHT_BY
+    buffer for buffer in WRONG if CAUGHT_BY.keys() & {f"mutant {buffer.name}", f"written {buffer.name}"}
 ]
 """Buffers that only unusual inputs show wrong: the trace that does is known, and takes 0.1 s."""
 
 
 @pytest.mark.parametrize(
     "specimen",
-    [*MEASURED, *by_day((each for each in WRONG if each not in MEASURED), kind)],
-    ids=lambda each: each.name,
+    [*MEASURED, *by_day((buffer for buffer in WRONG if buffer not in MEASURED), kind)],
+    ids=lambda buffer: buffer.name,
 )
 def test_check_finds_the_fault_of_a_buffer(specimen: Specimen) -> None:
     assert buffers.trace_that_shows(specimen) is not None
@@ -81,8 +81,8 @@ def test_check_finds_the_fault_of_a_buffer(specimen: Specimen) -> None:
 
 @pytest.mark.parametrize(
     "specimen",
-    by_day(BUFFERS, lambda each: each.breaks or each.source),  # 1 s each
-    ids=lambda each: each.name,
+    by_day(BUFFERS, lambda buffer: buffer.breaks or buffer.source),  # 1 s each
+    ids=lambda buffer: buffer.name,
 )
 def test_an_audit_of_its_copy_finds_what_check_finds_of_a_buffer(specimen: Specimen) -> None:
     found = dict(buffers.findings(specimen))
@@ -90,7 +90,7 @@ def test_an_audit_of_its_copy_finds_what_check_finds_of_a_buffer(specimen: Speci
 
 
 def test_each_buffer_that_an_audit_does_not_find_is_a_specimen() -> None:
-    assert set(buffers.UNSEEN_BY_AUDIT) <= {each.name for each in WRONG}
+    assert set(buffers.UNSEEN_BY_AUDIT) <= {buffer.name for buffer in WRONG}
 
 
 @pytest.mark.gpu

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,14 +32,15 @@ from deepstack_harness.catalogue.plans import (
     plan_audit,
 )
 from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.protocols import BufferFactory, generation_of
+from deepstack_harness.contract.protocols import generation_of
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.models.adapted import check_interface
 from deepstack_harness.sources.source import buffer_of
 
-LIVE, CAPTURED = ("eager",), ("eager", "eager/full")
+LIVE: tuple[str, ...] = ("eager",)
+CAPTURED: tuple[str, ...] = ("eager", "eager/full")
 
 DAILY = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
 
@@ -100,7 +102,7 @@ def trace_that_shows(specimen: Specimen) -> str | None:
     (regime,), rule = regimes_of(specimen), Rule(specimen.breaks)
     traces = dict.fromkeys((sample[0], *DAILY, *sample))
     make = check_interface(specimen.program, specimen.name)
-    return next((each for each in traces if rule in broken_in(make, regime, [each])), None)
+    return next((trace for trace in traces if rule in broken_in(make, regime, [trace])), None)
 
 
 _OURS = ("cases.", "deepstack_harness.")
@@ -112,7 +114,7 @@ def _audit_of_right(specimen: Specimen) -> str:
     if specimen.source == "right_shapes":
         return f"unseen: {ADAPTED}"
     with audited_copy(specimen.program) as audited:
-        broken = {each for each in audited.broken if each[0] in regimes_of(specimen)}
+        broken = {place for place in audited.broken if place[0] in regimes_of(specimen)}
     made = specimen.program(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
     if any(regime is Regime.LIVE for regime, *_ in broken) or (broken and generation_of(made) is None):
         return f"false alarm: {sorted(broken)}"
@@ -125,7 +127,7 @@ def _audit_of_wrong(specimen: Specimen, shows: str | None) -> str:
         return f"unseen: {ADAPTED}"
     (regime,), rule = regimes_of(specimen), Rule(specimen.breaks)
     with audited_copy(specimen.program) as audited:
-        found = {each for each in audited.broken if each[:2] == (regime, rule)} - _broken_by_growth()
+        found = {place for place in audited.broken if place[:2] == (regime, rule)} - _broken_by_growth()
         why = "" if found else NOT_PLAYED if audited.breaks(rule, shows) else REPACKED
     if why is NOT_PLAYED:
         with audited_copy(buffer_named("reference")) as grows:
@@ -144,14 +146,14 @@ class AuditedCopy:
 
     def breaks(self, rule: Rule, trace: str | None) -> bool:
         """Return whether the methods of the class break a rule in one more trace."""
-        (model_class,) = (each.model_class for each in self.worker.classes())
-        buffer = buffer_of(self.worker.source, model_class)
+        (found,) = self.worker.classes()
+        buffer = buffer_of(self.worker.source, found.model_class)
         plan = plan_audit(WHERE, buffer, [Trace.parse(trace)] if trace else [])
-        return any(rule in judged.broken for judged in self.worker.judge(plan, model_class, "methods"))
+        return any(rule in judged.broken for judged in self.worker.judge(plan, found.model_class, "methods"))
 
 
 @contextmanager
-def audited_copy(make: BufferFactory) -> Iterator[AuditedCopy]:
+def audited_copy(make: Any) -> Iterator[AuditedCopy]:  # noqa: ANN401  # a class or function
     """Write a buffer as a source, and audit it."""
     with tempfile.TemporaryDirectory() as folder:
         text = HOLDS_A_BUFFER if hasattr(make, "resize") else HOLDS_A_BUFFER.partition("    def _resize_")[0]
@@ -162,7 +164,7 @@ def audited_copy(make: BufferFactory) -> Iterator[AuditedCopy]:
         assert audited.ways.forward, audited.ways.refusals
         verdicts = judge_class(audited, worker)
         assert not verdicts.rules({Verdict.ERROR}), verdicts.rows
-        broken = frozenset((each.regime, each.rule, each.trace) for each in verdicts.broken_traces)
+        broken = frozenset((row.regime, row.rule, row.trace) for row in verdicts.broken_traces)
         yield AuditedCopy(worker, broken)
 
 

@@ -25,15 +25,16 @@ Made = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Specimen:
-    """A program, and what is right of it: `breaks` is the promise that breaks under its arms, "" for none.
+    """A program or buffer, and what is right of it: `breaks` is what breaks under its arms, "" for nothing.
 
+    `program` returns `Made`, or makes a buffer, whose `breaks` is a rule and not a promise.
     `names` is a part of the name of the input that is to blame, `fact` what a replay has of it that differs,
     `source` the collection that it is of. The report of `steps` has all `words`, and not the text of `never`.
     Under `eager/stock` each is right where `kept_by_guards`.
     """
 
     name: str
-    program: Callable[[], Made]
+    program: Callable[..., Any]
     breaks: str = ""
     names: str = ""
     arms: tuple[str, ...] = ("eager/drop_all",)
@@ -42,6 +43,10 @@ class Specimen:
     source: str = "programs"
     words: tuple[str, ...] = ()
     never: str = ""
+
+    @property
+    def generates_code(self) -> bool:
+        return "inductor" in " ".join(self.arms)
 
     @property
     def kept_by_guards(self) -> bool:

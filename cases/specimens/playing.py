@@ -71,7 +71,7 @@ def _by_steps(specimen: Specimen) -> str:
         return f"wrong: {sorted(broken ^ wanted)}: {judged}"
     said = str(judged)
     if any(word not in said for word in specimen.words) or (specimen.never and specimen.never in said):
-        return f"says otherwise: {said}"
+        return f"other words: {said}"
     named = any(specimen.names in finding.detail for finding in judged.broken)
     return "kept" if not wanted else "found" if named else f"`{specimen.names}` is not named: {judged}"
 

@@ -84,11 +84,11 @@ def methods_traces() -> tuple[Trace, ...]:
 
     It costs 0.7 s of a processor for each class. Long traces and pairs of inputs would cost 1.7 s more.
     """
-    inputs = map(Trace.parse, INPUT_TRACES)
-    short = (
-        trace for trace in inputs if trace.capacity <= 1000 and sum(each.calls or 1 for each in trace) <= 100
+    texts = (*AUDIT_TRACES, *CAPTURE_TRACES, *CONTRACT_TRACES, *INPUT_TRACES)
+    traces = map(Trace.parse, texts)
+    return tuple(
+        trace for trace in traces if trace.capacity <= 1000 and sum(step.calls or 1 for step in trace) <= 100
     )
-    return (*map(Trace.parse, (*AUDIT_TRACES, *CAPTURE_TRACES, *CONTRACT_TRACES)), *short)
 
 
 @dataclass(frozen=True)
