@@ -55,7 +55,7 @@ def test_the_contract_is_shown_with_the_fixtures(tmp_path: Path) -> None:
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     assert "Buffer.set" in said
     assert "(levels, N, hidden), N >= 0" in said
-    assert "zeroes P rows whatever Python counters said at capture" in said
+    assert "the recorded clear(P) zeroes P rows" in said
 
 
 def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: DeepstackContract) -> None:
