@@ -29,7 +29,6 @@ STEPS = {
     "deepstack_harness.models.histories": "list[object]",
     "cases.selftest.play.step_programs": "list[object]",
     "cases.specimens": "tuple[typing.Any, ...]",
-    "cases.selftest.play.judged_programs": "tuple[typing.Any, ...]",
 }
 """Modules of programs for `steps` and what a program returns; 0d83418 has the first two only."""
 MOVED = {"cases.specimens.programs": "cases.selftest.play.step_programs"}
@@ -108,7 +107,7 @@ def watch() -> Iterator[Row]:
 def watched_specimens(arm: str) -> Iterator[Row]:
     """Yield what a watch sees in each specimen that states an arm; older commits have none."""
     if importlib.util.find_spec("cases.specimens"):
-        for name in ("layers", "programs", "replays"):
+        for name in ("blame", "layers", "programs", "replays"):
             importlib.import_module(f"cases.specimens.{name}")
         playing = importlib.import_module("cases.specimens.playing")
         for each in importlib.import_module("cases.specimens.kit").PROGRAMS.values():

@@ -3,10 +3,10 @@
 import sys
 from itertools import chain
 
-from cases.specimens import kit, layers, playing, programs, replays
+from cases.specimens import blame, buffers, kit, layers, playing, programs, replays
 from deepstack_harness.play.steps_work import fresh_program
 
-MODULES = (layers, programs, replays)
+MODULES = (blame, layers, programs, replays)
 """What enters the programs."""
 
 if __name__ == "__main__":
@@ -17,3 +17,5 @@ if __name__ == "__main__":
         sys.exit()
     for each in chain(kit.PROGRAMS.values(), kit.regions(), kit.histories()):
         print(each.source, each.name, each.breaks or "right", dict(playing.findings(each)), flush=True)
+    for each in buffers.buffers():
+        print(each.source, each.name, each.breaks or "right", dict(buffers.findings(each)), flush=True)

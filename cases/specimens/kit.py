@@ -25,20 +25,28 @@ Made = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Specimen:
-    """A program, and what is right of it: `breaks` is the promise that breaks under its arms, "" for none.
+    """A program or buffer, and what is right of it: `breaks` is what breaks under its arms, "" for nothing.
 
+    `program` returns `Made`, or makes a buffer, whose `breaks` is a rule and not a promise.
     `names` is a part of the name of the input that is to blame, `fact` what a replay has of it that differs,
-    `source` the collection that it is of. Under `eager/stock` each is right where `kept_by_guards`.
+    `source` the collection that it is of. The report of `steps` has all `words`, and not the text of `never`.
+    Under `eager/stock` each is right where `kept_by_guards`.
     """
 
     name: str
-    program: Callable[[], Made]
+    program: Callable[..., Any]
     breaks: str = ""
     names: str = ""
     arms: tuple[str, ...] = ("eager/drop_all",)
     warm_up: int = 1
     fact: str = ""
     source: str = "programs"
+    words: tuple[str, ...] = ()
+    never: str = ""
+
+    @property
+    def generates_code(self) -> bool:
+        return "inductor" in " ".join(self.arms)
 
     @property
     def kept_by_guards(self) -> bool:
@@ -49,14 +57,19 @@ PROGRAMS: dict[str, Specimen] = {}
 
 
 def specimen(
-    breaks: str = "", names: str = "", arms: str = "eager/drop_all", warm_up: int = 1, fact: str = ""
+    breaks: str = "",
+    names: str = "",
+    arms: str = "eager/drop_all",
+    warm_up: int = 1,
+    fact: str = "",
+    **said: Any,  # `words` and `never`
 ) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
     """Enter a function into `PROGRAMS`; arms are separated by spaces."""
 
     def enter(program: Callable[[], Made]) -> Callable[[], Made]:
         name = program.__name__
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Specimen(name, program, breaks, names, tuple(arms.split()), warm_up, fact)
+        PROGRAMS[name] = Specimen(name, program, breaks, names, tuple(arms.split()), warm_up, fact, **said)
         return program
 
     return enter

@@ -34,7 +34,7 @@ UNSEEN = {
         (
             "python_effect", "counts_tokens", "history_of_replays",
             "tasks_of_replays", "steps_in_python", "filled_in_python", "age_of_requests", "rebinds_its_state",
-            "what_the_code_keeps_itself",
+            "what_the_code_keeps_itself", "counters_by_any_name",
         ),
         _OF_PYTHON,
     ),
@@ -69,6 +69,9 @@ def _by_steps(specimen: Specimen) -> str:
     wanted |= {("eager", promise) for _, promise in wanted if promise in {"I3", "I5"}}
     if broken != wanted:
         return f"wrong: {sorted(broken ^ wanted)}: {judged}"
+    said = str(judged)
+    if any(word not in said for word in specimen.words) or (specimen.never and specimen.never in said):
+        return f"other words: {said}"
     named = any(specimen.names in finding.detail for finding in judged.broken)
     return "kept" if not wanted else "found" if named else f"`{specimen.names}` is not named: {judged}"
 

@@ -4,7 +4,8 @@ The texts are real files in `synthetic/`:
 
 - `alone/`: one class.  Its buffer counts its rows and answers None when it is empty, so that a get has two
   returns; the rest of the model needs things that do not exist, so that cutting out too much shows.
-  `ModelFile` puts the file together from its methods, and a test replaces one of them.
+  `ModelFile` puts the file together from its methods, and a test replaces one of them.  The class of
+  `HOLDS_A_BUFFER` has its rows in an object of another class, whose text is put above it.
 - `package/`: files that a source has.  `COUNTED` keeps its rows behind get, set and clear and takes the
   features of a token with its levels behind them; `SCATTERED` has all of its logic inside embed_input_ids and
   forward, and takes the levels alone.  Both can be driven, and name helpers that lie in other files.
@@ -51,6 +52,7 @@ STREAM_FILE = text_of(STREAMS)
 SUBCLASSES = text_of(OTHER)
 """Classes that live from the one of `qwen3_vl.py`, and one that has no methods."""
 
+HOLDS_A_BUFFER = (_FOLDER / "alone/holds_a_buffer.py").read_text("utf-8")
 _ALONE = (_FOLDER / "alone/qwen3_vl.py").read_text("utf-8")
 
 

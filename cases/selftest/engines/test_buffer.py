@@ -10,7 +10,18 @@ from types import FrameType
 import pytest
 import torch
 
-from cases.selftest.engines.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
+from cases.selftest.engines.bound_forward import forward_of
+from cases.selftest.engines.synthetic_vllm import (
+    GET,
+    HEADER,
+    HOLDS_A_BUFFER,
+    INIT,
+    QWEN,
+    ModelFile,
+    Vllm,
+    line_of,
+    write,
+)
 from deepstack_harness.engines.bind import levels_of
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass, rehearsing
 from deepstack_harness.engines.classes import methods_of
@@ -73,6 +84,35 @@ def test_capacity_is_what_there_is_room_for_now(tmp_path: Path) -> None:
     assert buffer.capacity == 16
     buffer.resize(24)
     assert buffer.capacity == 24
+
+
+HELD = {
+    "by its capacity": "self.capacity = rows\n        self.payload = None",
+    "by its levels": "self.levels = [torch.zeros(rows, width)] * levels",
+    "by one tensor": "self.rows = torch.zeros(levels, rows, width)",
+    "by a registered buffer": (
+        "super().__init__()\n        self.register_buffer('rows', torch.zeros(levels, rows, width))"
+    ),
+}
+
+
+@pytest.mark.parametrize("init", HELD.values(), ids=HELD)
+def test_rows_may_be_in_an_object_of_another_class(init: str, tmp_path: Path) -> None:
+    base = "nn.Module" if "super" in init else "object"
+    buffer = f"""
+class Buffer({base}):
+    def __init__(self, rows, width, levels, *, dtype, device):
+        {init}
+
+    def get(self, tokens):
+        return None
+
+    set = clear = resize = get
+"""
+    copied = {QWEN: f"from torch import nn\n{buffer}\n{HOLDS_A_BUFFER}"}
+    of = methods_of(open_source(str(write(tmp_path, copied))))
+    assert made(of).capacity == 16
+    assert forward_of(of.of.source)(16, 8, 3, dtype=torch.float32, device=CPU).capacity == 16
 
 
 def test_a_buffer_without_levels_has_no_room(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import msgspec
 from typing_extensions import override
 
 from deepstack_harness.catalogue.known import UNREPORTED, KnownRules
+from deepstack_harness.catalogue.pairs import axes_of
 from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Op, Step
+from deepstack_harness.contract.trace import MOST_STEPS, Op, Step
 from deepstack_harness.contract.verdicts import (
     BROKEN,
     KEPT,
@@ -237,13 +238,19 @@ def sum_up(
     model_class: str,
     known: Mapping[Rule, str] | None = None,
     rules: Sequence[Rule] | None = None,
+    *,
+    plain_first: bool = False,
 ) -> ClassVerdicts:
     """Return the verdicts on a class after these cases, of which there is at least one.
 
     `rules` are those to report; by default all that methods alone say something about.
     """
     ended = any(judged.observation.ended and judged.broken for judged in cases)
-    rows = [(_weight(judged, row, ended=ended), row) for judged in cases for row in judged.rows()]
+    rows = [
+        (_weight(judged, row, ended=ended, plain_first=plain_first), row)
+        for judged in cases
+        for row in judged.rows()
+    ]
     # An unknown fault decides before the known faults of its rule.
     rows = [((-1.0, weight[1]) if _is_new(row, known) else weight, row) for weight, row in rows]
     if rules is None:
@@ -267,7 +274,8 @@ def sum_up_regimes(
 ) -> ClassVerdicts:
     """Return the verdicts on a class with a row per rule and regime, rules in order, live use first."""
     by_regime = [[judged for judged in cases if judged.case.regime is regime] for regime in Regime]
-    rows = [row for part in by_regime if part for row in sum_up(part, source, model_class).rows]
+    parts = (sum_up(part, source, model_class, plain_first=True) for part in by_regime if part)
+    rows = [row for part in parts for row in part.rows]
     # What is known of a rule is known of either regime, so all of its rows have to be seen at once.
     rows = sorted(beside_known(rows, known), key=lambda row: list(Rule).index(row.rule))
     return ClassVerdicts(
@@ -371,9 +379,10 @@ def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
     return row
 
 
-def _weight(judged: JudgedCase, row: Row, *, ended: bool) -> tuple[float, int]:
+def _weight(judged: JudgedCase, row: Row, *, ended: bool, plain_first: bool) -> tuple[float, int]:
     """Return the rank of a verdict, the worst first, and the length of the trace.
 
+    With `plain_first` a trace of unusual inputs comes after all others: known failures have plain ones.
     Where a method has `ended` a process, that is the finding: a rule that was kept in other traces stays
     kept, though it could not be judged in a trace that was cut short or not played.
     """
@@ -381,7 +390,8 @@ def _weight(judged: JudgedCase, row: Row, *, ended: bool) -> tuple[float, int]:
     seen = judged.observation
     if ended and row.verdict is Verdict.ERROR and (seen.ended or not seen.steps):
         rank = WORST_FIRST.index(Verdict.SKIP) - 0.5
-    return rank, len(judged.case.trace.steps)
+    unusual = plain_first and bool(axes_of(judged.case.trace))
+    return rank, len(judged.case.trace.steps) + unusual * MOST_STEPS
 
 
 RULES = (

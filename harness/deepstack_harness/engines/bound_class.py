@@ -207,7 +207,7 @@ class MethodsBuffer:
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
         values = (getattr(self._host, name, None) for name in sorted(self._cut.storage or {STORAGE}))
-        return stored_rows(values, self._levels) or 0
+        return stored_rows(values, self._levels, in_objects=True) or 0
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Return the levels of an answer in their order, one (P, hidden) per level, or None.

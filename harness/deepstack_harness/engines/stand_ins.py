@@ -608,8 +608,9 @@ class ForwardBuffer:
 
     def _rows(self) -> int | None:
         values = {**vars(self._host), **vars(self._host).get("_buffers", {})}
-        first = sorted(values, key=lambda name: name not in self._storage)
-        return stored_rows([values[name] for name in first], self._recorder.levels)
+        named = (getattr(self._host, name, None) for name in sorted(self._storage))
+        rows = stored_rows(named, self._recorder.levels, in_objects=True)
+        return stored_rows(values.values(), self._recorder.levels) if rows is None else rows
 
     def begin_step(self, tokens: int, *, profile: bool) -> None:
         """Announce that the next get belongs to a whole step, or to a profile run of the engine.
@@ -721,10 +722,11 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 
-def stored_rows(values: Iterable[object], levels: int) -> int | None:
+def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = False) -> int | None:
     """Return the rows of the first storage for levels: a container of matrices, or a stack of them.
 
-    A stack is (levels, rows, hidden) or (rows, levels, hidden).
+    A stack is (levels, rows, hidden) or (rows, levels, hidden). With `in_objects` a value may be an object of
+    the source that has such storage: its rows are its `capacity`, or those of its first storage.
     """
     for value in values:
         tensors = getattr(value, "tensors", value)
@@ -733,6 +735,12 @@ def stored_rows(values: Iterable[object], levels: int) -> int | None:
             return rows.size(1 if rows.size(0) == levels else 0)
         if isinstance(rows, list | tuple) and rows and all(_is_matrix(each) for each in rows):
             return int(rows[0].size(0))
+        if in_objects and not isinstance(rows, Tensor | list | tuple) and hasattr(rows, "__dict__"):
+            capacity = getattr(rows, "capacity", None)
+            own = {**vars(rows), **vars(rows).get("_buffers", {})}
+            found = capacity if isinstance(capacity, int) else stored_rows(own.values(), levels)
+            if found is not None:
+                return found
     return None
 
 

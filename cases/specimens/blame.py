@@ -1,83 +1,19 @@
-"""Programs with the verdict and the blame that the contract asks for, written from its text.
+"""Programs about who is to blame, rows that must not matter, and dtypes that are mixed on the way.
 
-Each function returns `(region, steps)` or `(region, steps, keywords of compile_steps)`.  `PROGRAMS` has what
-the verdict must be: `refused` (`UsageError` with these words), `broken` (this promise; the report has these
-words), `kept`, or `untested` (nothing was put to the test, and the report says why).
+They are written from the contract's text; `names` and `words` are in the report.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cases.specimens.kit import Made, specimen
+from cases.specimens.programs import rows
+from cases.specimens.replays import FULL
 from deepstack_harness import Call
 
 H = 8
-Program = Callable[[], tuple[Any, ...]]
-
-
-def rows(count: int, seed: int = 0) -> Tensor:
-    """Return (count, H) float32."""
-    return torch.randn(count, H, generator=torch.Generator().manual_seed(1000 * count + seed))
-
-
-class Attends(nn.Module):
-    """Linear layer with a bias by positions and an optional window."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(H, H)
-
-    def forward(self, x: Tensor, positions: Tensor | None = None, *, window: int = 0) -> Tensor:
-        """Return (n, H)."""
-        x = self.layer(x)
-        if positions is not None:
-            x = x + positions[:, None]
-        return x[window:] if window else x
-
-    def shifted(self, x: Tensor, by: float) -> Tensor:
-        """Return (n, H)."""
-        shifted: Tensor = self.layer(x) + by
-        return shifted
-
-
-class Counts:
-    """Callable object."""
-
-    def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """Return (n, H)."""
-        return x * scale
-
-
-# Calls that nobody could make.
-
-
-def misspelt_keyword_of_a_module() -> tuple[Any, ...]:
-    """`postions`."""
-    return Attends(), [Call(rows(4)), Call(rows(4, 1), postions=torch.arange(4.0))]
-
-
-def too_many_arguments_of_a_method() -> tuple[Any, ...]:
-    """Three where two are taken."""
-    return Attends().shifted, [(rows(4), 1.0), (rows(4, 1), 2.0, 3.0)]
-
-
-def missing_argument_of_a_partial() -> tuple[Any, ...]:
-    """`by` has no value."""
-    return partial(Attends().shifted, rows(4)), [{"by": 1.0}, {}]
-
-
-def misspelt_keyword_of_an_object() -> tuple[Any, ...]:
-    """`scael`."""
-    return Counts(), [Call(rows(4)), Call(rows(4), scael=2.0)]
-
-
-def one_argument_twice() -> tuple[Any, ...]:
-    """By position and by keyword."""
-    return Counts(), [Call(rows(4)), Call(rows(4), 1.0, scale=2.0)]
 
 
 def by_any_keyword(x: Tensor, **extra: Tensor) -> Tensor:
@@ -85,7 +21,8 @@ def by_any_keyword(x: Tensor, **extra: Tensor) -> Tensor:
     return x + extra["bias"] if "bias" in extra else x * 2
 
 
-def any_keyword() -> tuple[Any, ...]:
+@specimen("I1", "`extra['bias']`")
+def any_keyword() -> Made:
     """A function that takes every keyword."""
     return by_any_keyword, [Call(rows(4)), Call(rows(4), bias=rows(4, 1))]
 
@@ -97,52 +34,15 @@ def refuses_long(x: Tensor, times: int = 1) -> Tensor:
     return x * times
 
 
-def every_arm_raises() -> tuple[Any, ...]:
-    """The first call of serving raises everywhere that guards are kept."""
-
-    def adds(x: Tensor, mask: Tensor) -> Tensor:
-        return x + mask
-
-    return adds, [(rows(4), rows(4)), (rows(4), rows(4)[:, :3])]
-
-
-def raises_only_uncompiled() -> tuple[Any, ...]:
+@specimen("I1", "`times`", words=("ValueError",))
+def raises_only_uncompiled() -> Made:
     """The check was traced away."""
     return refuses_long, [(rows(4), 1), (rows(4), 3)]
-
-
-# Rows that must not matter.
-
-
-def first_rows_mean(x: Tensor, count: int) -> Tensor:
-    """Return (H,): the mean of all rows, which is wrong."""
-    return x.mean(0) + 0 * count
 
 
 def first_rows_only(x: Tensor, count: int) -> Tensor:
     """Return (H,): the mean of the first rows."""
     return x.narrow(0, 0, count).mean(0)
-
-
-def neutral_by_a_mask(*, wrong: bool) -> tuple[Any, ...]:
-    """Neutral rows chosen by a mask are a copy."""
-    asked = {"neutral": lambda x, count: [x[torch.arange(len(x)) >= count]]}
-    return (first_rows_mean if wrong else first_rows_only), [(rows(6), 3), (rows(6, 1), 3)], asked
-
-
-def neutral_by_index_select() -> tuple[Any, ...]:
-    """So are those of `index_select`."""
-    asked = {"neutral": lambda x, **_: [x.index_select(0, torch.tensor([4, 5]))]}
-    return first_rows_mean, [{"x": rows(6, seed), "count": 3} for seed in range(2)], asked
-
-
-def neutral_of_nothing() -> tuple[Any, ...]:
-    """A new tensor has nothing to do with the call."""
-    return (
-        first_rows_mean,
-        [{"x": rows(6, seed), "count": 3} for seed in range(2)],
-        {"neutral": lambda **_: [torch.zeros(3, H)]},
-    )
 
 
 class Carries(nn.Module):
@@ -159,18 +59,17 @@ class Carries(nn.Module):
         return x + self.carried[: len(x)]
 
 
-def neutral_rows_of_the_region() -> tuple[Any, ...]:
+@specimen("I3", "`self.carried`", "eager/stock")
+def neutral_rows_of_the_region() -> Made:
     """Rows of a buffer that were never written reach the answer."""
     asked = {"neutral": lambda region, _, count: [region.carried[count:]]}
     return Carries(), [(rows(6), 4), (rows(6, 1), 4)], asked
 
 
-def neutral_views() -> tuple[Any, ...]:
+@specimen()
+def neutral_views() -> Made:
     """Real views, and the rows have no influence."""
     return first_rows_only, [(rows(6), 3), (rows(6, 1), 3)], {"neutral": lambda x, count: [x[count:]]}
-
-
-# Dtypes that are mixed on the way.
 
 
 class Mixed(nn.Module):
@@ -189,12 +88,14 @@ class Mixed(nn.Module):
         return x.float() if bias is None else x.float() + bias
 
 
-def half_precision_inside() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def half_precision_inside() -> Made:
     """A bfloat16 model with float32 inputs and answers."""
     return Mixed(torch.bfloat16), [Call(rows(4)), Call(rows(4, 1)), Call(rows(5, 2))]
 
 
-def float16_inside() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def float16_inside() -> Made:
     """The same in float16."""
     return Mixed(torch.float16), [Call(rows(4)), Call(rows(4, 1)), Call(rows(5, 2))]
 
@@ -205,7 +106,8 @@ def by_casts(x: Tensor) -> Tensor:
     return ((y * 1.37 + y) * y.sigmoid() - y * 0.11).float()
 
 
-def casts_inside() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def casts_inside() -> Made:
     """Only intermediate results are narrow."""
     return by_casts, [(rows(4),), (rows(6, 1),)]
 
@@ -217,7 +119,8 @@ def under_autocast(x: Tensor, weight: Tensor) -> Tensor:
         return (torch.nn.functional.gelu(y) * y + y).float()
 
 
-def autocast_inside() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def autocast_inside() -> Made:
     """All tensors of the caller are float32."""
     return under_autocast, [(rows(4), rows(8)), (rows(5, 1), rows(8))]
 
@@ -227,17 +130,20 @@ def statistics(x: Tensor) -> Tensor:
     return (x.bfloat16() * 1.1 * 1.3).float().mean(0)
 
 
-def equal_roundings() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def equal_roundings() -> Made:
     """Ones, as tests have them."""
     return statistics, [(torch.ones(64, H),), (torch.ones(32, H) * 1.01,)]
 
 
-def bias_lost_in_half_precision() -> tuple[Any, ...]:
+@specimen("I1", "`bias`", "inductor/drop_all")
+def bias_lost_in_half_precision() -> Made:
     """A late argument of a bfloat16 model."""
     return Mixed(torch.bfloat16), [Call(rows(4)), Call(rows(4, 1), bias=torch.full((4, H), 2.0))]
 
 
-def small_fault_beside_a_narrow_table() -> tuple[Any, ...]:
+@specimen("I1", "`step`")
+def small_fault_beside_a_narrow_table() -> Made:
     """A bfloat16 table that is read exactly gives no tolerance to a fault of 0.005."""
     table = torch.ones(H, dtype=torch.bfloat16)
 
@@ -247,7 +153,8 @@ def small_fault_beside_a_narrow_table() -> tuple[Any, ...]:
     return reads, [Call(rows(4)), Call(rows(4), step=0.005)]
 
 
-def small_fault_of_a_wide_part() -> tuple[Any, ...]:
+@specimen("I1", "`step`", words=("answer[1]",))
+def small_fault_of_a_wide_part() -> Made:
     """The first answer is narrow inside, the second is not and loses 0.01."""
 
     def two(x: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -255,9 +162,6 @@ def small_fault_of_a_wide_part() -> tuple[Any, ...]:
         return (y * 1.37 + y).float(), x + step
 
     return two, [Call(rows(4)), Call(rows(4), step=0.01)]
-
-
-# Who is to blame.
 
 
 class Cached(nn.Module):
@@ -274,7 +178,8 @@ class Cached(nn.Module):
         return self.cache * 2
 
 
-def position_as_a_number() -> tuple[Any, ...]:
+@specimen("I1", "`at` was int 0", FULL, never="requires_grad")
+def position_as_a_number() -> Made:
     """The number of the warm-up is in the graph; the cache requires grad from the second call on."""
     return Cached(), [(rows(1), 0), (rows(1), 1), (rows(1), 2)]
 
@@ -284,7 +189,8 @@ def cross_levels(x: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
     return x + levels[0] * levels[1]
 
 
-def levels_of_one_tensor() -> tuple[Any, ...]:
+@specimen("I1", "levels[0]", words=("`levels[0]` and `levels[1]` were one tensor",))
+def levels_of_one_tensor() -> Made:
     """Both members of a tuple were one tensor in the warm-up."""
     x = rows(4)
     return cross_levels, [(x, (rows(4, 1),) * 2), (x, (rows(4, 2), rows(4, 3)))]
@@ -307,12 +213,14 @@ def untie(region: Tied) -> None:
     region.second = torch.full((H,), 3.0)
 
 
-def tied_then_untied() -> tuple[Any, ...]:
+@specimen("I1", "self.first", words=("`self.first` and `self.second` were one tensor",))
+def tied_then_untied() -> Made:
     """Two attributes were one tensor in the warm-up."""
     return Tied(), [(rows(4),), untie, (rows(4),)]
 
 
-def own_buffer_then_another() -> tuple[Any, ...]:
+@specimen("I1", "self.table", words=("`self.table` and `table` were one tensor",))
+def own_buffer_then_another() -> Made:
     """In the warm-up the argument is the region's own buffer."""
     region = Carries()
     region.carried.copy_(rows(8))
@@ -334,7 +242,8 @@ def two_of_one_kind(x: Tensor, flag: bool, times: int) -> Tensor:
     return x.mul(times) if flag else x * times
 
 
-def two_changes() -> tuple[Any, ...]:
+@specimen("I1", "`times` was int 2", never="`flag` was")
+def two_changes() -> Made:
     """Two inputs change, one of them without any influence."""
     return two_of_one_kind, [(rows(4), True, 2), (rows(4), False, 3)]
 
@@ -344,7 +253,8 @@ def harmless_mask(x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     return (x if mask is None else x + mask) * scale
 
 
-def late_zero_mask() -> tuple[Any, ...]:
+@specimen("I1", "`scale` was float 1.0", never="`mask` was")
+def late_zero_mask() -> Made:
     """The mask comes late and is zero: the number is to blame."""
     return harmless_mask, [(rows(4), None, 1.0), (rows(4), torch.zeros(4, H), 2.0)]
 
@@ -355,7 +265,8 @@ def by_options(x: Tensor, options: dict[str, Any]) -> Tensor:
     return y.clone() if options["copies"] else y
 
 
-def members_of_one_dict() -> tuple[Any, ...]:
+@specimen("I1", "`options['times']` was", FULL, never="`options['copies']` was")
+def members_of_one_dict() -> Made:
     """Two members of one argument change."""
     x = rows(4)
     return by_options, [(x, {"copies": True, "times": 2}), (x, {"copies": False, "times": 3})]
@@ -366,7 +277,8 @@ def of_two_numbers(x: Tensor, first: int, second: int) -> Tensor:
     return x * first + second
 
 
-def two_causes() -> tuple[Any, ...]:
+@specimen("I1", "`first` was int 2", FULL, words=("`second` was int 5",))
+def two_causes() -> Made:
     """Neither number explains the answer without the other."""
     x = rows(4)
     return of_two_numbers, [(x, 2, 5), (x, 3, 7)]
@@ -378,29 +290,15 @@ def adds_in_place(x: Tensor, memory: Tensor) -> Tensor:
     return x * memory
 
 
-def two_tensors_then_one() -> tuple[Any, ...]:
+@specimen("I1", "memory", "aot_eager/drop_all", words=("`x` and `memory` were two tensors",))
+def two_tensors_become_one() -> Made:
     """What is written is read by another name, from the second call on."""
     x = rows(4)
     return adds_in_place, [(rows(4), rows(4, 1)), (x, x)]
 
 
-# Children with names that Python does not write.
-
-
-class Wraps(nn.Module):
-    """Runs a child in training, so that its statistics change."""
-
-    def __init__(self, child: nn.Module) -> None:
-        super().__init__()
-        self.child = child
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, H)."""
-        out: Tensor = self.child(x)
-        return out
-
-
-def child_by_number() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def child_by_number() -> Made:
     """`self.2.running_mean`."""
     region = nn.Sequential(nn.Linear(H, H), nn.ReLU(), nn.BatchNorm1d(H))
     return region, [(rows(4),), (rows(4, 1),), (rows(5, 2),)]
@@ -422,7 +320,8 @@ class ByKey(nn.Module):
         return x
 
 
-def child_by_key() -> tuple[Any, ...]:
+@specimen(arms="inductor/stock")
+def child_by_key() -> Made:
     """`self.norms.a-b (c).running_mean`."""
     return ByKey(), [(rows(4),), (rows(4, 1),), (rows(5, 2),)]
 
@@ -440,70 +339,11 @@ class CountsCalls(nn.Module):
         return x * 2
 
 
-def counters_by_any_name() -> tuple[Any, ...]:
+@specimen("I4", "self.a-b.calls is int 1, not", FULL, words=("3 calls",))
+def counters_by_any_name() -> Made:
     """Children called `a-b` and `1`."""
     region = nn.Sequential()
     for name in ("a-b", "1", "class"):
         region.add_module(name, CountsCalls())
     x = rows(4)
     return region, [(x,), (x,), (x,)]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A program, its arms, and what has to come of it."""
-
-    program: Program
-    verdict: Literal["refused", "broken", "kept", "untested"]
-    words: tuple[str, ...] = ()
-    promise: str = ""
-    arms: tuple[str, ...] = ("eager/drop_all",)
-    never: str = ""
-    """Words that the report must not have."""
-    slow: bool = False
-    """True where Inductor compiles what another program shows daily."""
-
-
-_INDUCTOR = ("inductor/stock",)
-_REPLAYED = ("eager/full",)
-_AOT = ("aot_eager/drop_all",)
-
-PROGRAMS = (
-    Judged(misspelt_keyword_of_a_module, "refused", ("step 2", "'postions'", "'positions'")),
-    Judged(too_many_arguments_of_a_method, "refused", ("step 2", "too many positional arguments")),
-    Judged(missing_argument_of_a_partial, "refused", ("step 2", "'by'")),
-    Judged(misspelt_keyword_of_an_object, "refused", ("step 2", "'scael'", "'scale'")),
-    Judged(one_argument_twice, "refused", ("step 2", "'scale'")),
-    Judged(any_keyword, "broken", ("`extra['bias']`",), "I1"),
-    Judged(every_arm_raises, "untested", ("step 2", "RuntimeError"), arms=("eager/stock",)),
-    Judged(raises_only_uncompiled, "broken", ("`times`", "ValueError"), "I1"),
-    Judged(partial(neutral_by_a_mask, wrong=True), "refused", ("copy", "neutral")),
-    Judged(partial(neutral_by_a_mask, wrong=False), "refused", ("copy", "neutral")),
-    Judged(neutral_by_index_select, "refused", ("copy", "neutral")),
-    Judged(neutral_of_nothing, "refused", ("copy", "neutral")),
-    Judged(neutral_rows_of_the_region, "broken", ("`self.carried`",), "I3"),
-    Judged(neutral_views, "kept"),
-    Judged(half_precision_inside, "kept", arms=_INDUCTOR, slow=True),
-    Judged(float16_inside, "kept", arms=_INDUCTOR, slow=True),
-    Judged(casts_inside, "kept", arms=_INDUCTOR),
-    Judged(autocast_inside, "kept", arms=_INDUCTOR, slow=True),
-    Judged(equal_roundings, "kept", arms=_INDUCTOR, slow=True),
-    Judged(bias_lost_in_half_precision, "broken", ("`bias`",), "I1", ("inductor/drop_all",)),
-    Judged(small_fault_beside_a_narrow_table, "broken", ("`step`",), "I1"),
-    Judged(small_fault_of_a_wide_part, "broken", ("`step`", "answer[1]"), "I1"),
-    Judged(position_as_a_number, "broken", ("`at` was int 0",), "I1", _REPLAYED, never="requires_grad"),
-    Judged(levels_of_one_tensor, "broken", ("`levels[0]` and `levels[1]` were one tensor",), "I1"),
-    Judged(tied_then_untied, "broken", ("`self.first` and `self.second` were one tensor",), "I1"),
-    Judged(own_buffer_then_another, "broken", ("`self.table` and `table` were one tensor",), "I1"),
-    Judged(two_changes, "broken", ("`times` was int 2",), "I1", never="`flag` was"),
-    Judged(late_zero_mask, "broken", ("`scale` was float 1.0",), "I1", never="`mask` was"),
-    Judged(
-        members_of_one_dict, "broken", ("`options['times']` was",), "I1", _REPLAYED,
-        never="`options['copies']` was",
-    ),
-    Judged(two_causes, "broken", ("`first` was int 2", "`second` was int 5"), "I1", _REPLAYED),
-    Judged(two_tensors_then_one, "broken", ("`x` and `memory` were two tensors",), "I1", _AOT),
-    Judged(child_by_number, "kept", arms=_INDUCTOR, slow=True),
-    Judged(child_by_key, "kept", arms=_INDUCTOR, slow=True),
-    Judged(counters_by_any_name, "broken", ("self.a-b.calls is int 1, not", "3 calls"), "I4", _REPLAYED),
-)  # fmt: skip
