@@ -45,14 +45,9 @@ with its own text model, compiled."""
 class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is called.
 
-    <<<<<<< HEAD
-        `family` chooses the class that the engine has for a model family, driven by its methods; otherwise it
-        is `model_class`, one of those that were found in the source.  A class that is `loaded` is made by
-        importing its package.
-    =======
-        `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
-        is `model_class`, one of those that were found in the source.
-    >>>>>>> main
+    `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
+    is `model_class`, one of those that were found in the source. A class that is `loaded` is made by importing
+    its package.
     """
 
     text: str
@@ -83,22 +78,13 @@ class Played:
 class ClassWays:
     """The ways in which a class of a source can be called, and the reasons why others cannot.
 
-    <<<<<<< HEAD
-        `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` says
-        why graphs of its engine are not driven.  `splits` is True
-        for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
-        hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
-        there is none.  The payload of a class has rows for `every_token` of a step where it is looked up by
-        token, as Gemma's per-layer inputs are.  `loaded` is there for a class that was made by importing its
-        package, and says what that lacked; `places` has `MEMBER:FIRST-LAST` of its methods.
-    =======
-        `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` is the
-        reason why graphs of its engine are not replayed. `splits` is True for a function that splits a payload
-        over ranks. `compiled` is the place of the text model that the class passes its payload to,
-        `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
-        The payload of a class has rows for `every_token` of a step where it is looked up by token, as Gemma's
-        per-layer inputs are.
-    >>>>>>> main
+    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` is the
+    reason why graphs of its engine are not replayed. `splits` is True for a function that splits a payload
+    over ranks. `compiled` is the place of the text model that the class passes its payload to,
+    `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
+    The payload of a class has rows for `every_token` of a step where it is looked up by token, as Gemma's
+    per-layer inputs are. `loaded` is what the package lacked that was imported to make the class, as a
+    sentence, and `places` has `MEMBER:FIRST-LAST` of its methods.
     """
 
     methods: bool = False
