@@ -46,7 +46,7 @@ class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is called.
 
     `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
-    is `model_class`, one of those that were found in the source. A class that is `loaded` is made by importing
+    is `model_class`, one of those that were found in the source. A `loaded` class is made by importing
     its package.
     """
 
