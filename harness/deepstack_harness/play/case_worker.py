@@ -46,8 +46,8 @@ class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is called.
 
     `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
-    is `model_class`, one of those that were found in the source. A class that is `loaded` is made by
-    importing its package.
+    is `model_class`, one of those that were found in the source. A `loaded` class is made by importing
+    its package.
     """
 
     text: str
@@ -83,8 +83,8 @@ class ClassWays:
     over ranks. `compiled` is the place of the text model that the class passes its payload to,
     `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
     The payload of a class has rows for `every_token` of a step where it is looked up by token, as Gemma's
-    per-layer inputs are. `loaded` is there for a class that was made by importing its
-    package, and lists what that package lacked; `places` has `MEMBER:FIRST-LAST` of its methods.
+    per-layer inputs are. `loaded` is what the package lacked that was imported to make the class, as a
+    sentence, and `places` has `MEMBER:FIRST-LAST` of its methods.
     """
 
     methods: bool = False
