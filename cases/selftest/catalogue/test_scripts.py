@@ -1,7 +1,6 @@
 """Programs of incidents and of findings: what is rendered, inlined and refused."""
 
 import ast
-import importlib
 import os
 import re
 import subprocess
@@ -20,10 +19,12 @@ from deepstack_harness.catalogue import scripts
 from deepstack_harness.catalogue.incidents import Incident, catalogue, find
 from deepstack_harness.catalogue.scripts import (
     ProgramBuffer,
-    inlined,
+    ProgramText,
+    SourceProgram,
     render_finding,
     render_pytest,
     render_script,
+    render_source_script,
 )
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Rule
@@ -182,6 +183,8 @@ def test_a_script_without_a_program_or_its_line_is_refused(
 def unshown(folder: Path) -> set[str]:
     """Return the definitions of the programs in a folder that no script has."""
     texts = [render_script(incident, family_of(incident)) for incident in WRITTEN]
+    texts.append(render_source_script(find("43602"), FAMILY, SourceProgram(UPSTREAM, "vLLM", "vllm")))
+    texts.append(program("cap 16: get 4", Rule.STRUCTURE, UPSTREAM))
     bound = {name for path in folder.glob("*.py") for name in definitions(path.read_text())}
     return bound - {name for text in texts for name in definitions(text)}
 
@@ -244,7 +247,7 @@ def ended(folder: Path, text: str, *arguments: object) -> tuple[int, str]:
 
 INLINED = [
     ("pr43617", "cap 16: set 9; set 3; get 9", Rule.FRESHNESS, "get 9: wrong rows, or None"),
-    ("pr43617", "cap 16: get 9; set 20; get 9", Rule.ADDRESS, "get 9 answered from other storage"),
+    ("pr43617", "cap 16: get 9; set 20; get 9", Rule.ADDRESS, "get 9 gave other storage"),
     ("pr40145", "cap 16: set 9; forward 16", Rule.BOUNDARY, "get 16 raised ValueError"),
     ("pr43617", "cap 16: set 4 levels=4", Rule.REJECTION, "set 4 was accepted"),
     ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.FRESHNESS, "get 9: wrong rows, or None"),
@@ -278,7 +281,7 @@ def test_our_buffers_are_inlined(tmp_path: Path) -> None:
 def test_an_upstream_class_is_read_from_the_users_copy(tmp_path: Path) -> None:
     Vllm(qwen=str(ModelFile(get=GET))).tree(tmp_path)
     text = program("cap 16: set 9; get 9; clear 9; get 4", Rule.STRUCTURE, UPSTREAM)
-    assert len(text.splitlines()) < 80
+    assert len(text.splitlines()) < 110
     assert ended(tmp_path, text, tmp_path) == (1, "get 4: wrong rows, or None")
     assert ended(tmp_path, text, tmp_path / str(UPSTREAM.member))[0] == 1
     assert ended(tmp_path, program("cap 16: set 9; get 9", Rule.STRUCTURE, UPSTREAM), tmp_path) == (
@@ -347,7 +350,9 @@ def test_constants_of_a_module_come_before_the_class_and_what_only_we_read_is_dr
 ) -> None:
     (tmp_path / "acme_inlined.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    text = inlined(importlib.import_module("acme_inlined").Made)
+    collected = ProgramText()
+    collected.add("acme_inlined", "Made")
+    text = collected.as_program()
     names: dict[str, type] = {}
     exec(text, names)
     assert names["Made"]().rows() == 6

@@ -15,10 +15,11 @@ package is imported.  Of a vLLM class the methods are cut out of the source that
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -40,52 +41,37 @@ from deepstack_harness.text import one_line, parse_python, printable
 
 _OURS = "deepstack_harness."
 _ERRORS = "deepstack_harness.errors"
+_PROGRAMS = "deepstack_harness.models.programs"
+_QUOTED = (_PROGRAMS, "deepstack_harness.models.histories")
+_STEPS = f"{_PROGRAMS}.steps"
 _BLOCKS = ("def ", "class ", "@")
 _DROPPED = frozenset({"rule", "arm", "name", "in_graph"})
 """Class attributes that only the harness reads."""
 
 
-def inlined(made_by: type) -> str:
-    """Return the class and what it uses, without docstrings; what is used stands first.
+class ProgramText:
+    """Definitions after those that they use, without docstrings, and imports; our exceptions are plain ones.
 
-    Names of torch and of the standard library are imported; `import torch` itself is left to the
-    program.  Exceptions of the harness become plain ones.
-    """
-    collected = _Definitions()
-    collected.add(made_by.__module__, made_by.__name__)
-    return "\n\n\n".join([collected.import_lines, *collected.definitions])
-
-
-class _Definitions:
-    """Definitions in an order in which each stands after those that it uses, and imports.
-
-    `quoted` keeps them as their files have them, comments included.  `values` has statements that are
-    written in place of those that bind a name.
+    Programs are as their files have them, comments included.  `values` has statements that are written
+    in place of those that bind a name.
     """
 
-    def __init__(self, *, quoted: bool = False, values: Mapping[str, str] | None = None) -> None:
-        self._quoted = quoted
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = values or {}
         self.modules: set[str] = set()
         self.imports: dict[str, set[str]] = {}
         self.definitions: list[str] = []
         self.seen: set[tuple[str, str]] = set()
 
-    @property
-    def import_lines(self) -> str:
-        """The `from .. import ..` lines of other packages."""
-        return "\n".join(
-            f"from {module} import {', '.join(sorted(names))}"
-            for module, names in sorted(self.imports.items())
-        )
-
     def as_program(self) -> str:
         """Return all imports, those of the standard library first, the given values, and the definitions."""
-        lines = [*sorted(self.modules | {"import torch"}), *self.import_lines.splitlines()]
+        names = sorted(self.imports.items())
+        lines = sorted(self.modules | {"import torch"})
+        lines += [f"from {module} import {', '.join(sorted(each))}" for module, each in names]
         standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
         others = [line for line in lines if line not in standard]
         imports = "\n".join([*standard, "", *others]).strip()
-        values = [each for each in self.definitions if each in self._values.values()]
+        values = [each for each in self.definitions if each in self._values.values() and each[:2].isupper()]
         blocks = ["\n".join(values), *(each for each in self.definitions if each not in values)]
         text = "\n\n\n".join(filter(None, blocks))
         more = "\n" if text.startswith(_BLOCKS) else ""
@@ -103,12 +89,15 @@ class _Definitions:
             self._add_imported(str(node.module), name)
         else:
             self.seen |= {(module, other) for other, each in _top_level(module).items() if each is node}
+            if name in self._values:
+                self.definitions.append(self._values[name])
+                return
             bare = _DocstringRemover().visit(deepcopy(node))
             for used in ast.walk(bare):
                 if isinstance(used, ast.Name):
                     self.add(module, used.id)
-            text = _quoted(module, node) if self._quoted else ast.unparse(bare)
-            self.definitions.append(self._values.get(name, text))
+            text = _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare)
+            self.definitions.append(text)
 
     def _add_imported(self, source: str, name: str) -> None:
         if source == _ERRORS:
@@ -146,7 +135,7 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
     for node in parse_python(_source(module)).body:
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                bound |= {alias.asname or alias.name: node for alias in names}
+                bound |= {alias.asname or alias.name.partition(".")[0]: node for alias in names}
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 bound[name] = node
             case ast.Assign(targets=targets):
@@ -240,7 +229,6 @@ def test_{name}():
     torch.compiler.reset()
     assert {call} == []
 """
-_STEPS = "deepstack_harness.models.programs.steps"
 
 
 def _render(kind: str, incident: Incident, family: str) -> str:
@@ -251,12 +239,19 @@ def _render(kind: str, incident: Incident, family: str) -> str:
     else:
         values = {"BACKEND": f'BACKEND = "{script.arm.partition("/")[0]}"'}
     needed, call = _region_needs(script) if incident.system == STEPS else _program_needs(incident, script)
-    quoted = _Definitions(quoted=True, values=values)
+    quoted = ProgramText(values)
     for module, name in needed:
         quoted.add(module, name)
     text = _with_fault(quoted.as_program(), incident, script)
-    frame = (_SCRIPT if kind == "script" else _TEST).format(call=call, name=incident.name.replace("-", "_"))
-    return f"{_header(kind, incident, script)}\n{text}\n\n{frame}"
+    return (
+        _header(incident, _inlined_lines(kind, incident, script)) + "\n" + text + _frame(kind, incident, call)
+    )
+
+
+def _frame(kind: str, incident: Incident, call: str) -> str:
+    """Return what runs a program: a script, or a test."""
+    frame = _SCRIPT if kind == "script" else _TEST
+    return "\n\n" + frame.format(call=call, name=incident.name.replace("-", "_"))
 
 
 _Needed = list[tuple[str, str]]
@@ -301,25 +296,23 @@ def _no_script(incident: Incident) -> str:
     return f"no script can be written for incident {incident.id} ({incident.name})"
 
 
-def _header(kind: str, incident: Incident, script: Script) -> str:
-    """Return comments: what is shown, where it was reported, and how the file is run."""
-    inlined = f"{_describe_subject(incident.system, script.subject)} ({script.subject})"
-    lines = [
-        incident.title,
-        f"Seen as: {incident.symptom}",
-        f"Cause: {incident.cause}",
-        f"Inlined: {inlined}",
-    ]
-    if incident.reported:
-        lines.insert(1, f"References: {', '.join(incident.references)}")
+def _header(incident: Incident, more: Iterable[str]) -> str:
+    """Return comments: what is shown, where it was reported, and `more`."""
+    references = [f"References: {', '.join(incident.references)}"] if incident.reported else []
+    seen = [f"Seen as: {incident.symptom}", f"Cause: {incident.cause}"]
+    return _comment("\n".join([incident.title, *references, *seen, *more]))
+
+
+def _inlined_lines(kind: str, incident: Incident, script: Script) -> Iterator[str]:
+    """Yield what a program has in it, and how it is run."""
+    yield f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"
     flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
     if flags and any(each.startswith("vllm ") for each in incident.references):
-        lines.append(f"In vLLM: with {flags}")
+        yield f"In vLLM: with {flags}"
     if kind == "script":
-        run = f"python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
+        yield f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
     else:
-        run = f"python -m pytest THIS_FILE, with {script.needs} and pytest, alone."
-    return _comment("\n".join([*lines, f"Run: {run}"]))
+        yield f"Run: python -m pytest THIS_FILE, with {script.needs} and pytest, alone."
 
 
 def _trace_values(incident: Incident, script: Script, family: str) -> dict[str, str]:
@@ -377,24 +370,40 @@ def _render_source(kind: str, incident: Incident, family: str, source: SourcePro
     rules = [rule for rule in incident.rules if rule in shown]
     if not rules:
         raise UsageError(f"{cannot}: it would have to judge {', '.join(incident.rules)}; {judged}")
-    variables = _trace_variables(incident, script, family)
-    variables["backend"] = arm.backend.compiler if Rule.OUTPUT in rules else ""
-    text = environment().get_template(f"source/{kind}.py.jinja").render(
-        incident=incident, buffer=source.buffer, title=source.title, label=source.label, rules=rules,
-        rows=bool(_OF_ROWS & set(rules)), variable=SOURCE_VARIABLE,
-        **variables,
-    )  # fmt: skip
-    return _tidy(text)
+    values = _trace_values(incident, script, family) | _member_values(source.buffer, source.title)
+    values["RULES"] = f"RULES = {json.dumps(rules)}"
+    if arm.compiled:
+        values["BACKEND"] = f'BACKEND = "{arm.backend.compiler}"'
+    call, run = _CALLS[kind]
+    read = f"{source.buffer.name}, out of {source.buffer.member} of a copy of {source.title}"
+    lines = [
+        f"Read when it runs: get, set and clear of {read}; written for {source.label}",
+        f"Run: {run}",
+        "COPY is a tree, a wheel, the folder of the package, or the file; by default what is installed.",
+    ]
+    quoted = ProgramText(values)
+    quoted.modules |= {"import os", "import sys"} if kind == "test" else {"import sys"}
+    quoted.add(f"{_PROGRAMS}.methods", "faults_of_copy")
+    return f"{_header(incident, lines)}\n{quoted.as_program()}{_frame(kind, incident, call)}"
 
 
-def _trace_variables(incident: Incident, script: Script, family: str) -> dict[str, object]:
-    """Return the further variables of templates that play a trace."""
-    trace, spec = _trace_of(incident, script, family), ArmSpec.parse(script.arm)
-    model = _family_of(incident, family)
-    return {
-        "family": family, "backend": spec.backend.compiler, "trace": trace, "levels": model.levels,
-        "hidden": model.hidden,
-    }  # fmt: skip
+_CALLS = {
+    "script": (
+        'faults_of_copy("".join(sys.argv[1:2]))',
+        "python THIS_FILE [COPY], with torch >= 2.10 alone. Exit code 1: faulty, 0: not, 2: not compared.",
+    ),
+    "test": (
+        f'faults_of_copy(os.environ.get("{SOURCE_VARIABLE}", ""))',
+        f"{SOURCE_VARIABLE}=COPY python -m pytest THIS_FILE, with torch >= 2.10 and pytest alone.",
+    ),
+}
+"""What a program for a source calls, and how it is run."""
+
+
+def _member_values(buffer: "ProgramBuffer", title: str) -> dict[str, str]:
+    """Return the statements of a program that reads a class out of a copy of a package."""
+    values = {"MEMBER": buffer.member, "CLASS": buffer.name, "TITLE": title}
+    return {name: f'{name} = "{value}"' for name, value in values.items()}
 
 
 def _describe_subject(system: str, subject: str) -> str:
@@ -419,16 +428,13 @@ def _tidy(text: str) -> str:
 
 def environment() -> jinja2.Environment:
     """Make the environment that renders all templates of this package."""
-    made = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("deepstack_harness.catalogue"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["comment"] = _comment
-    made.filters["steps"] = _steps_list
-    return made
 
 
 def _steps_list(trace: Trace) -> str:
@@ -549,17 +555,34 @@ def render_finding(
         raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
-    module, _, name = buffer.target.partition(":")
-    is_file = module.endswith(".py")
-    text = environment().get_template("finding.py.jinja").render(
-        trace=trace, buffer=buffer, levels=levels, hidden=hidden,
-        header=_finding_header(trace, rule, detail, buffer),
-        steps=_wrapped(f"STEPS = {[*_finding_steps(trace, levels, hidden)]}", "    ").replace("'", '"'),
-        code=_inlined_buffer(buffer.name) if buffer.is_ours else "",
-        imported=(Path(module).stem if is_file else module, name),
-        folder=repr(str(Path(module).resolve().parent)) if is_file else "",
-    )  # fmt: skip
-    return text.strip() + "\n"
+    values = {
+        "CALLS": _wrapped(f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}", "    "),
+    }
+    sizes = f"LEVELS, HIDDEN, CAPACITY = {levels}, {hidden}, {trace.capacity}"
+    values |= dict.fromkeys(("LEVELS", "HIDDEN", "CAPACITY"), sizes)
+    if buffer.member is not None:
+        values |= _member_values(buffer, "")
+    else:
+        values["Buffer"] = _imported_buffer(buffer.target)
+    quoted = ProgramText(values)
+    if buffer.is_ours:
+        made_by = buffer_named(buffer.name)
+        assert isinstance(made_by, type), buffer.name
+        values["Buffer"] = f"Buffer = {made_by.__name__}"
+        quoted.add(made_by.__module__, made_by.__name__)
+    quoted.modules |= {"import sys"} if "sys.path" in values.get("Buffer", "") else set()
+    quoted.add(f"{_PROGRAMS}.findings", "faults_of_buffer")
+    header, frame = _finding_header(trace, rule, detail, buffer), _SCRIPT.format(call="faults_of_buffer()")
+    return f"{header}\n{quoted.as_program()}\n\n{frame}"
+
+
+def _imported_buffer(target: str) -> str:
+    """Return the statements that import a class as `Buffer`, of a package or of a file."""
+    module, _, name = target.partition(":")
+    if not module.endswith(".py"):
+        return f"from {module} import {name} as Buffer"
+    path = Path(module).resolve()
+    return f"sys.path.insert(0, {str(path.parent)!r})\nfrom {path.stem} import {name} as Buffer"
 
 
 def _unusual(trace: Trace) -> Iterator[str]:
@@ -571,12 +594,16 @@ def _unusual(trace: Trace) -> Iterator[str]:
 
 
 def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer) -> str:
-    lines = [
+    source, what = (
+        ("", "") if buffer.member is None else (" SOURCE", " SOURCE is a tree, a wheel, or the file.")
+    )
+    lines = (
         f"{buffer.name} breaks rule {rule} ({rule.word}).",
         f"Seen: {detail}",
         f"The trace: {trace}",
-    ]
-    return "\n".join(_wrapped(f"# {one_line(printable(line, 2000))}", "#   ") for line in lines)
+        f"Run: python THIS_FILE{source}, with torch >= 2.10. Exit code 1: faulty, 0: not.{what}",
+    )
+    return _comment("\n".join(one_line(printable(line, 2000)) for line in lines))
 
 
 def _wrapped(text: str, indent: str) -> str:
@@ -593,10 +620,3 @@ def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str
 def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
     """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
     return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
-
-
-def _inlined_buffer(name: str) -> str:
-    """Return the class of a revision or mutant of ours, under the name `Buffer`."""
-    made_by = buffer_named(name)
-    assert isinstance(made_by, type), name
-    return f"{inlined(made_by)}\n\n\nBuffer = {made_by.__name__}"
