@@ -69,6 +69,7 @@ def settings(folder: Path) -> str:
             "omit =",
             # Text that becomes a user's program; jinja runs code of its own under the name of the template.
             f"    {_PACKAGE / 'catalogue' / 'templates' / '*'}",
+            f"    {_PACKAGE / 'models' / 'programs' / '*'}",
             "disable_warnings = already-imported",
             "parallel = true",
             # A supervisor forks the worker, and ends by os._exit.

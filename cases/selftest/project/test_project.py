@@ -170,6 +170,8 @@ DOORS = {
     ("catalogue.regions", "models"),
     ("catalogue.registry", "audit"),
     ("catalogue.registry", "models"),
+    # What judges the calls of a region in its script: it is quoted, not imported.
+    ("catalogue.scripts", "models"),
     ("catalogue.buffers", "models"),
     # The entry point by which vLLM loads the plugin of the watch in processes of its own.
     ("compile.watch_process", "engines"),

@@ -120,12 +120,17 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The program inlines the semantics of `subject`, one of the incident's faulty revisions, and runs
     them under `arm`. An incident of steps has one of its programs as its subject; any other that plays no
     trace has a variant, and no arm.
+    `program` is MODULE:NAME of a right program, `fix` one line of it, and `fault` the statement that the
+    script has in its place; the subject of an incident of steps is such a program itself.
     `needs` is what the program needs to run. `grows` allows steps of up to twice the capacity,
     `reloads` allows steps that save and load compiled code.
     """
 
     subject: str
     arm: str = ""
+    program: str = ""
+    fault: str = ""
+    fix: str = ""
     needs: str = "torch >= 2.10"
     grows: bool = False
     reloads: bool = False

@@ -2,13 +2,10 @@
 
 The program of an incident needs torch and nothing of the harness, and its pytest file needs pytest too.  It
 prints a line for each wrong step and exits with 1.  One line is marked `# THE FAULT; the fix: ...`: with the
-statement of the mark in its place, the fault is gone.  The catalogue says what a program shows
-(`[incident.script]`).  `templates/` has, in a folder named by the incident's id, the buffer and the engine
-around it (`body.py.jinja`), or a whole script and test.  A body extends one of four bases: `compiled.jinja`
-(output of a compiled decoder against eager), `counted.jinja` (graphs built, guards kept), `replayed.jinja`
-(a captured graph), `rows.jinja` (the buffer alone).  Templates restate buffers in ten lines instead of
-inlining the revisions, which take 40 to 90: an issue has to be read.  Programs of steps are quoted from their
-source, and all have the body `steps.jinja`.
+statement of the mark in its place, the fault is gone.  `[incident.script]` names a right program of
+`models/programs/`, and the line that has the fault.  These programs restate buffers in ten lines instead of
+inlining the revisions, which take 40 to 90: an issue has to be read.  A program of steps is quoted with its
+fault from `models/histories/`.
 
 The program of a finding plays a trace on a buffer and compares every answer with the payload that was set
 last.  A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of another
@@ -18,9 +15,11 @@ package is imported.  Of a vLLM class the methods are cut out of the source that
 import ast
 import importlib
 import inspect
+import json
 import re
+import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -42,55 +41,63 @@ from deepstack_harness.text import one_line, parse_python, printable
 
 _OURS = "deepstack_harness."
 _ERRORS = "deepstack_harness.errors"
+_PROGRAMS = "deepstack_harness.models.programs"
+_QUOTED = (_PROGRAMS, "deepstack_harness.models.histories")
+_STEPS = f"{_PROGRAMS}.steps"
+_BLOCKS = ("def ", "class ", "@")
 _DROPPED = frozenset({"rule", "arm", "name", "in_graph"})
 """Class attributes that only the harness reads."""
 
 
-def inlined(made_by: type) -> str:
-    """Return the class and what it uses, without docstrings; what is used stands first.
+class ProgramText:
+    """Definitions after those that they use, without docstrings, and imports; our exceptions are plain ones.
 
-    Names of torch and of the standard library are imported; `import torch` itself is left to the
-    program.  Exceptions of the harness become plain ones.
-    """
-    collected = _Definitions()
-    collected.add(made_by.__module__, made_by.__name__)
-    return "\n\n\n".join([collected.import_lines, *collected.definitions])
-
-
-class _Definitions:
-    """Definitions in an order in which each stands after those that it uses, and imports.
-
-    `quoted` keeps them as their files have them, comments included, but for what they return.
+    Programs are as their files have them, comments included.  `values` has statements that are written
+    in place of those that bind a name.
     """
 
-    def __init__(self, *, quoted: bool = False) -> None:
-        self._quoted = quoted
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = values or {}
+        self.modules: set[str] = set()
         self.imports: dict[str, set[str]] = {}
         self.definitions: list[str] = []
-        self._seen: set[tuple[str, str]] = set()
+        self.seen: set[tuple[str, str]] = set()
 
-    @property
-    def import_lines(self) -> str:
-        """The `from .. import ..` lines of other packages."""
-        return "\n".join(
-            f"from {module} import {', '.join(sorted(names))}"
-            for module, names in sorted(self.imports.items())
-        )
+    def as_program(self) -> str:
+        """Return all imports, those of the standard library first, the given values, and the definitions."""
+        names = sorted(self.imports.items())
+        lines = sorted(self.modules | {"import torch"})
+        lines += [f"from {module} import {', '.join(sorted(each))}" for module, each in names]
+        standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
+        others = [line for line in lines if line not in standard]
+        imports = "\n".join([*standard, "", *others]).strip()
+        values = [each for each in self.definitions if each in self._values.values() and each[:2].isupper()]
+        blocks = ["\n".join(values), *(each for each in self.definitions if each not in values)]
+        text = "\n\n\n".join(filter(None, blocks))
+        more = "\n" if text.startswith(_BLOCKS) else ""
+        return f"{imports}\n\n{more}{text}"
 
     def add(self, module: str, name: str) -> None:
-        """Collect what `module` binds to `name`; builtins and `import` statements need nothing."""
-        if (module, name) in self._seen:
-            return
-        self._seen.add((module, name))
+        """Collect what `module` binds to `name`; builtins need nothing."""
         node = _top_level(module).get(name)
-        if isinstance(node, ast.ImportFrom):
+        if node is None or (module, name) in self.seen:
+            return
+        self.seen.add((module, name))
+        if isinstance(node, ast.Import):
+            self.modules.add(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom):
             self._add_imported(str(node.module), name)
-        elif node is not None and not isinstance(node, ast.Import):
-            bare = _DocstringRemover(returns=not self._quoted).visit(deepcopy(node))
+        else:
+            self.seen |= {(module, other) for other, each in _top_level(module).items() if each is node}
+            if name in self._values:
+                self.definitions.append(self._values[name])
+                return
+            bare = _DocstringRemover().visit(deepcopy(node))
             for used in ast.walk(bare):
                 if isinstance(used, ast.Name):
                     self.add(module, used.id)
-            self.definitions.append(_quoted(module, node) if self._quoted else ast.unparse(bare))
+            text = _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare)
+            self.definitions.append(text)
 
     def _add_imported(self, source: str, name: str) -> None:
         if source == _ERRORS:
@@ -102,47 +109,50 @@ class _Definitions:
 
 
 def _quoted(module: str, node: ast.stmt) -> str:
-    """Return a definition as its file has it, with comments, without docstrings and types of returns."""
-    lines = inspect.getsource(importlib.import_module(module)).splitlines()
+    """Return a definition as its file has it, with comments, without docstrings and words for our tools."""
+    lines = _source(module).splitlines()
     dropped: set[int] = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
             first, last = inner.body[0].lineno, int(inner.body[0].end_lineno or 0)
             dropped |= {*range(first, last + 1 + (not lines[last].strip()))}
-    kept = range(node.lineno, int(node.end_lineno or 0) + 1)
-    text = "\n".join(lines[number - 1] for number in kept if number not in dropped)
-    return re.sub(r"\) -> .+:$", "):", text, flags=re.MULTILINE)
+    written = range(node.lineno, int(node.end_lineno or 0) + 1)
+    text = "\n".join(lines[number - 1] for number in written if number not in dropped)
+    return _FOR_TOOLS.sub("", text)
+
+
+_FOR_TOOLS = re.compile(r" -> \w*Program(?=:$)|  # (?:type: ignore|noqa)\S*", re.MULTILINE)
+
+
+def _source(module: str) -> str:
+    return inspect.getsource(importlib.import_module(module))
 
 
 @cache
 def _top_level(module: str) -> dict[str, ast.stmt]:
     """Return the statement that binds each name at the top level of a module."""
     bound: dict[str, ast.stmt] = {}
-    for node in parse_python(inspect.getsource(importlib.import_module(module))).body:
+    for node in parse_python(_source(module)).body:
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                bound |= {alias.asname or alias.name: node for alias in names}
+                bound |= {alias.asname or alias.name.partition(".")[0]: node for alias in names}
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 bound[name] = node
             case ast.Assign(targets=targets):
-                bound |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+                nodes = (each for target in targets for each in ast.walk(target))
+                bound |= {each.id: node for each in nodes if isinstance(each, ast.Name)}
             case ast.AnnAssign(target=ast.Name(id=name)):
                 bound[name] = node
     return bound
 
 
 class _DocstringRemover(ast.NodeTransformer):
-    """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads.
-
-    Without `returns` it removes the types of what functions return, too.
-    """
-
-    def __init__(self, *, returns: bool = True) -> None:
-        self._returns = returns
+    """Transformer that removes docstrings, `@override`, and what only the harness reads."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]
-        node.returns = node.returns if self._returns else None
+        if isinstance(node.returns, ast.Name) and node.returns.id.endswith("Program"):
+            node.returns = None
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -169,7 +179,7 @@ _CAPTURED_OPS = frozenset({Op.CAPTURE, Op.SET, Op.REPLAY})
 
 
 def render_script(incident: Incident, family: str) -> str:
-    """Return a program of some 80 lines that plays the incident's trace and exits with 1.
+    """Return a program of 60 to 170 lines that plays the incident's trace and exits with 1.
 
     `family` gives the number of levels and the hidden size; it is empty for an incident that plays no
     trace.  Raises `UsageError` for an incident without a script, a family that the incident does not
@@ -208,23 +218,109 @@ UPSTREAM_PLACES = {"43602": "tests/compile/test_qwen3_vl_deepstack.py"}
 """The path of each test for an engine's own suite in the engine's repository."""
 
 
+_SCRIPT = """
+if __name__ == "__main__":
+    found = {call}
+    print("\\n".join(found) or "no fault")
+    raise SystemExit(1 if found else 0)
+"""
+_TEST = """
+def test_{name}():
+    torch.compiler.reset()
+    assert {call} == []
+"""
+
+
 def _render(kind: str, incident: Incident, family: str) -> str:
+    """Return the header, the definitions that the incident's program needs, and how it is run."""
     script = _script_of(incident)
-    template = _template(incident, kind)
-    variables: dict[str, object] = {}
     if incident.system == DEEPSTACK:
-        variables = _trace_variables(incident, script, family)
-    elif incident.system == STEPS:
-        variables = _program_variables(script)
-    text = template.render(
-        incident=incident,
-        revision=script.subject,
-        summary=_describe_subject(incident.system, script.subject),
-        needs=script.needs,
-        body="steps.jinja" if incident.system == STEPS else f"{incident.id}/body.py.jinja",
-        **variables,
+        values = _trace_values(incident, script, family)
+    else:
+        values = {"BACKEND": f'BACKEND = "{script.arm.partition("/")[0]}"'}
+    needed, call = _region_needs(script) if incident.system == STEPS else _program_needs(incident, script)
+    quoted = ProgramText(values)
+    for module, name in needed:
+        quoted.add(module, name)
+    text = _with_fault(quoted.as_program(), incident, script)
+    return (
+        _header(incident, _inlined_lines(kind, incident, script)) + "\n" + text + _frame(kind, incident, call)
     )
-    return _tidy(text)
+
+
+def _frame(kind: str, incident: Incident, call: str) -> str:
+    """Return what runs a program: a script, or a test."""
+    frame = _SCRIPT if kind == "script" else _TEST
+    return "\n\n" + frame.format(call=call, name=incident.name.replace("-", "_"))
+
+
+_Needed = list[tuple[str, str]]
+
+
+def _region_needs(script: Script) -> tuple[_Needed, str]:
+    """Return the names, with their modules, that judge a region, and the call that does it."""
+    module, _, name = HISTORIES[script.subject].target.partition(":")
+    function = _top_level(module)[name]
+    in_parts = isinstance(function, ast.FunctionDef) and "Split" in ast.unparse(function.returns or function)
+    changed = "in_parts" if in_parts else "replayed" if ArmSpec.parse(script.arm).captured else "compiled"
+    return [(module, name), (_STEPS, changed), (_STEPS, "faults")], f"faults({name}, {changed})"
+
+
+def _program_needs(incident: Incident, script: Script) -> tuple[_Needed, str]:
+    """Return the names, with their modules, that a program and its fault need, and the call that runs it."""
+    if not script.program:
+        raise UsageError(f"{_no_script(incident)}: its [incident.script] has no 'program'")
+    module, _, name = script.program.partition(":")
+    fault = parse_python(script.fault + " pass" * script.fault.endswith(":"))
+    used = [node.id for node in ast.walk(fault) if isinstance(node, ast.Name)]
+    is_class = isinstance(_top_level(module)[name], ast.ClassDef)
+    return [(module, each) for each in (*used, name)], f"{name}().faults()" if is_class else f"{name}()"
+
+
+def _with_fault(program: str, incident: Incident, script: Script) -> str:
+    """Return the program with the fault in place of the line that is its fix; a region has it already."""
+    if incident.system == STEPS:
+        return program
+    lines = program.splitlines()
+    places = [number for number, line in enumerate(lines) if line.strip() == script.fix]
+    if len(places) != 1:
+        raise UsageError(
+            f"{_no_script(incident)}: '{script.fix}' is {len(places)} lines of {script.program}, not one"
+        )
+    (place,) = places
+    lines[place] = lines[place].replace(script.fix, f"{script.fault}  # THE FAULT; the fix: {script.fix}")
+    return "\n".join(lines)
+
+
+def _no_script(incident: Incident) -> str:
+    return f"no script can be written for incident {incident.id} ({incident.name})"
+
+
+def _header(incident: Incident, more: Iterable[str]) -> str:
+    """Return comments: what is shown, where it was reported, and `more`."""
+    references = [f"References: {', '.join(incident.references)}"] if incident.reported else []
+    seen = [f"Seen as: {incident.symptom}", f"Cause: {incident.cause}"]
+    return _comment("\n".join([incident.title, *references, *seen, *more]))
+
+
+def _inlined_lines(kind: str, incident: Incident, script: Script) -> Iterator[str]:
+    """Yield what a program has in it, and how it is run."""
+    yield f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"
+    flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
+    if flags and any(each.startswith("vllm ") for each in incident.references):
+        yield f"In vLLM: with {flags}"
+    if kind == "script":
+        yield f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
+    else:
+        yield f"Run: python -m pytest THIS_FILE, with {script.needs} and pytest, alone."
+
+
+def _trace_values(incident: Incident, script: Script, family: str) -> dict[str, str]:
+    """Return the statements of a program that plays a trace: its sizes and its steps."""
+    trace, model = _trace_of(incident, script, family), _family_of(incident, family)
+    sizes = f"{model.levels}, {model.hidden}, {payload_width(model)}, {trace.capacity}"
+    named = ("LEVELS", "HIDDEN", "WIDTH", "CAPACITY")
+    return {"STEPS": _steps_list(trace)} | dict.fromkeys(named, f"{', '.join(named)} = {sizes}")
 
 
 @dataclass(frozen=True)
@@ -274,56 +370,40 @@ def _render_source(kind: str, incident: Incident, family: str, source: SourcePro
     rules = [rule for rule in incident.rules if rule in shown]
     if not rules:
         raise UsageError(f"{cannot}: it would have to judge {', '.join(incident.rules)}; {judged}")
-    variables = _trace_variables(incident, script, family)
-    variables["backend"] = arm.backend.compiler if Rule.OUTPUT in rules else ""
-    text = environment().get_template(f"source/{kind}.py.jinja").render(
-        incident=incident, buffer=source.buffer, title=source.title, label=source.label, rules=rules,
-        rows=bool(_OF_ROWS & set(rules)), variable=SOURCE_VARIABLE,
-        **variables,
-    )  # fmt: skip
-    return _tidy(text)
+    values = _trace_values(incident, script, family) | _member_values(source.buffer, source.title)
+    values["RULES"] = f"RULES = {json.dumps(rules)}"
+    if arm.compiled:
+        values["BACKEND"] = f'BACKEND = "{arm.backend.compiler}"'
+    call, run = _CALLS[kind]
+    read = f"{source.buffer.name}, out of {source.buffer.member} of a copy of {source.title}"
+    lines = [
+        f"Read when it runs: get, set and clear of {read}; written for {source.label}",
+        f"Run: {run}",
+        "COPY is a tree, a wheel, the folder of the package, or the file; by default what is installed.",
+    ]
+    quoted = ProgramText(values)
+    quoted.modules |= {"import os", "import sys"} if kind == "test" else {"import sys"}
+    quoted.add(f"{_PROGRAMS}.methods", "faults_of_copy")
+    return f"{_header(incident, lines)}\n{quoted.as_program()}{_frame(kind, incident, call)}"
 
 
-def _template(incident: Incident, kind: str) -> jinja2.Template:
-    """Return the incident's own script or test, or the common one that includes the incident's body."""
-    made = environment()
-    templates = set(made.list_templates())
-    own, body = f"{incident.id}/{kind}.py.jinja", f"{incident.id}/body.py.jinja"
-    if incident.system == STEPS:
-        return made.get_template(f"{kind}.py.jinja")
-    if not {own, body} & templates:
-        raise UsageError(
-            f"no script can be written for incident {incident.id} ({incident.name}): "
-            f"deepstack_harness/catalogue/templates has no folder '{incident.id}'"
-        )
-    return made.get_template(own if own in templates else f"{kind}.py.jinja")
+_CALLS = {
+    "script": (
+        'faults_of_copy("".join(sys.argv[1:2]))',
+        "python THIS_FILE [COPY], with torch >= 2.10 alone. Exit code 1: faulty, 0: not, 2: not compared.",
+    ),
+    "test": (
+        f'faults_of_copy(os.environ.get("{SOURCE_VARIABLE}", ""))',
+        f"{SOURCE_VARIABLE}=COPY python -m pytest THIS_FILE, with torch >= 2.10 and pytest alone.",
+    ),
+}
+"""What a program for a source calls, and how it is run."""
 
 
-def _trace_variables(incident: Incident, script: Script, family: str) -> dict[str, object]:
-    """Return the further variables of templates that play a trace."""
-    trace, spec = _trace_of(incident, script, family), ArmSpec.parse(script.arm)
-    model = _family_of(incident, family)
-    return {
-        "family": family, "flags": engine_flags(spec), "backend": spec.backend.compiler, "trace": trace,
-        "padded": _padded(trace), "levels": model.levels, "hidden": model.hidden,
-        "width": payload_width(model),
-    }  # fmt: skip
-
-
-def _program_variables(script: Script) -> dict[str, object]:
-    """Return the further variables of the program of a region: its source, and how it is run otherwise."""
-    module, _, name = HISTORIES[script.subject].target.partition(":")
-    quoted, spec = _Definitions(quoted=True), ArmSpec.parse(script.arm)
-    quoted.add(module, name)
-    constants = [each for each in quoted.definitions if not each.startswith(("def ", "class "))]
-    function = _top_level(module)[name]
-    in_parts = isinstance(function, ast.FunctionDef) and "Split" in ast.unparse(function.returns or function)
-    return {
-        "imports": quoted.import_lines, "constants": "\n".join(constants), "program": name,
-        "definitions": [each for each in quoted.definitions if each not in constants],
-        "way": "parts" if in_parts else "replayed" if spec.captured else "compiled",
-        "backend": spec.backend.compiler, "flags": engine_flags(spec),
-    }  # fmt: skip
+def _member_values(buffer: "ProgramBuffer", title: str) -> dict[str, str]:
+    """Return the statements of a program that reads a class out of a copy of a package."""
+    values = {"MEMBER": buffer.member, "CLASS": buffer.name, "TITLE": title}
+    return {name: f'{name} = "{value}"' for name, value in values.items()}
 
 
 def _describe_subject(system: str, subject: str) -> str:
@@ -348,21 +428,21 @@ def _tidy(text: str) -> str:
 
 def environment() -> jinja2.Environment:
     """Make the environment that renders all templates of this package."""
-    made = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("deepstack_harness.catalogue"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["comment"] = _comment
-    made.filters["steps"] = _steps_list
-    return made
 
 
-def _steps_list(trace: Trace, *left_out: str) -> str:
-    """Render the trace as a list of (operation, tokens), on one line where it fits."""
-    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.op not in left_out]
+def _steps_list(trace: Trace) -> str:
+    """Render the trace as a list of (operation, tokens), on one line where it fits.
+
+    A payload of zeros is none: rows that nothing is set in are zeros.
+    """
+    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.values != "zeros"]
     line = f"STEPS = [{', '.join(pairs)}]"
     if len(line) <= _LONGEST_LINE:
         return line
@@ -388,9 +468,7 @@ def _comment(text: str) -> str:
 def _script_of(incident: Incident) -> Script:
     if incident.script is None:
         have = ", ".join(each.id for each in catalogue() if each.script)
-        raise UsageError(
-            f"no script can be written for incident {incident.id} ({incident.name}); {have} have one"
-        )
+        raise UsageError(f"{_no_script(incident)}; {have} have one")
     return incident.script
 
 
@@ -438,17 +516,6 @@ def _family_of(incident: Incident, name: str) -> Family:
     return family_named(name.partition(":")[0])
 
 
-def _padded(trace: Trace) -> Sequence[tuple[int, int]]:
-    """Return (tokens set, tokens asked for) of every step that asks for more than was set."""
-    pairs, tokens = [], 0
-    for step in trace:
-        if step.op is Op.SET:
-            tokens = step.tokens
-        elif 0 < tokens < step.tokens:
-            pairs.append((tokens, step.tokens))
-    return list(dict.fromkeys(pairs))
-
-
 _FINDING_WIDTH = 110
 _OPTIONS = ("layout", "dtype", "values", "grad", "fail")
 _NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
@@ -488,17 +555,34 @@ def render_finding(
         raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
-    module, _, name = buffer.target.partition(":")
-    is_file = module.endswith(".py")
-    text = environment().get_template("finding.py.jinja").render(
-        trace=trace, buffer=buffer, levels=levels, hidden=hidden,
-        header=_finding_header(trace, rule, detail, buffer),
-        steps=_wrapped(f"STEPS = {[*_finding_steps(trace, levels, hidden)]}", "    ").replace("'", '"'),
-        code=_inlined_buffer(buffer.name) if buffer.is_ours else "",
-        imported=(Path(module).stem if is_file else module, name),
-        folder=repr(str(Path(module).resolve().parent)) if is_file else "",
-    )  # fmt: skip
-    return text.strip() + "\n"
+    values = {
+        "CALLS": _wrapped(f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}", "    "),
+    }
+    sizes = f"LEVELS, HIDDEN, CAPACITY = {levels}, {hidden}, {trace.capacity}"
+    values |= dict.fromkeys(("LEVELS", "HIDDEN", "CAPACITY"), sizes)
+    if buffer.member is not None:
+        values |= _member_values(buffer, "")
+    else:
+        values["Buffer"] = _imported_buffer(buffer.target)
+    quoted = ProgramText(values)
+    if buffer.is_ours:
+        made_by = buffer_named(buffer.name)
+        assert isinstance(made_by, type), buffer.name
+        values["Buffer"] = f"Buffer = {made_by.__name__}"
+        quoted.add(made_by.__module__, made_by.__name__)
+    quoted.modules |= {"import sys"} if "sys.path" in values.get("Buffer", "") else set()
+    quoted.add(f"{_PROGRAMS}.findings", "faults_of_buffer")
+    header, frame = _finding_header(trace, rule, detail, buffer), _SCRIPT.format(call="faults_of_buffer()")
+    return f"{header}\n{quoted.as_program()}\n\n{frame}"
+
+
+def _imported_buffer(target: str) -> str:
+    """Return the statements that import a class as `Buffer`, of a package or of a file."""
+    module, _, name = target.partition(":")
+    if not module.endswith(".py"):
+        return f"from {module} import {name} as Buffer"
+    path = Path(module).resolve()
+    return f"sys.path.insert(0, {str(path.parent)!r})\nfrom {path.stem} import {name} as Buffer"
 
 
 def _unusual(trace: Trace) -> Iterator[str]:
@@ -510,12 +594,16 @@ def _unusual(trace: Trace) -> Iterator[str]:
 
 
 def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer) -> str:
-    lines = [
+    source, what = (
+        ("", "") if buffer.member is None else (" SOURCE", " SOURCE is a tree, a wheel, or the file.")
+    )
+    lines = (
         f"{buffer.name} breaks rule {rule} ({rule.word}).",
         f"Seen: {detail}",
         f"The trace: {trace}",
-    ]
-    return "\n".join(_wrapped(f"# {one_line(printable(line, 2000))}", "#   ") for line in lines)
+        f"Run: python THIS_FILE{source}, with torch >= 2.10. Exit code 1: faulty, 0: not.{what}",
+    )
+    return _comment("\n".join(one_line(printable(line, 2000)) for line in lines))
 
 
 def _wrapped(text: str, indent: str) -> str:
@@ -532,10 +620,3 @@ def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str
 def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
     """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
     return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
-
-
-def _inlined_buffer(name: str) -> str:
-    """Return the class of a revision or mutant of ours, under the name `Buffer`."""
-    made_by = buffer_named(name)
-    assert isinstance(made_by, type), name
-    return f"{inlined(made_by)}\n\n\nBuffer = {made_by.__name__}"
