@@ -33,14 +33,14 @@ VERBS = frozenset(
         "cast change check choose clamp clear close collect compare compile compute convert copy count",
         "cut decide decode define delete describe do download draw drop embed end enter estimate",
         "execute exit fail fill find flush follow forget forward free gather generate get give handle",
-        "have hide hold hunt import interpret iterate join judge keep kill leave let limit list listen",
-        "load log look lower make mark mask measure merge mix move multiply name note observe open",
-        "order parse pause place plan play prepare pretend print project prove put question raise read",
-        "rebuild recognise record reduce refuse register release reload remember remove rename render repeat",
-        "replace replay report reset resize resolve resume return roll round run save say scale scatter",
-        "schedule see select send serve set settle share show shrink skip sort split stand start stop",
-        "store sum switch take tell test time train transform treat turn unpack update use verify wait",
-        "walk warm warn watch wrap write yield zero",
+        "have hide hold hunt ignore import interpret iterate join judge keep kill leave let limit list",
+        "listen load log look lower make mark mask measure merge mix move multiply name note observe",
+        "open order parse pass pause place plan play prefer prepare pretend print project prove put",
+        "question raise read rebuild recognise record reduce refuse register release reload remember",
+        "remove rename render repeat replace replay report reset resize resolve resume return roll",
+        "round run save say scale scatter schedule see select send serve set settle share show shrink",
+        "skip sort split stand start stop store sum switch take tell test time train transform treat",
+        "turn unpack update use verify wait walk warm warn watch wrap write yield zero",
     )
     for word in line.split()
 )

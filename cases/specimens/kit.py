@@ -67,7 +67,7 @@ def regions() -> Iterator[Specimen]:
     for name, region in REGIONS.items():
         made: Any = load_named(region.target)
         asked = {
-            key: None if key in made.unasked.split() else getattr(made, key)
+            key: None if key in made.unfit_options.split() else getattr(made, key)
             for key in ("neutral", "live", "split")
         }
 

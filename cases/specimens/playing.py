@@ -93,7 +93,7 @@ def watch(specimen: Specimen, backend: str) -> WatchedRegions:
     """Run a specimen as a program does that compiles it and drops its guards."""
     torch.compiler.reset()
     program, shared = restoring(fresh_program(specimen.program, specimen.warm_up))
-    with shared.kept(), watch_guards() as watched:
+    with shared.preserved(), watch_guards() as watched:
         run_without_guards(program, backend, late=_LATE)
     return watched
 
@@ -122,7 +122,7 @@ def watch_replays(specimen: Specimen, device: str = "cpu") -> WatchedRegions:
     recording = mock.patch.multiple(torch.cuda, CUDAGraph=RecordedGraph, graph=recorded)
     graphs = recording if device == "cpu" else nullcontext()
     watched = WatchedRegions()
-    with shared.kept(), graphs, watch_captured(watched), torch.no_grad():
+    with shared.preserved(), graphs, watch_captured(watched), torch.no_grad():
         region: Any
         region, steps = program()
         wrapper, calls = Wrapper(cast("Callable[..., Tensor]", region)), 0

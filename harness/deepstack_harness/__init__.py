@@ -2,10 +2,10 @@
 
 The package is read along the way of the data: a trace is played over a family and a revision under an arm
 (`deepstack_harness.play`), the facts become an `Observation`, oracles judge it rule by rule, and commands
-print the rows.  Importing this package, or anything in its first rooms, never imports torch.
+print the rows. Importing this package, or anything in its first rooms, never imports torch.
 
 Public are the names in `__all__`, which are imported from here when they are first used, the options of the
-command line, the fields of `Row`, the groups of entry points, and the fixtures of the pytest plugin.  Every
+command line, the fields of `Row`, the groups of entry points, and the fixtures of the pytest plugin. Every
 room below is private, as its docstring says: its modules and names may move or change with any release.
 """
 

@@ -3,7 +3,7 @@
 Exit codes (the same for every command): 0 as it should be, 1 not as it should be, 2 wrong
 usage, 3 not possible on this machine, 4 a bug of the harness.
 
-Tell a missing or broken torch apart from a bug of ours, without importing it.
+`torch_problem` distinguishes a missing or broken torch from a bug of ours, without importing it.
 """
 
 import difflib
@@ -61,7 +61,7 @@ class SourceError(UsageError):
     """Code of a source cannot be read, cut or run; the message is the `reason` with its place in front."""
 
     def __init__(self, reason: Reason | str) -> None:
-        """Take the reason; a text alone has no place."""
+        """Take the reason; a plain text has no place."""
         super().__init__(str(reason))
         self.reason = Reason(reason) if isinstance(reason, str) else reason
 
@@ -73,7 +73,7 @@ def reason_of(error: UsageError) -> Reason:
 
 _LONGEST_LIST = 1000
 _TWO_LINES = 200
-"""Characters of a list of names that is told in full."""
+"""Characters of a list of names that is printed in full: two lines of a terminal, roughly."""
 _LONGEST_NAME = 200
 """Characters of a name that does not exist that are quoted."""
 
@@ -83,8 +83,8 @@ def unknown_name(
 ) -> UsageError:
     """Return the error for a name that does not exist: the nearest known one, and the known names.
 
-    `kind` says what was named, as in "revision"; `listed` is told in place of the known names.  Of more names
-    than fit on two lines the three nearest are told, and `elsewhere`, which says where all of them are.
+    `kind` is what was named, such as "revision"; `listed` is printed in place of the known names. Of more
+    names than fit on two lines the three nearest are printed, and `elsewhere`, where all of them are listed.
     """
     names = list(known)
     near = nearest(name, names)
@@ -104,7 +104,7 @@ def nearest(name: str, names: Sequence[str]) -> list[str]:
 
 
 def is_close(name: str, near: str) -> bool:
-    """Tell whether two names are spelled much alike, so that one may be meant by the other."""
+    """Return whether two names are spelled much alike, so that one may be meant by the other."""
     return difflib.SequenceMatcher(None, near, name).ratio() >= 0.7
 
 
@@ -128,7 +128,7 @@ _EXTRAS = {
     "ray": "ray",
     "triton": "kernels",
 }
-"""Modules that a plain installation lacks, and the extra of pyproject.toml that brings each."""
+"""Modules that a plain installation does not have, and the extra of pyproject.toml that brings each."""
 
 
 def missing_extra(error: BaseException) -> "MachineError | None":
@@ -148,7 +148,7 @@ class MachineError(HarnessError):
 
 
 class OutOfMemory(MachineError):
-    """A case asked for more memory than the machine has, or than it was allowed: no finding of any rule."""
+    """A case needs more memory than the machine has, or than it may use: no finding of any rule."""
 
 
 class NotMeasured(HarnessError):
@@ -160,24 +160,24 @@ class StepUnavailable(Exception):
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception; where its `__str__` raises or returns no text, a note that says so."""
+    """Return the text of an exception, or a note where its `__str__` raises or returns no text."""
     try:
         # A slice of `str` itself: code under test may return a text with methods of its own.
         return str.__getitem__(str(error), slice(None))
-    except BaseException as second:  # `__str__` is code under test, and may ask to exit
+    except BaseException as second:  # `__str__` is code under test, and may raise SystemExit
         if passes_through(second):
             raise
         return f"(its text cannot be had: {type(second).__name__})"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an allocation failed; a class of other code that has the name alone does not count."""
+    """Return whether an allocation failed; a class of other code that only has the name does not count."""
     known = isinstance(error, MemoryError | OutOfMemory) or type(error).__module__.startswith("torch")
     name = type(error).__name__ if known else ""
-    return says_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
+    return names_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
 
 
-def says_out_of_memory(name: str, text: str) -> bool:
+def names_out_of_memory(name: str, text: str) -> bool:
     """Return True if the exception of this class and text is a failed allocation.
 
     torch raises `OutOfMemoryError` on a GPU, and on the CPU a RuntimeError with one of these texts.
@@ -189,7 +189,7 @@ def says_out_of_memory(name: str, text: str) -> bool:
 
 def passes_through(error: BaseException) -> bool:
     """Return True for Ctrl-C, and for the exceptions by which pytest ends a test."""
-    # pytest says of `Failed` and `Skipped` that they are of `builtins`; their base class does not.
+    # pytest sets `__module__` of `Failed` and `Skipped` to "builtins", but not that of their base class.
     kinds = type(error).__mro__
     return isinstance(error, KeyboardInterrupt) or any(
         kind.__module__.startswith("_pytest.") for kind in kinds

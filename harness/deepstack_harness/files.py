@@ -1,6 +1,6 @@
 """Files: atomic writes, the data files of the harness in a wheel or a checkout, and the folder of the cache.
 
-A reader of a file that is written atomically sees the old file or the whole new one, never a part.  Data
+A reader of a file that is written atomically sees the old file or the whole new one, never a part. Data
 files have a schema version, and are read as typed entries.
 """
 
@@ -22,12 +22,12 @@ from deepstack_harness.errors import UsageError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a file beside `path` to write to; it takes the place of `path` when the block ends.
+    """Give the path of a file next to `path` to write to; it replaces `path` when the block ends.
 
-    What was written is flushed to the disk before that.  Where the block raises, `path` stays as it was, and
-    nothing is left beside it.  Raises `OSError`.
+    What was written is flushed to the disk before that. Where the block raises, `path` stays as it was, and
+    the other file is removed. Raises `OSError`.
     """
-    # Not `tempfile`: its files are for their owner alone, and runs are shared.
+    # Not `tempfile`: only the owner can read its files, and runs are shared.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
@@ -60,7 +60,7 @@ def read_regular(path: Path, largest: int = LARGEST) -> bytes:
     """Return the content of a regular file of at most `largest` bytes, or of a link to one.
 
     Raises `UsageError` that quotes the path for anything else: a fifo would block, and a device has no end.
-    Of a file that grows, what it held at first is returned.  Raises `OSError` where there is no file, or none
+    Of a file that grows, what it held at first is returned. Raises `OSError` where there is no file, or none
     that can be read.
     """
     refuse_special(path)
@@ -132,8 +132,8 @@ class _Version(msgspec.Struct):
 def load_file(path: Path, kind: type[T], what: str, version: int) -> T:
     """Read a TOML file, or a JSON file by its suffix, as `kind`, a `msgspec.Struct` with a `schema_version`.
 
-    Raises `UsageError` that names the file as not being `what`, and says which entry is wrong and where, or
-    which version the file has.  With `forbid_unknown_fields` a misspelt key is an error, too: it would
+    Raises `UsageError` that names the file as not being `what`, with the wrong entry and its place, or with
+    the version of the file. With `forbid_unknown_fields` a misspelt key is an error, too: it would
     silently change nothing.
     """
     decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode

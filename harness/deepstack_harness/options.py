@@ -43,15 +43,15 @@ def whole(text: str) -> int:
 def option(text: str, name: str = "", *, default: object = MISSING, **how: object) -> Any:  # noqa: ANN401
     """Return a field that is an option with this help; by keyword only where it has no default.
 
-    Without a `name` the option is named for the field.  `how` is for `ArgumentParser.add_argument`, but for
+    Without a `name` the option is named for the field. `how` is for `ArgumentParser.add_argument`, but for
     `parse`, which makes the value of the field of the text that was given.
     """
     return field(default=default, metadata={"name": name, "help": text, **how}, kw_only=default is MISSING)
 
 
-def _name(each: Field[Any]) -> str:
+def _name(declared: Field[Any]) -> str:
     """Return the name of the option of a field."""
-    return str(each.metadata["name"]) or f"--{each.name.replace('_', '-')}"
+    return str(declared.metadata["name"]) or f"--{declared.name.replace('_', '-')}"
 
 
 def _repeated(kind: object) -> bool:
@@ -64,20 +64,22 @@ def add_options(parser: _ActionsContainer, record: "type[DataclassInstance]", *w
 
     A field of type `bool` is a flag, and an option whose field is a sequence may be repeated.
     """
-    hints, known = get_type_hints(record), {each.name: each for each in fields(record)}
-    for each in (known[name] for name in wanted or known):
-        if "help" not in each.metadata:
+    hints, known = get_type_hints(record), {declared.name: declared for declared in fields(record)}
+    for declared in (known[name] for name in wanted or known):
+        if "help" not in declared.metadata:
             continue
-        kind = hints[each.name]
-        how = {key: value for key, value in each.metadata.items() if key not in ("name", "parse")}
+        kind = hints[declared.name]
+        how = {key: value for key, value in declared.metadata.items() if key not in ("name", "parse")}
         if kind is bool:
             how["action"] = "store_true"
         elif int in (kind, *get_args(kind)):
             how.setdefault("type", int)
-        if _name(each).startswith("-"):
-            how |= {"dest": each.name} | ({"action": "append"} if _repeated(kind) else {})
-            how.setdefault("default", None if _repeated(kind) or each.default is MISSING else each.default)
-        parser.add_argument(_name(each), **how)
+        if _name(declared).startswith("-"):
+            how |= {"dest": declared.name} | ({"action": "append"} if _repeated(kind) else {})
+            how.setdefault(
+                "default", None if _repeated(kind) or declared.default is MISSING else declared.default
+            )
+        parser.add_argument(_name(declared), **how)
 
 
 def record_of(record: type[Record], args: Namespace, **others: Any) -> Record:
@@ -86,17 +88,17 @@ def record_of(record: type[Record], args: Namespace, **others: Any) -> Record:
     Raises `UsageError` for a name that an enumeration does not have, and what `parse` raises.
     """
     hints, given = get_type_hints(record), dict(others)
-    for each in fields(record):
-        value, kind = getattr(args, each.name, None), hints[each.name]
-        if each.name in others or value is None:
+    for declared in fields(record):
+        value, kind = getattr(args, declared.name, None), hints[declared.name]
+        if declared.name in others or value is None:
             continue
-        if parse := each.metadata.get("parse"):
+        if parse := declared.metadata.get("parse"):
             value = parse(value)
         elif isinstance(kind, EnumMeta):
             if value not in set(kind):
-                raise unknown_name(_name(each), value, list(kind))
+                raise unknown_name(_name(declared), value, list(kind))
             value = kind(value)
         elif _repeated(kind):
             value = tuple(dict.fromkeys(value))
-        given[each.name] = value
+        given[declared.name] = value
     return record(**given)

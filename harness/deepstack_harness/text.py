@@ -1,10 +1,10 @@
 """Cleaned text: labels, details, diagnoses and outputs come from code under test, archives and indexes.
 
 They may hold terminal escapes, characters that XML forbids, overrides of the direction of writing (which show
-a line of code or a verdict in another order), halves of surrogate pairs, or megabytes.  Whoever shows text
+a line of code or a verdict in another order), halves of surrogate pairs, or megabytes. Whoever shows text
 cleans it here: the terminal, the log, reports and written programs.
 
-Numbers with their noun.
+`parse_python`, `json_line` and `plural` (a number with its noun) are here because every room needs them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def printable(text: str, most: int = LONGEST) -> str:
 
 
 def cell(text: str, most: int = LONGEST) -> str:
-    """Return `text` as one printable line: what a source says must not look like a row of ours."""
+    """Return `text` as one printable line, so that text of a source cannot look like a row of ours."""
     return re.sub(r"[\t\n]+", " ", printable(text, most))
 
 

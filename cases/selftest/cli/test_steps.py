@@ -186,7 +186,7 @@ def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> No
         (["my_steps.py:nothing"], "module 'my_steps.py' has no 'nothing'"),
         (["yours.py:nothing"], "there is no file 'yours.py'"),
         (["json.py:loads"], "'json.py' has the name of another module, 'json': rename the file"),
-        (["my_steps:asks_too_much"], "'neutrals' is no question: give neutral, live, split"),
+        (["my_steps:asks_too_much"], "'neutrals' is no keyword of compile_steps: give neutral, live, split"),
         (["my_steps:misspelt"], "step 2: unknown argument 'msak'; did you mean 'mask'?"),
         (["my_steps:zeros", "--arm", "eager/nothing"], "unknown arm 'eager/nothing'"),
         (["my_steps:zeros", "--warm-up", "0"], "--warm-up 0 --examples 0: at least 1, and at least 0"),

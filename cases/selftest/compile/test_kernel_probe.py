@@ -230,16 +230,16 @@ def test_the_calls_of_the_profile_run_are_before_those_of_the_step() -> None:
     for static, before in ((False, 1), (True, 0)):
         played.clear()
         decode = SimpleNamespace(
-            asked=SimpleNamespace(static=static), profile_run=lambda: run("profile"), step=lambda: run("step")
+            subject=SimpleNamespace(static=static), profile_run=lambda: run("run"), step=lambda: run("step")
         )
         assert _run(cast(Decode, decode), cast(KernelProbe, SimpleNamespace(watched=watched))) == before
-        assert played == ["profile", "step"][1 - before :]
+        assert played == ["run", "step"][1 - before :]
 
 
 @pytest.mark.xdist_group("inductor")
 def test_a_profile_run_has_the_tokens_that_were_asked_for() -> None:
     session = SimpleNamespace(forward=lambda inputs: inputs)
-    decode = SimpleNamespace(asked=SimpleNamespace(profile_tokens=7), session=session, inputs=lambda n: n)
+    decode = SimpleNamespace(subject=SimpleNamespace(profile_tokens=7), session=session, inputs=lambda n: n)
     assert Decode.profile_run(cast(Decode, decode)) == 7
 
 

@@ -286,7 +286,7 @@ def test_an_answer_that_the_other_process_compiled_is_refused(monkeypatch: pytes
     with closing(reload_small()) as decoder:
         with monkeypatch.context() as patched:
             answer = ReloadResult(packed(SMALL.hidden), compiled=1)
-            patched.setattr(ReloadedDecoder, "_ask", lambda *_: answer)
+            patched.setattr(ReloadedDecoder, "_call_worker", lambda *_: answer)
             with pytest.raises(NotMeasured, match="compiled 1 graphs itself"):
                 call(decoder, SMALL)
         assert torch.equal(call(decoder, SMALL), SMALL.hidden * 2)

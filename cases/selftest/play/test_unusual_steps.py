@@ -224,7 +224,7 @@ def test_calls_may_be_generated_and_nothing_else_is_taken_for_calls() -> None:
     assert len(steps) == 2
     with pytest.raises(UsageError, match=r"the calls are float32 tensor \[3, 8\] on cpu: return"):
         fresh_program(lambda: (torch.sin, x))()
-    with pytest.raises(UsageError, match="'neutrals' is no question"):
+    with pytest.raises(UsageError, match="'neutrals' is no keyword of compile_steps"):
         fresh_program(lambda: (torch.sin, [(x,), (x,)], {"neutrals": None}))()
 
 

@@ -126,7 +126,7 @@ MODES: Mapping[str, Callable[[], object]] = {
 def test_modes_are_part_of_the_state_and_are_put_back(name: str) -> None:
     state = DecoderState(Base())
     before = state.take().values
-    with state.kept():
+    with state.preserved():
         MODES[name]()
         assert [place for place in before if apart_at(place, state.take().values, before)] == [name]
     assert not any(apart_at(place, state.take().values, before) for place in before)

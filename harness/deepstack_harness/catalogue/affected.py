@@ -1,7 +1,7 @@
 """Releases that have a fault: which ones an incident has, and what is known of one release.
 
-Nothing is played: `fixtures/incidents.toml` and `live_faults.toml` say which releases have a fault, as range,
-reach and evidence, and `known_failures.toml` and `known_carriers.toml` which releases were looked at.
+Nothing is played. `fixtures/incidents.toml` and `live_faults.toml` state which releases have a fault, as
+range, reach and evidence; `known_failures.toml` and `known_carriers.toml` which releases were looked at.
 """
 
 import re
@@ -59,12 +59,12 @@ class Sighting:
 
     @property
     def newest_looked_at(self) -> str:
-        """The newest release that was looked at and has the fault; empty where a later one has it not."""
+        """The newest release that was looked at and has the fault; empty where a later one is without it."""
         return self._end("<=", "==")
 
     def _end(self, *operators: str) -> str:
         bounds = SpecifierSet(self.releases.versions)
-        return next((each.version for each in bounds if each.operator in operators), "")
+        return next((bound.version for bound in bounds if bound.operator in operators), "")
 
 
 def sightings_of(incident: Incident) -> tuple[Sighting, ...]:
@@ -115,7 +115,7 @@ _ACTIVE = re.compile(r"\ba\d+b\b")
 
 
 def names_model(text: str, model: str) -> bool:
-    """Tell whether a text names a model, in whatever case and with whatever separators.
+    """Return whether a text names a model, in any case and with any separators.
 
     `Qwen/qwen3_vl-8b` names `Qwen3-VL`, and `Qwen3-VL-30B-A3B` names `Qwen3-VL-MoE` too.
     """
@@ -153,7 +153,7 @@ def broken_classes(package: str, version: Version, model: str | None = None) -> 
 
 def known_class(name: str) -> bool:
     """Return whether something is known of a class of any release, by its name."""
-    return any(_is_class(each, name) for failure in KNOWN_FAILURES.entries for each in failure.classes)
+    return any(_is_class(known, name) for failure in KNOWN_FAILURES.entries for known in failure.classes)
 
 
 def _is_class(name: str, wanted: str) -> bool:
@@ -169,11 +169,12 @@ def in_words(model_class: str) -> str:
 class ReleaseAnswer:
     """What is known of one release.
 
-    `affected` have a fault that settings lead to, or whose reach is not known.  `latent` have one that no
-    call order of the engine leads to.  `possible` are incidents whose releases nobody wrote down, or of which
-    no fix is known in releases that nobody looked at.  `earlier` are faults of older releases, where this one
-    is newer than all that were looked at.  `suspected` are live faults without a verdict.
-    `first` and `last` are the releases between which the package was looked at, None where it never was.
+    `affected` have a fault that settings lead to, or whose reach is not known. `latent` have one that no
+    call order of the engine leads to. `possible` are incidents whose releases nobody wrote down, or that have
+    no known fix while the release is newer than all that were looked at. `earlier` are faults of older
+    releases, where this one is newer than all that were looked at. `suspected` are live faults without a
+    verdict. `first` and `last` are the releases between which the package was looked at, None where it never
+    was.
     """
 
     affected: tuple[Sighting, ...]
@@ -195,19 +196,27 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
         for sighting in every_sighting()
         if canonicalize_name(sighting.releases.package) == package and _is_about(sighting, version, model)
     ]
-    having = [each for each in about if covers_release(each.releases, version)]
-    known = [each for each in having if each.incident is not None]
+    having = [sighting for sighting in about if covers_release(sighting.releases, version)]
+    known = [sighting for sighting in having if sighting.incident is not None]
     by_urgency = sorted(known, key=lambda each: REACHES.index(each.releases.reach_kind))
     first, last = looked_at(package)
     is_newer = last is not None and version > last
-    open_ended = [each for each in known if is_newer and not (each.fixed_in or each.newest_looked_at)]
-    certain = [each for each in by_urgency if each not in open_ended]
+    open_ended = [
+        sighting for sighting in known if is_newer and not (sighting.fixed_in or sighting.newest_looked_at)
+    ]
+    certain = [sighting for sighting in by_urgency if sighting not in open_ended]
     return ReleaseAnswer(
-        affected=tuple(each for each in certain if each.releases.reach_kind != LATENT),
-        latent=tuple(each for each in certain if each.releases.reach_kind == LATENT),
-        possible=tuple(each for each in about if each in open_ended or _has_no_releases(each)),
-        earlier=tuple(each for each in about if is_newer and _ended_before(each, version)),
-        suspected=tuple(each for each in about if each.incident is None and _may_have(each, version)),
+        affected=tuple(sighting for sighting in certain if sighting.releases.reach_kind != LATENT),
+        latent=tuple(sighting for sighting in certain if sighting.releases.reach_kind == LATENT),
+        possible=tuple(
+            sighting
+            for sighting in about
+            if sighting in open_ended or (sighting.incident is not None and not sighting.releases.versions)
+        ),
+        earlier=tuple(sighting for sighting in about if is_newer and _ended_before(sighting, version)),
+        suspected=tuple(
+            sighting for sighting in about if sighting.incident is None and _may_have(sighting, version)
+        ),
         first=first,
         last=last,
         judged=first is not None and last is not None and first <= version <= last,
@@ -215,26 +224,22 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
 
 
 def covers_release(releases: FaultyReleases, version: Version) -> bool:
-    """Tell whether a version is among the releases; see `orders.covers`."""
+    """Return whether a version is among the releases; see `orders.covers`."""
     return bool(releases.versions) and covers(releases.versions, version)
 
 
 def _is_about(sighting: Sighting, version: Version, model: str | None) -> bool:
-    there = sighting.releases.models_of(version)
-    return model is None or not sighting.releases.models or any(_same_model(model, each) for each in there)
+    models = sighting.releases.models_of(version)
+    return model is None or not sighting.releases.models or any(_same_model(model, name) for name in models)
 
 
-def _same_model(asked: str, known: str) -> bool:
-    """Tell whether either name has the other in it: who asks for `Qwen3-VL` means its variants too."""
-    return names_model(asked, known) or names_model(known, asked)
-
-
-def _has_no_releases(sighting: Sighting) -> bool:
-    return sighting.incident is not None and not sighting.releases.versions
+def _same_model(wanted: str, known: str) -> bool:
+    """Return whether either name contains the other: `Qwen3-VL` includes its variants."""
+    return names_model(wanted, known) or names_model(known, wanted)
 
 
 def _ended_before(sighting: Sighting, version: Version) -> bool:
-    """Tell whether the newest release that was looked at had the fault and is older than `version`."""
+    """Return whether the newest release that was looked at had the fault and is older than `version`."""
     return bool(sighting.newest_looked_at) and Version(sighting.newest_looked_at) < version
 
 
@@ -249,14 +254,14 @@ def looked_at(package: str) -> tuple[Version | None, Version | None]:
 
 
 def _ends(package: str) -> Iterator[str]:
-    """Yield the ends of ranges that stand for a release that somebody looked at."""
+    """Yield the bounds of ranges; each bound is a release that somebody looked at."""
     ranges = [(failure.package, failure.releases) for failure in KNOWN_FAILURES.entries]
     ranges += [(carrier.package, carrier.releases) for carrier in KNOWN_CARRIERS.entries]
     for name, releases in ranges:
         if canonicalize_name(name) == package:
-            # A carrier's `<0.34` is a release that nobody has seen.
-            yield from (each.version for each in SpecifierSet(releases) if each.operator != "<")
+            # The `0.34` of a carrier's `<0.34` was not released when it was written.
+            yield from (bound.version for bound in SpecifierSet(releases) if bound.operator != "<")
     for sighting in every_sighting():
         read = sighting.releases
         if canonicalize_name(read.package) == package and read.seen is not Seen.REPORTED:
-            yield from (each.version for each in SpecifierSet(read.versions))
+            yield from (bound.version for bound in SpecifierSet(read.versions))

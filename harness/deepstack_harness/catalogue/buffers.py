@@ -4,11 +4,11 @@ All are read from their files without importing them, which would cost torch.
 
 - Revisions: classes of `models/revisions.py`, `per_layer_inputs.py` and `reference.py` whose name ends in
   `Buffer`.
-- Mutants: every class of `models/mutants/r*.py`; the file is named after the rule that it breaks.  Its class
+- Mutants: every class of `models/mutants/r*.py`; the file is named after the rule that it breaks. Its class
   attributes give the arm under which the fault shows (`arm`, by default `eager`), the class of faults to
   which it belongs (`fault`, by default the word for the rule), and that only unusual inputs show it
-  (`shown_by = "inputs"`).  The first line of its docstring states the fault.
-- Right buffers: every class of `models/correct.py`.  Its attribute `regimes` says where it is right.
+  (`shown_by = "inputs"`). The first line of its docstring states the fault.
+- Right buffers: every class of `models/correct.py`. Its attribute `regimes` states in which it is right.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class CorrectBuffer(Entry):
 class Mutant(Entry):
     """A buffer with one deliberate fault: the rule it breaks, and the arm under which that shows.
 
-    `fault` is the class of the fault, such as `layout` of a payload.  `on_inputs`: only unusual payloads and
+    `fault` is the class of the fault, such as `layout` of a payload. `on_inputs`: only unusual payloads and
     histories show it.
     """
 
@@ -62,18 +62,18 @@ _REVISIONS = ("revisions.py", "per_layer_inputs.py", "reference.py")
 
 
 def _read_revisions() -> Iterator[tuple[str, Entry]]:
-    for each in chain.from_iterable(read_classes(MODELS / file) for file in _REVISIONS):
-        if each.target.endswith("Buffer"):
-            yield each.name.removesuffix("_buffer"), Entry(each.target, each.summary)
+    for cls in chain.from_iterable(read_classes(MODELS / file) for file in _REVISIONS):
+        if cls.target.endswith("Buffer"):
+            yield cls.name.removesuffix("_buffer"), Entry(cls.target, cls.summary)
 
 
 def read_correct(file: Path) -> dict[str, CorrectBuffer]:
     """Read the right buffers of a file by name; raises `ValueError` for one that states no `regimes`."""
     correct = {}
-    for each in read_classes(file):
-        if "regimes" not in each.stated:
-            raise ValueError(f"{each.target} does not say in which regimes it is right")
-        correct[each.name] = CorrectBuffer(each.target, each.summary, regimes=str(each.stated["regimes"]))
+    for cls in read_classes(file):
+        if "regimes" not in cls.stated:
+            raise ValueError(f"{cls.target} does not say in which regimes it is right")
+        correct[cls.name] = CorrectBuffer(cls.target, cls.summary, regimes=str(cls.stated["regimes"]))
     return correct
 
 
@@ -85,14 +85,14 @@ def read_mutants(folder: Path) -> dict[str, Mutant]:
     mutants = {}
     for file in folder.glob("r*.py"):
         rule = Rule(file.stem.upper())
-        for each in read_classes(file, "deepstack_harness.models.mutants"):
-            mutants[each.name] = Mutant(
-                each.target,
-                each.summary,
+        for cls in read_classes(file, "deepstack_harness.models.mutants"):
+            mutants[cls.name] = Mutant(
+                cls.target,
+                cls.summary,
                 rule=rule,
-                arm=str(each.stated.get("arm", "eager")),
-                fault=str(each.stated.get("fault", rule.word)),
-                on_inputs=each.stated.get("shown_by") == "inputs",
+                arm=str(cls.stated.get("arm", "eager")),
+                fault=str(cls.stated.get("fault", rule.word)),
+                on_inputs=cls.stated.get("shown_by") == "inputs",
             )
     order = list(Rule)
     return dict(sorted(mutants.items(), key=lambda item: order.index(item[1].rule)))

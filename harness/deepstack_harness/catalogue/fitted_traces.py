@@ -1,8 +1,9 @@
-"""Traces for adapter classes: what a trace checks that such rows do not have is left out.
+"""Traces for adapter classes: steps that do not fit the rows of such a buffer are left out.
 
-Only steps that leave the state of a right buffer as it was go (payloads that it has to refuse), and clears of
-a buffer that nothing clears, whose rows behind N are not compared.  A fixed capacity takes the place of the
-trace's: counts up to it keep their place in it, and counts above it stay above.
+Only steps that leave the state of a right buffer unchanged are left out: payloads that it has to refuse, and
+clears of a buffer that is never cleared, whose rows after N are not compared. A buffer of fixed capacity
+replaces the capacity of the trace: counts above the old capacity stay as far above the new one, and counts
+below it are scaled down where the new one is smaller.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,13 +17,13 @@ _OF_INTEGERS = frozenset({"zeros", "constant", "reordered"})
 
 
 def fitted_traces(traces: Iterable[Trace], adapter: Adapter) -> list[Trace]:
-    """Return the traces as the buffer can be asked them, each once, without those that ask nothing more."""
+    """Return the traces that fit the buffer, each once; what leaves no step to judge is left out."""
     fitted = filter(None, (fitted_trace(trace, adapter) for trace in traces))
     return list({str(trace): trace for trace in fitted}.values())
 
 
 def fitted_trace(trace: Trace, adapter: Adapter) -> Trace | None:
-    """Return a trace as the buffer can be asked it; None where no step is left that reads or writes."""
+    """Return a trace that fits the buffer; None where no step is left that reads or writes."""
     capacity = adapter.capacity or trace.capacity
     steps = tuple(_fitted_steps(trace, adapter, capacity))
     if not any(step.op is not Op.RESIZE for step in steps):
@@ -41,7 +42,7 @@ def _fitted_steps(trace: Trace, adapter: Adapter, capacity: int) -> Iterator[Ste
 
 
 def _fitted_set(step: Step, adapter: Adapter) -> Step | None:
-    """Return a set as the buffer can be given it; None for a payload that its rows cannot have."""
+    """Return a set that fits the buffer; None for a payload that its rows cannot have."""
     if step.levels is not None and adapter.levels == 1:
         return None
     if step.hidden is not None and adapter.hidden == 1:

@@ -1,15 +1,15 @@
-r"""Geometry3K as requests: image sizes, and lengths of problem and answer; no model is needed.
+r"""Geometry3K as requests: image sizes, and token counts of problem and solution; no model is needed.
 
 Rows have the columns of `hiyouga/geometry3k`: `images` (a list of {bytes, path}), `problem`, `answer`, and
-others that are not read.  Images are not decoded, because the header has their size.  (A rotation in EXIF
+others that are not read. Images are not decoded, because the header has their size. (A rotation in EXIF
 data would be missed; figures have none.)
 
 Tokens are estimated, so that no tokenizer has to be downloaded: a digit or a sign is one token, as in
-Qwen's vocabulary, and a word has one for every six letters, rounded up.  `<image>` in a problem stands for
-the visual tokens and counts as none.  A prompt has 8 more tokens for the chat template (`<|im_start|>user\n`
-.. `<|im_end|>\n<|im_start|>assistant\n`), and 2 for the marks around each image.
+Qwen's vocabulary, and a word has one for every six letters, rounded up. `<image>` in a problem marks the
+place of the visual tokens and counts as none. A prompt has 8 more tokens for the chat template
+(`<|im_start|>user\n` .. `<|im_end|>\n<|im_start|>assistant\n`), and 2 for the marks around each image.
 
-Geometry3K is not redistributed here.  `fixtures/workload.csv` has 200 requests like its own.  Sides of images
+Geometry3K is not redistributed here. `fixtures/workload.csv` has 200 requests like its own. Sides of images
 are those of the label boxes in the published annotations (Inter-GPS, `geometry_labels_val.csv`, the first 48
 figures, with 20 pixels of margin): their geometric mean has a median of 350 pixels and a spread (standard
 deviation of the logarithm) of 0.36, width to height a median of 1.39 and a spread of 0.30.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLIT = "test"
-"""The split of a hub data set if the name states none; evaluations use it.  Geometry3K's has 601 rows."""
+"""The split of a hub data set if the name states none; evaluations use it. Geometry3K's has 601 rows."""
 TEMPLATE_TOKENS = 8
 MARKS_PER_IMAGE = 2
 LETTERS_PER_TOKEN = 6
@@ -62,8 +62,8 @@ def load_workload(where: str | None = None) -> list[Request]:
     """Load the requests of a workload, one per row, with the ids `row0`, `row1` and so on.
 
     `where` is the path of a Parquet file, or the name of a data set on the hub, such as
-    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`; both need the extra `workload`.  None is the workload
-    of ours, of 200 requests.  Raises `UsageError` for a file or rows that are not a workload, and
+    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`; both need the extra `workload`. None is the workload
+    of ours, of 200 requests. Raises `UsageError` for a file or rows that are not a workload, and
     `MachineError` for a hub that cannot be reached, without retries.
     """
     if where is None:

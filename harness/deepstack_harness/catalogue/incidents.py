@@ -1,10 +1,10 @@
 """The catalogue of faults of the real world: `fixtures/incidents.toml`, and files of other packages.
 
 Another package adds a file of the same form with an entry point in `deepstack_harness.incidents`, whose
-value is PACKAGE:FILE (`acme_buffers:incidents.toml`).  The file is found and read without importing the
+value is PACKAGE:FILE (`acme_buffers:incidents.toml`). The file is found and read without importing the
 package.
 
-The decisive cases of an incident are the few that show it first.  Traces of the whole contract, and the
+The decisive cases of an incident are the few that show it first. Traces of the whole contract, and the
 rules that each revision breaks in them, are in `fixtures/contract.toml`.
 """
 
@@ -40,10 +40,10 @@ STEPS = System.STEPS.value
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trace, the arms to play it under, and which rules each revision must break in it.
 
-    `revisions` and `families` narrow the run to some of the incident's; empty means all.
-    `dtype` is played instead of float32, where the fault is one of rounding.  `gpu`: played on a CUDA device
-    alone, because a CPU has no such graphs, or can tell no more than another run does.  `torch` are the
-    releases that answer so, as `versions.TorchReleases` reads them; empty means all.
+    `revisions` and `families` narrow the run to some of the incident's; empty means all. `dtype` is played
+    instead of float32, where the fault is one of rounding. `gpu`: played only on a CUDA device, because a CPU
+    has no such graphs, or shows no more than another run does. `torch` are the releases on which `broken`
+    holds, as `versions.TorchReleases` reads them; empty means all.
     """
 
     trace: str
@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not any("@" in subject for subject in (*self.broken, *self.revisions))
 
     def __post_init__(self) -> None:
-        """Refuse a trace or an arm that cannot be parsed; msgspec adds where in the file it stands."""
+        """Refuse a trace or an arm that cannot be parsed; msgspec adds its place in the file."""
         try:
             Trace.parse(self.trace)
             for arm in self.arms:
@@ -72,14 +72,14 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(str(error)) from None
 
     def is_of(self, torch: str) -> bool:
-        """Return True for a version of torch, such as `2.13.0+cpu`, that answers as this run says."""
+        """Return whether `broken` holds on a version of torch, such as `2.13.0+cpu`."""
         return TorchReleases(self.torch).has(torch)
 
 
 class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Traces, and the rules that they break, in sources of an engine whose payload is an argument.
 
-    They are played under its own graphs: no answer has an address there, and no decoder of ours runs.
+    They are played under the engine's own graphs: payloads have no address there, no decoder of ours runs.
     """
 
     package: str
@@ -95,8 +95,8 @@ class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RegionRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arms to run the programs of an incident under, and which promises each of them must break there.
 
-    `programs` narrows the run to some of the incident's; empty means all.  Every program that `broken`
-    leaves out must keep its promises.  `input` is the side input that a finding has to name.
+    `programs` narrows the run to some of the incident's; empty means all. Every program that `broken`
+    leaves out must keep its promises. `input` is the side input that a finding has to name.
     """
 
     arms: tuple[str, ...]
@@ -118,9 +118,9 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The standalone program of an incident.
 
     The program inlines the semantics of `subject`, one of the incident's faulty revisions, and runs
-    them under `arm`.  An incident of steps has one of its programs as its subject; any other that plays no
+    them under `arm`. An incident of steps has one of its programs as its subject; any other that plays no
     trace has a variant, and no arm.
-    `needs` is what the program needs to run.  `grows` allows steps of up to twice the capacity,
+    `needs` is what the program needs to run. `grows` allows steps of up to twice the capacity,
     `reloads` allows steps that save and load compiled code.
     """
 
@@ -138,13 +138,12 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
     the fault, or its absence, is the caller's.
     `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
-    fault beside those of `known.LIVE_FAULTS`.  `faulty_since` has the change of torch
-    (`versions.TORCH_CHANGES`) without which a variant is right.  `effects` are what users notice of its
-    broken rules or promises, measured where the program comes from: the subject of `script` under its arm;
-    empty where no fact tells it.  Incidents of another `system`
-    (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that system, and have neither families
-    nor runs; those of `STEPS` name programs of `registry.HISTORIES`, and have a `region` run.  Of a `nightly`
-    one CI plays daily what is not compiled, and runs the program alone.
+    fault, in addition to those of `known.LIVE_FAULTS`. `faulty_since` has the change of torch
+    (`versions.TORCH_CHANGES`) without which a variant is right. `effects` are what users notice of its
+    broken rules or promises, measured on the subject of `script` under its arm; empty where no fact shows it.
+    Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that
+    system, and have neither families nor runs; those of `STEPS` name programs of `registry.HISTORIES`, and
+    have a `region` run. Of a `nightly` one, CI plays daily only what is not compiled, and the program.
     """
 
     id: str
@@ -263,7 +262,7 @@ INCIDENTS = DataFile("fixtures/incidents.toml", "a catalogue of incidents", "inc
 
 @dataclass(frozen=True)
 class IncidentFile:
-    """Incidents of one distribution; `broken` says why the file could not be read.
+    """Incidents of one distribution; `broken` is the reason why the file could not be read.
 
     `name` is that of the entry point, empty for our own file.
     """
@@ -328,7 +327,7 @@ def catalogue() -> tuple[Incident, ...]:
 
 
 def readable_incidents() -> tuple[Incident, ...]:
-    """Return the incidents of every file that can be read: a list needs no more."""
+    """Return the incidents of every file that can be read: a list does not need the others."""
     return tuple(incident for file in incident_files() for incident in file.incidents)
 
 
@@ -367,19 +366,20 @@ def find(text: str) -> Incident:
             if reference.endswith(f" {wanted}")
         ]
         raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
-    if report := next((each for each in UPSTREAM.entries if each.reason and each.reference == wanted), None):
+    reports = (report for report in UPSTREAM.entries if report.reason and report.reference == wanted)
+    if report := next(reports, None):
         raise UsageError(f"'{text}' is no incident: {report.reason}")
     raise UnknownIncident(wanted, incidents)
 
 
 class UnknownIncident(UsageError):
-    """No incident has the name; `is_near` tells whether one that exists is spelled much like it."""
+    """No incident has the name; `is_near` is True where an existing name is spelled much like it."""
 
     def __init__(self, name: str, incidents: Sequence[Incident]) -> None:
         """Name the three nearest incidents in one line."""
-        owners = {each: incident for incident in incidents for each in sorted(_names_of(incident))}
+        owners = {alias: incident for incident in incidents for alias in sorted(_names_of(incident))}
         near = nearest(name, list(owners))
-        three = list(dict.fromkeys(f"{owners[each].id} ({owners[each].name})" for each in near))[:3]
+        three = list(dict.fromkeys(f"{owners[alias].id} ({owners[alias].name})" for alias in near))[:3]
         unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
         super().__init__(
             f"unknown incident '{shortened(name, 200)}'; nearest are {', '.join(three)}; "
@@ -403,8 +403,8 @@ Pair = tuple[PlannedCase, PlannedCase]
 def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCase]:
     """Return the cheapest cases of an incident's plan that show it, in the order of the plan.
 
-    These are one pair per stage (uncompiled, Dynamo alone, Inductor) as far as the incident breaks its rules
-    there, and one more for each of its rules that these pairs do not break.  The plan is that of
+    These are one pair per stage (uncompiled, only Dynamo, Inductor) as far as the incident breaks its rules
+    there, and one more for each of its rules that these pairs do not break. The plan is that of
     `plan_incident`: cheap backends first.
     """
     pairs = list(_pairs(incident, plan))
@@ -421,27 +421,27 @@ def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCas
 def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
     """Return the cases of a source's plan that need no Inductor, which takes half of the processor time.
 
-    Every trace is played: a class may have the fault on any of them.  A trace that only Inductor arms play
-    keeps its first arm.
+    Every trace is played: a class may have the fault on any of them. A trace that only Inductor arms play is
+    played under the first of them.
     """
-    cheap = [
+    without_inductor = [
         planned
         for planned in plan
         if planned.case.arm.backend is not Backend.INDUCTOR and not planned.is_control
     ]
-    dear = [planned for planned in plan if planned.case.arm.backend is Backend.INDUCTOR]
-    played = {planned.case.trace for planned in cheap}
-    first_of = {planned.case.trace: planned for planned in reversed(dear)}
-    alone = [planned for trace, planned in first_of.items() if trace not in played]
-    return [*cheap, *alone]
+    with_inductor = [planned for planned in plan if planned.case.arm.backend is Backend.INDUCTOR]
+    played = {planned.case.trace for planned in without_inductor}
+    first_of = {planned.case.trace: planned for planned in reversed(with_inductor)}
+    only_inductor = [planned for trace, planned in first_of.items() if trace not in played]
+    return [*without_inductor, *only_inductor]
 
 
 def cheapest_of_source(incident: Incident, family: str, plan: Sequence[PlannedCase]) -> list[PlannedCase]:
     """Return the fewest cases of a source's plan that put each rule of the incident to the test, cheap first.
 
-    A trace keeps the first arm that shows a rule by the catalogue's record of the faulty revisions.  Inductor
-    is left where no other arm shows the rule on that trace.  The plan is that of `plan_source`; where the
-    record has no case of it that shows the fault, these are the cases of `decisive_of_source`.
+    A trace is played under the first arm that shows a rule by the catalogue's record of the faulty revisions.
+    Inductor is used only where no other arm shows the rule on that trace. The plan is that of `plan_source`;
+    where no case of it shows the fault by that record, these are the cases of `decisive_of_source`.
     """
     shown: dict[Trace, frozenset[Rule]] = {}
     chosen = []

@@ -1,9 +1,9 @@
 """Known failures of releases, known carriers, upstream reports and live faults, read from `fixtures/`.
 
 `known_failures.toml` has the rules that released classes are known to break, `known_carriers.toml` what
-carries a payload and cannot be driven.  `upstream.toml` has the state of upstream issues and pull
-requests.  `live_faults.toml` has faults that were read in the code of the newest engines, and what became of
-each.  `seen_inputs.toml` has what a running engine showed of inputs that an audit finds at risk.
+carries a payload and cannot be called by the harness. `upstream.toml` has the state of upstream issues and
+pull requests. `live_faults.toml` has faults that were read in the code of the newest engines, each with its
+verdict. `seen_inputs.toml` has what a running engine showed of inputs that an audit finds at risk.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,12 +45,12 @@ def names_since(names: Iterable[str], since: Mapping[str, str]) -> str:
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
 
-    `regimes` are those in which they are broken, and `shapes` say what goes wrong.  Any other fault of the
-    same rule is new.  Empty stands for all shapes, and for either regime or both.  `traces` are the shortest
-    ones that show each rule on releases: a fault of a source without a version is known by them alone.
+    `regimes` are those in which they are broken, and `shapes` the kinds of fault. Any other fault of the
+    same rule is new. Empty `shapes` mean every kind, empty `regimes` either regime or both. `traces` are the
+    shortest ones that show each rule on releases: they identify a fault of a source without a version.
     `effects` are those that audits of the releases measured; a rule without any has none that was measured.
     `worst_reach` is `flag` where no release comes to a fault of it with default settings: in a tree a fault
-    that default settings lead to is another one.
+    that default settings lead to is then a new one.
     `since` names the first release of each class that came later than the first of `releases`.
     """
 
@@ -67,7 +67,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
+        """Refuse a range that cannot be parsed; msgspec adds its place in the file."""
         try:
             SpecifierSet(self.releases)
         except InvalidSpecifier as error:
@@ -78,9 +78,9 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_since(self.since, self.classes)
 
     def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
-        """Tell whether this entry speaks of that class of that version; see `releases.covers`.
+        """Return whether this entry is about that class of that version; see `releases.covers`.
 
-        Of an unknown version (None) it speaks whatever its releases are: see `KnownRules`.
+        For an unknown version (None) it is, whatever its releases are: see `KnownRules`.
         """
         named = "*" in self.classes or model_class in self.classes
         if not named or package != self.package or version is None:
@@ -91,7 +91,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KnownRules(dict[Rule, str]):
     """The known failures of one class, rule -> reference, and which faults of a rule they are about.
 
-    Of a source whose version is unknown, such as a git checkout, these are the failures of any release.  A
+    Of a source whose version is unknown, such as a git checkout, these are the failures of any release. A
     fault of it is known where class, rule, regime, shape and trace are those of an entry; nothing has to be
     broken.
     """
@@ -108,7 +108,7 @@ class KnownRules(dict[Rule, str]):
         return "by class, rule and trace: the tree has no version" if self.of_any_release else ""
 
     def covers(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> bool:
-        """Tell whether a fault of a rule is a known one; `trace` is the shortest one that shows it."""
+        """Return whether a fault of a rule is a known one; `trace` is the shortest one that shows it."""
         return self.reference_of(rule, regime, shape, trace) is not None
 
     def reference_of(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> str | None:
@@ -131,7 +131,7 @@ class KnownRules(dict[Rule, str]):
         )
 
     def states(self, rule: Rule, regime: Regime) -> bool:
-        """Tell whether an entry names this regime, so that a rule that is kept in it has been mended."""
+        """Return whether an entry names this regime: a rule that passes in it has then been mended."""
         return any(rule in entry.rules and regime in entry.regimes for entry in self._entries)
 
 
@@ -150,9 +150,9 @@ def known_rules_of(
 
 
 class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Classes or functions of some releases that carry a payload and cannot be driven, with the reason.
+    """Classes or functions of some releases that carry a payload and cannot be called, with the reason.
 
-    `carriers` are their names and `files` the files that they lie in, both as patterns of `fnmatch`.
+    `carriers` are their names and `files` the files that define them, both as patterns of `fnmatch`.
     """
 
     package: str
@@ -171,11 +171,11 @@ class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{', '.join(self.carriers)}: a known carrier needs a reason")
 
     def is_about(self, package: str, version: Version | None) -> bool:
-        """Tell whether this entry speaks of that version, or of an unknown one; see `releases.covers`."""
+        """Return whether this entry is about that version, or an unknown one; see `releases.covers`."""
         return package == self.package and (version is None or covers(self.releases, version))
 
     def names(self, carrier: str, member: str) -> bool:
-        """Tell whether this entry speaks of the class or function `carrier` of the file `member`."""
+        """Return whether this entry is about the class or function `carrier` of the file `member`."""
         return any(fnmatchcase(carrier, pattern) for pattern in self.carriers) and any(
             fnmatchcase(member, pattern) for pattern in self.files
         )
@@ -209,8 +209,8 @@ SEEN_INPUTS = DataFile(
 def seen_input(package: str, version: Version | None, model_class: str, name: str) -> SeenInput | None:
     """Return what a running engine showed of an input; None where nobody looked or no version is known."""
     wanted = (package, model_class, name)
-    found = (each for each in SEEN_INPUTS.entries if (each.package, each.model_class, each.input) == wanted)
-    return next((each for each in found if covers(each.releases, version)), None)
+    found = (seen for seen in SEEN_INPUTS.entries if (seen.package, seen.model_class, seen.input) == wanted)
+    return next((seen for seen in found if covers(seen.releases, version)), None)
 
 
 _REPOSITORIES: Mapping[str, str] = MappingProxyType(
@@ -242,7 +242,7 @@ _REPOSITORIES: Mapping[str, str] = MappingProxyType(
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An issue or a pull request, and its state in the month `seen` (`2026-08`).
 
-    `reason` says why the catalogue has no incident of it; it is empty where one has the reference.
+    `reason` is why the catalogue has no incident of it; it is empty where one has the reference.
     """
 
     reference: str
@@ -257,7 +257,7 @@ UPSTREAM = DataFile("fixtures/upstream.toml", "a file of upstream reports", "rep
 
 def state_of(reference: str) -> str | None:
     """Return `pull request, open in 2026-08`; None for a reference whose state nobody wrote down."""
-    report = next((each for each in UPSTREAM.entries if each.reference == reference), None)
+    report = next((report for report in UPSTREAM.entries if report.reference == reference), None)
     return f"{report.kind}, {report.state} in {report.seen}" if report else None
 
 
@@ -283,8 +283,8 @@ class FaultState(StrEnum):
 class Seen(StrEnum):
     """Way in which a fault of an engine's own code came to be known.
 
-    ENGINE: seen in a running engine.  EMULATED: likewise, where replays of its graphs were emulated.
-    RUN: its functions were cut out and run, or its classes judged.  READ: read in its source.
+    ENGINE: seen in a running engine. EMULATED: likewise, where replays of its graphs were emulated.
+    RUN: its functions were cut out and run, or its classes judged. READ: read in its source.
     REPORTED: users of the engine report it, and nobody looked at those releases here.
     """
 
@@ -303,10 +303,10 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Releases of a package that have a fault, and what it takes to meet it there.
 
     `versions` is a range as in a requirement, `>=0.20.0,<0.23.0`: `<` names the first release without the
-    fault, `<=` the newest one that was looked at, and a range without either says that no fix is known.  It
-    is empty where nobody knows the releases; `commits` are versions of a repository that were read.
+    fault, `<=` the newest one that was looked at; a range without either means that no fix is known. It is
+    empty where nobody knows the releases; `commits` are versions of a repository that were read.
     `models` are the names that users give them, such as `Qwen3-VL`, and `since` names the first release of
-    each that came later than the first of `versions`.  `reach` is that of the rows of `audit`.
+    each that came later than the first of `versions`. `reach` is that of the rows of `audit`.
     """
 
     package: str
@@ -318,7 +318,7 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     seen: Seen
 
     def __post_init__(self) -> None:
-        """Refuse a range that cannot be parsed and a reach of no kind; msgspec adds where it stands."""
+        """Refuse a range that cannot be parsed and a reach of no kind; msgspec adds the place in the file."""
         try:
             SpecifierSet(self.versions)
         except InvalidSpecifier as error:
@@ -341,7 +341,7 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     @property
     def in_words(self) -> str:
         """`0.22.0 .. 0.30.0`, `0.20.0 .. before 0.23.0`, `0.5.23`; commits; or "releases not known"."""
-        bounds = {each.operator: each.version for each in SpecifierSet(self.versions)}
+        bounds = {bound.operator: bound.version for bound in SpecifierSet(self.versions)}
         first = bounds.get("==") or bounds.get(">=", "")
         last = bounds.get("<=") or (f"before {bounds['<']}" if "<" in bounds else "")
         span = (
@@ -353,8 +353,8 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class LiveFault(FaultyReleases, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of some versions of a package, and the commands that show its mechanism.
 
-    `incident` is the entry of the catalogue with that mechanism.  `why` says what refutes the fault, or what
-    it would take to know.  `upstream` is the text that could be sent to the project.
+    `incident` is the entry of the catalogue with that mechanism. `why` is what refutes the fault, or what
+    would have to be known. `upstream` is the text that could be sent to the project.
     """
 
     id: str

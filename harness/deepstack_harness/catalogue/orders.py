@@ -1,18 +1,18 @@
 """The orders in which an engine calls a model class, as traces, and how an engine comes to break a rule.
 
-An order is a trace for a class that is driven through its own `embed_input_ids` and `forward`
+An order is a trace for a class that is called through its own `embed_input_ids` and `forward`
 (`deepstack_harness.engines.bind`): `set N` embeds a step with N visual tokens, `set 0` one without,
 `forward P` embeds text where nothing was embedded and runs the outer forward over P padded tokens, `profile
-P` runs that alone, and `get P; clear P` is one micro-batch of a step.
+P` only runs the forward, and `get P; clear P` is one micro-batch of a step.
 
 Orders that a running engine made are recorded in `fixtures/orders/` (`deepstack-harness engine --record
-FILE`; recording again gives an equal file).  Those of this file were read, in
+FILE`; recording again gives an equal file). Those of this file were read, in
 vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py (V1), and in vllm/v1/worker/gpu/ (V2), which is
 the default of 0.32 where Triton is there: for releases without a recording, and for padding, which an
-engine on a CPU has not.
+engine on a CPU does not have.
 
 A fault that no order shows has reach `unknown`, unless there is an argument for `latent`: why no order of
-an engine leads to it, with file and line.  Lines are those of vLLM 0.32.0 where no release is named.
+an engine leads to it, with file and line. Lines are those of vLLM 0.32.0 where no release is named.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class EngineRecording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The distinct orders of one engine.
 
     `deciding` has the SHA-256 of the text of each function that decides which calls a step makes, with which
-    counts, and whether it is replayed, by its name `module.Class.method`.  The scheduler is not among them:
+    counts, and whether it is replayed, by its name `module.Class.method`. The scheduler is not among them:
     it decides which batches come when, and every batch of a recording is one that some requests lead to.
     """
 
@@ -62,7 +62,7 @@ class EngineRecording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: int = SCHEMA_VERSION
 
     def applies_to(self, hashes: Mapping[str, str]) -> bool:
-        """Tell whether a source with these functions has the same orders: all that decide are equal."""
+        """Return whether a source with these functions has the same orders: all deciding ones are equal."""
         return bool(self.deciding) and all(
             hashes.get(name) == digest for name, digest in self.deciding.items()
         )
@@ -102,8 +102,8 @@ class Order:
 
     `setting` is what has to be switched on, each of `others` leads there as well; `releases` is the range
     that has the order (all where it is empty); `taken` is False for an order that no release takes.
-    `evidence` is the way it was seen.  `covered` is True for an order that was read and that a recording
-    has too: it is for sources that no recording speaks of.
+    `evidence` is the way it was seen. `covered` is True for an order that was read and that a recording
+    has too: it is for sources that no recording is about.
     """
 
     trace: Trace
@@ -120,7 +120,7 @@ class Order:
 class Orders:
     """All orders of one engine.
 
-    In `live` ones the class's Python runs at every call.  In `replayed` ones the Python of get
+    In `live` ones the class's Python runs at every call. In `replayed` ones the Python of get
     and clear runs at capture only (`deepstack_harness.engines.bind`).
     """
 
@@ -131,12 +131,13 @@ class Orders:
 def orders_of(package: str, hashes: Mapping[str, str] = MappingProxyType({})) -> Orders:
     """Return the orders of an engine by its package; none for an engine whose runner nobody has read.
 
-    `hashes` has the SHA-256 of functions of the source that is asked about, by their names.  A recording
-    speaks of that source where all functions that decide it are equal (`EngineRecording.applies_to`); its
-    orders come first, in place of those that were read and that it covers.
+    `hashes` has the SHA-256 of the functions of a source, by their names. A recording is about that source
+    where all functions that decide it are equal (`EngineRecording.applies_to`); its orders come first, in
+    place of those that were read and that it covers.
     """
     read = _ORDERS.get(package, Orders())
-    recorded = [order for each in recordings(package) if each.applies_to(hashes) for order in each.orders]
+    applying = (recording for recording in recordings(package) if recording.applies_to(hashes))
+    recorded = [order for recording in applying for order in recording.orders]
     return Orders(
         (
             *(_seen_order(order) for order in recorded if not order.replayed),
@@ -240,10 +241,10 @@ _LIVE = (
     ),
 )
 
-# FULL replays visual steps of any captured size.  Breakable graphs are taken around the outer model, so
+# FULL replays visual steps of any captured size. Breakable graphs are taken around the outer model, so
 # that they replay prefill as FULL does; from 0.32 on VLLM_BATCH_INVARIANT turns them on (config/vllm.py:824).
 # The default mode, FULL_AND_PIECEWISE, replays what `_is_uniform_decode` calls a decode
-# (gpu_model_runner.py:3654 in 0.32.0): every request has one token.  It counts tokens alone, and its text is
+# (gpu_model_runner.py:3654 in 0.32.0): every request has one token. It counts only tokens, and its text is
 # the same from 0.19.1 to 0.33.0, so a prefill chunk of one visual token is replayed too.
 _FULL = "--compilation-config.cudagraph_mode=FULL"
 _AS_FULL = (
@@ -253,7 +254,7 @@ _AS_FULL = (
 _CHUNKS = OrderSetting("--max-num-batched-tokens of running decodes + 1", ">=0.19.1")
 _TURNED_ON_BY = ("VLLM_USE_BREAKABLE_CUDAGRAPH=1", "VLLM_BATCH_INVARIANT=1")
 """A setting, and one that turns it on."""
-_SINCE: Mapping[str, str] = {one.text: one.releases for one in (*_AS_FULL, _CHUNKS)}
+_SINCE: Mapping[str, str] = {setting.text: setting.releases for setting in (*_AS_FULL, _CHUNKS)}
 _REPLAYED = (
     _order(
         "cap 16: profile 16; set 12; forward 16; forward 16",
@@ -291,13 +292,13 @@ VLLM_ORDERS = Orders(_LIVE, _REPLAYED)
 
 # vLLM-Omni's runner is derived from vLLM's, embeds every scheduled step before its forward and dispatches
 # graphs by vLLM's modes (vllm_omni/worker/gpu_model_runner.py:83 and :1647, gpu_ar_model_runner.py:1097 and
-# :1134 in 0.30.0).  Nobody has seen one of its releases run, and vLLM's other settings were not read there.
+# :1134 in 0.30.0). Nobody has seen one of its releases run, and vLLM's other settings were not read there.
 _OMNI = Orders(
     _LIVE[:6],
     tuple(replace(order, others=(), covered=False) for order in _REPLAYED if order.setting == _FULL),
 )
 
-# SGLang writes the payload while it runs a step, so that nothing stands between set and forward.  Its rules
+# SGLang writes the payload while it runs a step, so that nothing runs between set and forward. Its rules
 # turn prefill graphs off for multimodal models outside an allowlist, but an explicit backend locks it and
 # skips the rules (arg_groups/cuda_graph_hook.py:70, :143 and :261 in 0.5.23).
 _PREFILL_GRAPHS: Any = {
@@ -339,7 +340,7 @@ _FASTDEPLOY = Orders(
 )
 # tpu-inference calls a jitted function at every step, which was compiled for the hidden size and every padded
 # size before it serves (runner/compilation_manager.py `_precompile_backbone_with_inputs_embeds` in 0.32.0);
-# JAX runs it uncompiled under a setting of its own.  `set 0` is a step whose embeddings are of audio alone:
+# JAX runs it uncompiled under a setting of its own. `set 0` is a step with embeddings of audio only:
 # a step of text passes its token ids (runner/tpu_runner.py:3231).
 _NOT_JITTED: Any = {"setting": "JAX_DISABLE_JIT=1"}
 _TPU = Orders(
@@ -377,14 +378,14 @@ _ORDERS: Mapping[str, Orders] = {
 
 
 def covers(releases: str, version: Version | None) -> bool:
-    """Tell whether a range such as `>=0.20.0,<0.23.0` speaks of a version.
+    """Return whether a range such as `>=0.20.0,<0.23.0` includes a version.
 
     What is known was measured on releases, and holds for other builds by packaging's order
     (PEP 440), pre-releases included:
 
     - a local build, `0.22.1+cu129`, counts as its release;
     - a build between two releases lies between them: `0.22.2.dev5+g1a2b3c4` is later than 0.22.1
-      and earlier than 0.22.2, so a range that has both has it, and `<=0.22.1` has it not;
+      and earlier than 0.22.2, so a range that has both has it, and `<=0.22.1` does not have it;
     - a build towards the release that changed something counts as changed: `<0.23.0` has neither
       0.23.0rc1 nor 0.23.0.dev7;
     - of an unknown version nothing is known: no range has None.
@@ -419,7 +420,7 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     """Return how an engine of this version comes to break a rule that breaks on `orders`.
 
     That is `default`, `flag: SETTING` with several settings joined by "or", or `latent` where
-    none of the orders is taken.  Of an unknown version every order is taken that any release takes.
+    none of the orders is taken. Of an unknown version every order is taken that any release takes.
     """
     taken = [order for order in orders if order.taken and _in_release(order, version)]
     if any(order.setting is None for order in taken):
@@ -433,7 +434,7 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
 def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
     """Return what the reach by these orders rests on: the best evidence among those of this version."""
     seen = {order.evidence for order in orders if order.taken and _in_release(order, version)}
-    return next(each for each in Evidence if each in seen | {Evidence.READ})
+    return next(evidence for evidence in Evidence if evidence in seen | {Evidence.READ})
 
 
 def _settings(order: Order, version: Version | None) -> list[str]:

@@ -1,8 +1,8 @@
 """Axes of inputs, and traces that play every pair of their values: faults often need two of them at once.
 
-A covering array (of `covertable`) chooses few traces in which each pair of values of two axes is played.  Its
-first traces have the most pairs: `check` plays `DAILY` of them, and `check --thorough` all.  `axes_of` says
-which axes a trace leaves the usual value of, so that `selftest` can tell which axis finds which fault.
+A covering array (of `covertable`) chooses few traces in which each pair of values of two axes is played. Its
+first traces have the most pairs: `check` plays `DAILY` of them, and `check --thorough` all. `axes_of` returns
+the axes in which a trace has an unusual value, so that `selftest` can report which axis finds which fault.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ def _steps(row: Mapping[str, Any]) -> Iterator[str]:
     late = [f"after={row['time']}"] if row["time"] else []
     yield " ".join([f"get {tokens}", *often, *late])
     yield "get 0"
-    yield "get 1"  # a clear of 0 rows behind a get of 0 would be that of a micro-batch
+    yield "get 1"  # otherwise a clear of 0 rows would follow a get of 0: the end of a micro-batch
     ends = {
         "clear": [f"clear {max(tokens, _CAPACITY)}"],
         "clear less": ["get 1", f"clear {max(0, tokens - 2)}"],

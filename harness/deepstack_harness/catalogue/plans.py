@@ -1,4 +1,4 @@
-"""Cases to run: incidents, audits and a user's own questions as plans, cheap backends first.  No torch."""
+"""Cases to run: incidents, audits and a user's own questions as plans, cheap backends first. No torch."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ CONTRACT_TRACES = (
 
 CAPTURE_TRACES = (
     # Faults that only graphs show: text after an image, growth between replays, live steps between replays
-    # (a class that answered None at capture has no storage in a graph, and moves all the same).
+    # (a class that returned None at capture has no storage in a graph, and moves all the same).
     "cap 16: capture 16; set 16; replay 16; replay 16",
     "cap 16: capture 16; capture 4; set 9; set 3; replay 4; set 9; replay 16",
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
@@ -91,10 +91,10 @@ class Where:
 def graph_budget(trace: Trace, arm: ArmSpec) -> int:
     """Return the number of graphs that a correct buffer needs over a trace, the same for every family.
 
-    Without guards, or with those only that refuse a recompile, one graph serves every size.  With guards,
+    Without guards, or with those only that refuse a recompile, one graph serves every size. With guards,
     torch compiles 0 and 1 tokens separately (its 0/1 specialisation), and with static shapes every size.
     Unbacked sizes are never specialised, but the strides of an empty tensor are, so that 0 tokens take
-    one more graph.  If only tensor guards are kept, a graph for all sizes serves 0 and 1 too once it is
+    one more graph. If only tensor guards remain, a graph for all sizes serves 0 and 1 too once it is
     built.
     """
     if arm.guards in {GuardPolicy.DROP_ALL, GuardPolicy.SHAPE_ENV_ONLY}:
@@ -140,7 +140,7 @@ def plan_runs(
 def daily(incident: Incident, case: Case) -> bool:
     """Return whether CI plays a case of an incident every day.
 
-    A cold compile takes 1 s to 6 s, so that CI cannot play all.  Compiled cases are daily on the
+    A cold compile takes 1 s to 6 s, so that CI cannot play all. Compiled cases are daily on the
     incident's first family, and with Inductor on its first faulty and its last fixed revision; those of a
     `nightly` incident never are.
     """
@@ -200,16 +200,16 @@ def _uncompiled(trace: Trace) -> ArmSpec:
 def plan_workload(
     incident: Incident, where: Where, trace: Trace, source: BufferRef | None = None
 ) -> list[PlannedCase]:
-    """Plan a workload over all revisions with the guards dropped, and over the faulty ones with them kept.
+    """Plan a workload over all revisions with the guards dropped, and over the faulty ones with all guards.
 
-    `source` is a class of a source to run instead.  Traffic that alternates compiles a graph for each
+    `source` is a class of a source to run instead. Traffic that alternates compiles a graph for each
     structure it has seen, so graphs are counted, and not judged.
     """
-    dropped, kept = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
+    dropped, guarded = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
     if source is not None:
-        cases = [_case(where, source, trace, arm) for arm in (dropped, kept)]
+        cases = [_case(where, source, trace, arm) for arm in (dropped, guarded)]
     else:
-        faulty = ((revision, kept) for revision in incident.faulty)
+        faulty = ((revision, guarded) for revision in incident.faulty)
         pairs = [*((revision, dropped) for revision in incident.revisions), *faulty]
         cases = [_case_of(where, revision, trace, arm) for revision, arm in pairs]
     return [PlannedCase(replace(case, compare=Compare.EAGER), None, incident=incident.id) for case in cases]
@@ -218,7 +218,7 @@ def plan_workload(
 def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None) -> list[PlannedCase]:
     """Return the part of a plan with this arm; with a trace or arm of a user's own, the plan rebuilt on it.
 
-    A case that the catalogue does not cover has no expectation.  Of an arm that is interpreted the cases
+    A case that the catalogue does not cover has no expectation. Of an arm that is interpreted the cases
     are those of the same arm with Inductor, where there are any.
     """
     plan = list(plan)

@@ -1,7 +1,7 @@
 """Small compiled regions by name, right and wrong, and the promise that each wrong one breaks.
 
 They are read from `models/regions/*.py` without importing them, which would cost torch: every class there
-that states a `promise`, or that it is `right`.  `arms` are those under which the promise breaks, or is kept.
+that states a `promise`, or that it is `right`. `arms` are those under which the promise breaks or holds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,15 +29,15 @@ class SmallRegion(Entry):
 def read_regions(folder: Path) -> Iterator[tuple[str, SmallRegion]]:
     """Yield the regions of `folder/*.py` by name, file by file; bases and helpers of theirs are left out."""
     for file in sorted(folder.glob("*.py")):
-        for each in read_classes(file, "deepstack_harness.models.regions"):
-            promise = each.stated.get("promise")
-            if promise or each.stated.get("right"):
+        for cls in read_classes(file, "deepstack_harness.models.regions"):
+            promise = cls.stated.get("promise")
+            if promise or cls.stated.get("right"):
                 yield (
-                    each.name,
+                    cls.name,
                     SmallRegion(
-                        each.target, each.summary, kind=file.stem,
+                        cls.target, cls.summary, kind=file.stem,
                         promise=Promise(str(promise)) if promise else None,
-                        arms=tuple(str(each.stated.get("arms", _ARMS)).split()),
+                        arms=tuple(str(cls.stated.get("arms", _ARMS)).split()),
                     ),
                 )  # fmt: skip
 

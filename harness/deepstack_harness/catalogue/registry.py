@@ -1,8 +1,8 @@
-"""Names of families, callers and systems beside the buffer, and where each is defined (MODULE:ATTRIBUTE).
+"""Names of families, callers and systems other than the buffer, and where each is defined (MODULE:ATTRIBUTE).
 
-Nothing is imported before a name is loaded, so that listing names costs no torch.  Names of ours, and their
-summaries, are read from their classes by syntax (`read_classes`).  Names of buffers are in
-`deepstack_harness.catalogue.buffers`.  Each kind has one typed function that loads its names:
+Nothing is imported before a name is loaded, so that listing names costs no torch. Names of ours, and their
+summaries, are read from their classes by syntax (`read_classes`). Names of buffers are in
+`deepstack_harness.catalogue.buffers`. Each kind has one typed function that loads its names:
 
 | kind | function |
 |---|---|
@@ -51,7 +51,7 @@ class ReadClass:
 def read_classes(file: Path, package: str = "deepstack_harness.models") -> Iterator[ReadClass]:
     """Read the classes of a module of `package` by syntax, in their order.
 
-    The class `SomeFault` has the name `some_fault`, unless it states a `name`.  A call of
+    The class `SomeFault` has the name `some_fault`, unless it states a `name`. A call of
     `models.regions.program.changed` makes a class too.
     """
     for node in parse_python(file.read_text(encoding="utf-8")).body:
@@ -89,8 +89,8 @@ def _stated(members: Iterable[ast.stmt | ast.keyword]) -> Iterator[tuple[str, st
 def read_programs(folder: Path) -> Iterator[tuple[str, Entry]]:
     """Read the programs of a package of `deepstack_harness.models` by syntax, file by file.
 
-    A program is a function that returns a `Program` or a `SplitProgram`.  What stands behind `Fault:` in its
-    docstring is wrong with it.
+    A program is a function that returns a `Program` or a `SplitProgram`. The text after `Fault:` in its
+    docstring is what is wrong with it.
     """
     for file in sorted(folder.glob("*.py")):
         for node in parse_python(file.read_text(encoding="utf-8")).body:
@@ -106,7 +106,7 @@ def _returns_program(node: ast.FunctionDef) -> bool:
 
 
 def family_named(text: str) -> Family:
-    """Return the family that `qwen3_vl` or `granite4_vision:payload_first+opaque` stands for.
+    """Return the family with the name `qwen3_vl` or, for a variant, `granite4_vision:payload_first+opaque`.
 
     Raises `UsageError` that lists the known names for an unknown family or variant, and for
     variants that contradict each other.
@@ -134,7 +134,7 @@ def _has_variants(family: Family) -> TypeIs[FamilyWithVariants]:
 def _read_family(name: str) -> Entry:
     """Return the entry of the module `models/NAME.py`, whose family class states `base = NAME`."""
     classes = read_classes(MODELS / f"{name}.py")
-    summary = next(each.summary for each in classes if each.stated.get("base") == name)
+    summary = next(cls.summary for cls in classes if cls.stated.get("base") == name)
     return Entry(f"deepstack_harness.models.{name}:FAMILY", summary)
 
 
@@ -152,16 +152,16 @@ FAMILIES = Names(
 def _read_callers() -> Iterator[tuple[str, Entry]]:
     """Yield the engines that state whether they are `faulty`; their bases do not."""
     for module in ("engine", "engine_faults", "engine_layouts", "per_layer_inputs"):
-        for each in read_classes(MODELS / f"{module}.py"):
-            if "faulty" in each.stated:
+        for cls in read_classes(MODELS / f"{module}.py"):
+            if "faulty" in cls.stated:
                 yield (
-                    each.name,
-                    Entry(each.target, each.summary, fault=each.summary if each.stated["faulty"] else ""),
+                    cls.name,
+                    Entry(cls.target, cls.summary, fault=cls.summary if cls.stated["faulty"] else ""),
                 )
 
 
 CALLERS = Names("caller", dict(_read_callers()), "callers")
-"""Code that drives a buffer and a decoder; `REVISION@CALLER` names one that is not the correct engine."""
+"""Code that calls a buffer and a decoder; `REVISION@CALLER` names one that is not the correct engine."""
 
 SYSTEMS = Names(
     "system",
@@ -178,7 +178,7 @@ SYSTEMS = Names(
         ),
     },
 )
-"""Systems beside the buffer, each a `deepstack_harness.audit.systems.System`; they play no trace."""
+"""Systems other than the buffer, each a `deepstack_harness.audit.systems.System`; they play no trace."""
 
 SYSTEMS_OF_SOURCES = ("placeholder_ranges", "dual_stream")
 """Systems that a vLLM source has code of, which `audit` judges too."""
@@ -200,7 +200,7 @@ ORACLES_BESIDE: Mapping[str, Entry] = {
         "bytes outside of tensors, rows of memory never written",
     ),
 }
-"""Oracles of the systems beside the buffer, whose own oracles are in `contract.oracles.judge`."""
+"""Oracles of the other systems; those of the buffer are in `contract.oracles.judge`."""
 
 EXTRA_FIGURES = Names("figure", {}, "figures")
 """Figures of the report that other packages declare: functions from RunData to Figure."""
@@ -299,5 +299,5 @@ VARIANTS: Mapping[str, Names] = {
 }  # fmt: skip
 """Variants of each of `SYSTEMS` but for the kernels, and the programs of steps.
 
-The `fault` of an entry says what is wrong with it.
+The `fault` of an entry is what is wrong with it.
 """

@@ -1,7 +1,7 @@
 """Search of the catalogue by what users have: a symptom in their words, an error text, a model, a release.
 
 Words are ranked by BM25 in SQLite's full-text search (FTS5), each phrase of an entry as a document of its
-own, so that the best one is the reason of a match.  Models and releases are facts, which raise or lower what
+own, so that the best one is the reason of a match. Models and releases are facts, which raise or lower what
 the words gave: a release that default settings bring to the fault counts most, one that is outside of an
 entry's range speaks against it.
 """
@@ -39,7 +39,7 @@ MOST = 8
 class Match:
     """An entry that fits a query: an incident, a live fault, or a report that is no incident.
 
-    `reasons` are phrases of the entry, the best first; `score` is comparable within one query alone.
+    `reasons` are phrases of the entry, the best first; `score` is comparable only within one query.
     """
 
     entry: Incident | LiveFault | Report
@@ -48,7 +48,7 @@ class Match:
 
     @property
     def name(self) -> str:
-        """The name to ask for it."""
+        """The name that `show` and `repro` take."""
         return self.entry.reference if isinstance(self.entry, Report) else self.entry.id
 
     @property
@@ -84,7 +84,7 @@ _NO_WORDS = frozenset(
 )
 _ALIASES: Mapping[str, str] = MappingProxyType({"paddle": "fastdeploy", "trtllm": "tensorrt-llm"})
 _NUMBER = r"v?(\d+(?:\.\d+)+(?:\.?(?:post|dev|rc|a|b)\d+)*)"
-_ALONE = re.compile(rf"(?<![\w.=+-]){_NUMBER}(?![\w.]*\w)", re.IGNORECASE)
+_BARE_VERSION = re.compile(rf"(?<![\w.=+-]){_NUMBER}(?![\w.]*\w)", re.IGNORECASE)
 
 
 def parse_query(text: str) -> Query:
@@ -96,10 +96,10 @@ def parse_query(text: str) -> Query:
         name = r"[-_. ]?".join(map(re.escape, package.split("-")))
         pattern = re.compile(rf"(?<![\w/.-]){name}(?![\w])(?:\s*(?:==|[ :@/])\s*{_NUMBER})?")
         found = pattern.finditer(rest)
-        versions.extend((_ALIASES.get(package, package), _version(each[1])) for each in found)
+        versions.extend((_ALIASES.get(package, package), _version(match[1])) for match in found)
         rest = pattern.sub(" ", rest)
-    versions.extend(("", _version(found[1])) for found in _ALONE.finditer(rest))
-    rest = _ALONE.sub(" ", rest)
+    versions.extend(("", _version(found[1])) for found in _BARE_VERSION.finditer(rest))
+    rest = _BARE_VERSION.sub(" ", rest)
     for model in models:
         rest = re.sub(r"[-_. ]?".join(re.findall(r"[a-z]+|\d+", model.lower())), " ", rest)
     words = [word for word in re.findall(r"[^\W_]+", rest) if word not in _NO_WORDS and not _is_size(word)]
@@ -107,7 +107,7 @@ def parse_query(text: str) -> Query:
 
 
 def _is_size(word: str) -> bool:
-    """Tell whether a word is one digit or a size of a model, `30b`, which say nothing of a fault."""
+    """Return whether a word is one digit or a size of a model, `30b`: neither describes a fault."""
     return re.fullmatch(r"\d|a?\d+b", word) is not None
 
 
@@ -131,12 +131,12 @@ def search(text: str) -> list[Match]:
     ]
     phrases = [(number, *phrase) for number, entry in enumerate(entries) for phrase in _phrases(entry)]
     ranked: dict[int, list[tuple[float, str]]] = defaultdict(list)
-    for row, score in _ranked_by_words(query.words, [each[3] for each in phrases]):
+    for row, score in _ranked_by_words(query.words, [phrase[3] for phrase in phrases]):
         number, kind, weight, phrase = phrases[row]
         ranked[number].append((weight * score, f"{kind}: {phrase}"))
     matches = []
     for number, entry in enumerate(entries):
-        best = sorted(ranked[number], key=lambda each: -each[0])
+        best = sorted(ranked[number], key=lambda ranking: -ranking[0])
         facts = list(_facts(entry, query))
         words = sum(score / 2**place for place, (score, _) in enumerate(best[:3]))
         if words or any(factor > 1 for factor, _ in facts):
@@ -204,7 +204,7 @@ def _ranked_by_words(words: Sequence[str], phrases: Sequence[str]) -> Iterator[t
 
 
 def _facts(entry: Incident | LiveFault | Report, query: Query) -> Iterator[tuple[float, str]]:
-    """Yield what models and releases of the query say of an entry: a factor of its score, and a sentence."""
+    """Yield how the models and releases of the query fit an entry: a factor of its score, and a sentence."""
     if isinstance(entry, Report):
         return
     sightings: Sequence[Sighting]
@@ -214,7 +214,9 @@ def _facts(entry: Incident | LiveFault | Report, query: Query) -> Iterator[tuple
     if named:
         yield 1.2, f"model: {', '.join(named)}"
         sightings = [
-            each for each in sightings if not each.releases.models or set(named) & set(each.releases.models)
+            sighting
+            for sighting in sightings
+            if not sighting.releases.models or set(named) & set(sighting.releases.models)
         ]
     elif query.models and models:
         yield 0.7, f"known of {', '.join(models)} alone"
@@ -225,22 +227,22 @@ def _facts(entry: Incident | LiveFault | Report, query: Query) -> Iterator[tuple
 def _release_facts(
     sightings: Sequence[Sighting], package: str, version: Version | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield what one engine, with or without a version, or a version alone says."""
-    ours = [each for each in sightings if package in ("", canonicalize_name(each.releases.package))]
-    having = [each for each in ours if version is not None and _has_of_series(each, version)]
+    """Yield how one engine, with or without a version, or a version without an engine fits."""
+    ours = [seen for seen in sightings if package in ("", canonicalize_name(seen.releases.package))]
+    having = [seen for seen in ours if version is not None and _has_of_series(seen, version)]
     if having:
-        reaches = ", ".join(dict.fromkeys(_REACHES[each.releases.reach_kind] for each in having))
-        factor = max(_FACTORS[each.releases.reach_kind] for each in having)
+        reaches = ", ".join(dict.fromkeys(_REACHES[seen.releases.reach_kind] for seen in having))
+        factor = max(_FACTORS[seen.releases.reach_kind] for seen in having)
         yield factor, f"release: {_in_words(having)} ({reaches})"
     elif ours and package and version is None:
         yield 1.2, f"engine: {_in_words(ours)}"
-    elif ours and package and all(each.releases.versions for each in ours):
+    elif ours and package and all(seen.releases.versions for seen in ours):
         yield 0.5, f"not known of {version}: {_in_words(ours)}"
     elif sightings and not ours:
         yield 0.7, f"not known of {package}: {_in_words(sightings)}"
 
 
-# Who does not know the cause has set nothing special.
+# A user who does not know the cause most likely runs default settings.
 _FACTORS: Mapping[str, float] = MappingProxyType({"default": 1.6, "flag": 1.3, "latent": 1.1, "unknown": 1.1})
 _REACHES: Mapping[str, str] = MappingProxyType(
     {
@@ -258,10 +260,10 @@ def _in_words(sightings: Sequence[Sighting]) -> str:
 
 
 def _has_of_series(sighting: Sighting, version: Version) -> bool:
-    """Tell whether a release that begins with `version` is affected: 0.22 stands for 0.22.0, 0.22.1, .."""
+    """Return whether a release that begins with `version` is affected: 0.22 means 0.22.0, 0.22.1, .."""
     releases = sighting.releases.versions
     if not releases:
         return False
-    ends = (Version(each.version) for each in SpecifierSet(releases))
-    series = (end for end in ends if end.release[: len(version.release)] == version.release)
-    return any(covers(releases, each) for each in (version, *series))
+    bounds = (Version(bound.version) for bound in SpecifierSet(releases))
+    series = (bound for bound in bounds if bound.release[: len(version.release)] == version.release)
+    return any(covers(releases, release) for release in (version, *series))

@@ -1,8 +1,8 @@
-"""Traces beside those of incidents: payloads, sizes and histories as engines make them.
+"""Traces in addition to those of incidents: payloads, sizes and histories as engines make them.
 
 They are played without a decoder, in both regimes, and vary what engines vary: vLLM permutes its payload,
 engines reuse the memory at once, a Qwen3-VL has 3 levels and others 1 or 4, the dtype of vision towers
-differs from that of buffers, a step has several spans.  `check --thorough` draws more (`fuzz.strategies`).
+differs from that of buffers, a step has several spans. `check --thorough` draws more (`fuzz.strategies`).
 """
 
 from deepstack_harness.contract.trace import COUNTS
@@ -93,7 +93,7 @@ ADVISORY_TRACES = tuple(
     for count in COUNTS
     for call in ("get 1", "clear 1", *(["resize 20"] if count != "bool" else []))
 )
-"""Counts that no promise covers: `check` says what becomes of them, and its exit code does not follow."""
+"""Counts that no promise covers: `check` reports what becomes of them; its exit code ignores them."""
 
 INPUT_TRACES = (*LAYOUT_TRACES, *VALUE_TRACES, *SIZE_TRACES, *HISTORY_TRACES, *GRAPH_TRACES)
 """Part of what `check` and the fixture `deepstack_contract` play."""

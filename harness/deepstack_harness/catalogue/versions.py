@@ -1,7 +1,7 @@
 """Which torch, triton and Python this harness was run with, and what was seen: `fixtures/versions.toml`.
 
 What is supported follows from it: the minor versions of torch that have an entry, and the minor versions of
-Python with which one of them was run.  `doctor` and the checks of a GPU that is not here ask it.
+Python with which one of them was run. `doctor` and the checks of a missing GPU read it.
 
 `TORCH_CHANGES` has changes of torch with which other revisions break a rule: incidents name them.
 """
@@ -20,7 +20,7 @@ from deepstack_harness.files import DataFile
 
 
 class Suite(StrEnum):
-    """Cases that were run together, from all of them down to the facts of torch alone."""
+    """Cases that were run together, from all of them down to those about torch itself."""
 
     ALL = "all"
     """`pytest`, without what is marked `slow`: what the environments `tests` of tox run."""
@@ -46,12 +46,12 @@ _CASES = {
 
 
 class SuiteRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one suite answered with one torch on one Python.
+    """Result of one suite with one torch on one Python.
 
-    `torch` and `python` are whole versions, as `torch.__version__` and `platform.python_version` give them.
-    `expected` is the number of cases that failed as they should (xfail).  `finished` is false where some
-    cases did not run to their end, or were not reached, for want of time.  `red` has the reason of each
-    case that fails; empty where none does.  `processor_s` is processor time in seconds, of all processes.
+    `torch` and `python` are whole versions, as in `torch.__version__` and `platform.python_version`.
+    `expected` is the number of cases that failed as they should (xfail). `finished` is false where some
+    cases did not run to their end, or were not reached, for want of time. `red` has the reason of each
+    case that fails; empty where none does. `processor_s` is processor time in seconds, of all processes.
     """
 
     suite: Suite
@@ -90,12 +90,12 @@ class TorchVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: tuple[SuiteRun, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse the run of another torch, and two answers to one question."""
+        """Refuse the run of another torch, and two runs of one suite on one Python."""
         for run in self.runs:
             if minor(run.torch) != self.torch:
                 raise ValueError(f"a run with torch {run.torch} under torch {self.torch}")
-        asked = [(run.suite, run.python_minor) for run in self.runs]
-        if twice := next((each for each in asked if asked.count(each) > 1), None):
+        ran = [(run.suite, run.python_minor) for run in self.runs]
+        if twice := next((pair for pair in ran if ran.count(pair) > 1), None):
             raise ValueError(f"two runs of {twice[0]} on Python {twice[1]}")
 
     def run_on(self, python: str) -> SuiteRun | None:
@@ -124,12 +124,12 @@ def minor(version: str) -> str:
 def torch_entry(version: str, entries: Sequence[TorchVersion] | None = None) -> TorchVersion | None:
     """Return the entry of a version of torch; None for a torch that was never run."""
     known = VERSIONS.entries if entries is None else entries
-    return next((each for each in known if each.torch == minor(version)), None)
+    return next((entry for entry in known if entry.torch == minor(version)), None)
 
 
 def pythons() -> list[str]:
     """Return the minor versions of Python with which a torch was run, oldest first."""
-    return sorted({run.python_minor for each in VERSIONS.entries for run in each.runs}, key=Version)
+    return sorted({run.python_minor for entry in VERSIONS.entries for run in entry.runs}, key=Version)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ TORCH_CHANGES: Mapping[str, TorchChange] = MappingProxyType(
         ),
     }
 )
-"""Name -> change.  `cases/torch_facts/test_moved.py` shows each by a call of the installed torch."""
+"""Name -> change. `cases/torch_facts/test_moved.py` shows each by a call of the installed torch."""
 
 
 def torch_change(name: str) -> TorchChange:

@@ -1,12 +1,12 @@
 """Requests to an engine as counts of tokens, and chunked prefill, which turns them into steps and a trace.
 
-Every step has a budget of tokens and a number of slots.  Running requests go first, in the order in which
-they came.  A request that decodes takes one token, another one as much of its prompt as fits.  Free slots
-take the next requests, so that decode steps and chunks of prompts mix.  The tokens of a request have one
+Every step has a budget of tokens and a number of slots. Running requests go first, in the order in which
+they came. A request that decodes takes one token, another one as much of its prompt as fits. Free slots
+take the next requests, so that decode steps and chunks of prompts mix. The tokens of a request have one
 order: its images, its text, then its answer.
 
 Images count as Qwen3-VL's processor counts them: patches of 16 x 16 pixels are merged 2 x 2, so that 32 x
-32 pixels give one token.  The constants are those of the released Qwen3-VL processors; the class defaults in
+32 pixels give one token. The constants are those of the released Qwen3-VL processors; the class defaults in
 transformers (patch 14) are Qwen2-VL's.
 """
 
@@ -29,7 +29,7 @@ def smart_resize(height: int, width: int) -> tuple[int, int]:
     """Return the (height, width) in pixels to which the processor scales an image.
 
     Both are multiples of 32, near the image's size and aspect, with an area between 65,536 and 16,777,216
-    pixels.  Raises `UsageError` for a side below 1 pixel, and for a side more than 200 times the other.
+    pixels. Raises `UsageError` for a side below 1 pixel, and for a side more than 200 times the other.
     """
     if min(height, width) < 1:
         raise UsageError(f"an image of {height} x {width} pixels has no area: sides are 1 pixel or more")
@@ -51,7 +51,7 @@ def smart_resize(height: int, width: int) -> tuple[int, int]:
 class Request:
     """A prompt and its answer.
 
-    `images` are (height, width) in pixels, empty for a text-only request.  `text_tokens` counts the prompt
+    `images` are (height, width) in pixels, empty for a text-only request. `text_tokens` counts the prompt
     without the images, `decode_tokens` the answer tokens that go through the decoder, one per step.
     Making one raises `UsageError` for an id that a trace cannot have, a negative count, an image without
     area, and an empty prompt.
@@ -151,7 +151,7 @@ class ScheduledStep:
 def schedule(requests: Iterable[Request], budget: int = BUDGET, slots: int = SLOTS) -> list[ScheduledStep]:
     """Return the steps in which an engine computes `requests`, which all wait from the beginning.
 
-    `budget` is in tokens per step, `slots` in requests per step.  Raises `UsageError` for less than 1 of
+    `budget` is in tokens per step, `slots` in requests per step. Raises `UsageError` for less than 1 of
     either, and for two requests with one id.
     """
     waiting = deque(requests)
@@ -187,9 +187,9 @@ def _refuse_equal_ids(requests: Iterable[Request]) -> None:
 def serve(requests: Sequence[Request], budget: int = BUDGET, slots: int = SLOTS) -> list[ScheduledStep]:
     """Return the steps of an evaluation: the requests with text-only ones between, then one by itself.
 
-    Each fourth request is followed by its question without images, with `.text` at the end of its id.  The
-    last one repeats the first request with images under the id `tail`.  Its decode steps have one token,
-    which are rare otherwise.  Raises what `schedule` raises, and `UsageError` for no requests.
+    Each fourth request is followed by its question without images, with `.text` at the end of its id. The
+    last one repeats the first request with images under the id `tail`. Its decode steps have one token,
+    which are rare otherwise. Raises what `schedule` raises, and `UsageError` for no requests.
     """
     if not requests:
         raise UsageError("a workload of no requests has no steps: give 1 request or more")
@@ -207,8 +207,8 @@ def serve(requests: Sequence[Request], budget: int = BUDGET, slots: int = SLOTS)
 def to_trace(steps: Iterable[ScheduledStep], capacity: int = BUDGET) -> Trace:
     """Return the lifecycle operations of an engine without captured graphs that computes `steps`.
 
-    The first is the dummy run of `capacity` tokens, with nothing set.  Each step then is `set N`, only if the
-    step has visual tokens, and `forward N`.  The owner of a payload is named `a+b`, after the requests of the
+    The first is the dummy run of `capacity` tokens, with nothing set. Each step then is `set N`, only if the
+    step has visual tokens, and `forward N`. The owner of a payload is named `a+b`, after the requests of the
     step.
     """
     operations = [Step(Op.PROFILE, capacity)]

@@ -2,8 +2,8 @@
 
 `open_arm` starts any session. One that captures wraps the eager or compiled session: FULL and BREAKABLE
 capture the outer forward, get and clear with it, so that their Python runs at capture only; PIECEWISE
-captures the decoder alone. A graph reads the payload tensors that it was captured with, for graphs do not
-copy their inputs (vllm/compilation/cuda_graph.py).
+captures only the decoder. A graph reads the payload tensors that it was captured with, for graphs do not copy
+their inputs (vllm/compilation/cuda_graph.py).
 
 On CUDA these are CUDA graphs (public API `torch.cuda.graph`), and PIECEWISE and BREAKABLE ones break at
 opaque attention. On a CPU operations are recorded, and replayed on the very tensors they were recorded with,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
-    """Start a session that runs `decoder` as `spec` says; nothing is compiled before the first forward.
+    """Start a session that runs `decoder` under the arm `spec`; nothing is compiled before the first forward.
 
     Raises `MachineError` for reduce_overhead without CUDA, and for code that is interpreted in a process that
     was not started for it.
@@ -122,7 +122,7 @@ class CapturedSession:
             self._of_mixed[_tokens(inputs)] = mixed
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        """Replay the graph; answers (P, h). Raises `StepUnavailable` for a size that was not captured."""
+        """Replay the graph; return (P, h). Raises `StepUnavailable` for a size that was not captured."""
         tokens = _tokens(inputs)
         if tokens not in self._captured:
             known = ", ".join(map(str, self._captured)) or "none"
@@ -161,7 +161,7 @@ def _outer(inputs: Inputs, lane: Lane) -> Tensor:
 
 
 def _record_all(captured: Captured, lane: Lane) -> None:
-    """Get, decode and clear in the graph; what get answered is noted when the graph has come to it."""
+    """Record get, decode and clear in the graph; a replay notes what get returned once it has run get."""
     tokens, graph = _tokens(captured.slots), captured.graph
     with graph.recording():
         payload = graph.record(lambda: lane.call_get(tokens))
@@ -292,9 +292,9 @@ class CpuGraph(Graph):
     @override
     def record(self, work: Callable[[], T]) -> T:
         with self._tape:
-            answer = work()
+            result = work()
         self.allocated = self._tape.allocated
-        return answer
+        return result
 
     @override
     def call(self, work: Callable[[], object]) -> None:
@@ -334,7 +334,7 @@ class CudaGraphs:
     """
 
     def __init__(self, device: torch.device, *, broken_at_attention: bool) -> None:
-        """Take the device; opaque attention, where the family has it, may stand between pieces of a graph."""
+        """Take the device; opaque attention, where the family has it, may run between pieces of a graph."""
         self._device = device
         self._broken_at_attention = broken_at_attention
         self._pool = torch.cuda.graph_pool_handle()
@@ -342,7 +342,7 @@ class CudaGraphs:
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
-        """Switch to the side stream that is captured later, as torch's notes on CUDA graphs ask for."""
+        """Switch to the side stream that is captured later, as torch's notes on CUDA graphs require."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -357,7 +357,7 @@ class CudaGraphs:
 
 
 class CudaGraph(Graph):
-    """Captured kernels in pieces, with Python between them: notes, and opaque attention if asked to.
+    """Captured kernels in pieces, with Python between them: notes, and opaque attention if requested.
 
     What is captured does not run until the graph is replayed, so its results are not written before.
     """
@@ -374,9 +374,9 @@ class CudaGraph(Graph):
     @override
     def record(self, work: Callable[[], T]) -> T:
         before = self._allocations
-        answer = work()
+        result = work()
         self.allocated += self._allocations - before
-        return answer
+        return result
 
     @override
     def call(self, work: Callable[[], object]) -> None:
@@ -415,7 +415,7 @@ class CudaGraph(Graph):
         self._begin()
 
     def _attend(self, run: Callable[[], Tensor]) -> Tensor:
-        """Run attention outside the graph at every replay; its answer goes where the next piece reads it."""
+        """Run attention outside the graph at every replay; its output goes where the next piece reads it."""
         with self._break():
             out = run()
             self._parts.append(lambda: out.copy_(run()))

@@ -22,9 +22,9 @@ Facts = Mapping[str, InputFacts]
 """Facts of each input by its name: `x`, `parts['a']`, `self.factor`, `outer LIMIT`."""
 
 _SELF, _OUTER = "self.", "outer "
-"""How the names of attributes, and of closed-over and global values, begin."""
+"""Prefixes of the names of attributes, and of closed-over and global values."""
 _DEEPEST, _MOST = 4, 500
-"""Containers in containers, and inputs of one call, that are looked at."""
+"""Depth of nested containers, and number of inputs of one call, that are compared; more is not reported."""
 
 
 def _nothing() -> None:
@@ -43,7 +43,7 @@ def _weakly(value: T | None) -> Callable[[], T | None]:
 class CapturedCode:
     """A callable that is captured: its function, the object that it belongs to, and what its code names.
 
-    Both are not kept alive. Without a function, as where there is no Python code, arguments have no names.
+    Neither is kept alive by this record. Without a function (no Python code), arguments have no names.
     """
 
     name: str
@@ -62,7 +62,7 @@ class CapturedCode:
         return self._function()
 
     @classmethod
-    def of(cls, code: object, name: str = "") -> "CapturedCode":
+    def of_callable(cls, code: object, name: str = "") -> "CapturedCode":
         """Return what is captured where `code` is called: a function, a method, or an object to be called."""
         if isinstance(code, cls):
             return code
@@ -93,7 +93,7 @@ class CapturedCode:
         return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
     def is_like(self, other: "CapturedCode") -> bool:
-        """Return whether arguments of both can be held against each other."""
+        """Return whether arguments of both can be compared with each other."""
         return self.key == other.key
 
     def facts(
@@ -142,14 +142,14 @@ class CapturedCode:
             return {**{f"args[{i}]": value for i, value in enumerate(args)}, **kwargs}
         try:
             bound = self._signature.bind(*args, **kwargs)
-        except TypeError:  # it is called in another way than its code says: a wrapper changes arguments
+        except TypeError:  # the call does not fit the signature: a wrapper changes arguments
             return {**{f"args[{i}]": value for i, value in enumerate(args)}, **kwargs}
         bound.apply_defaults()
         found: dict[str, object] = {}
         for name, value in bound.arguments.items():
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                found |= {f"{name}[{i}]": each for i, each in enumerate(value)}
+                found |= {f"{name}[{i}]": member for i, member in enumerate(value)}
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 found |= value
             else:
@@ -241,8 +241,8 @@ def _names_in(owner_class: type, code: CodeType | None) -> tuple[frozenset[str],
     codes = [code] if code is not None else []
     while codes:
         part = codes.pop()
-        codes += [each for each in part.co_consts if isinstance(each, CodeType)]
-        stored |= {each.argval for each in dis.get_instructions(part) if each.opname == "STORE_ATTR"}
+        codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
+        stored |= {op.argval for op in dis.get_instructions(part) if op.opname == "STORE_ATTR"}
         new = set(part.co_names) - names
         names |= new
         for name in new:
@@ -258,15 +258,15 @@ def _note(facts: dict[str, InputFacts], name: str, value: object, deepest: int =
         return
     facts[name] = input_facts(value)
     if deepest and not isinstance(value, Tensor):
-        for member, each in _members(value):
-            _note(facts, f"{name}{member}", each, deepest - 1)
+        for place, member in _members(value):
+            _note(facts, f"{name}{place}", member, deepest - 1)
 
 
 def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
-    """Add the facts of an attribute; of a dict its members, and of a container of objects its type alone."""
+    """Add the facts of an attribute; of a dict also its members, of a container of objects only its type."""
     found: dict[str, InputFacts] = {}
     _note(found, name, value)
-    is_known = {each.kind for each in found.values()} <= _KINDS
+    is_known = {fact.kind for fact in found.values()} <= _KINDS
     if is_known:
         facts |= found
     if isinstance(value, dict) or not is_known:
@@ -279,28 +279,28 @@ def _print(value: object) -> object:
         return value.data_ptr(), type(value), value.dtype, value.device, value.shape, value.stride()
     if value is None or isinstance(value, bool | int | float | str):
         return type(value), value
-    members = tuple((member, _print(each)) for member, each in _members(value))
+    members = tuple((place, _print(member)) for place, member in _members(value))
     return type(value), members
 
 
-_KINDS = {each.__name__ for each in _PLAIN} | {"None", "tensor"}
+_KINDS = {kind.__name__ for kind in _PLAIN} | {"None", "tensor"}
 
 
 def _members(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", each) for key, each in value.items())
+        yield from ((f"[{key!r}]", member) for key, member in value.items())
     elif isinstance(value, list | tuple):
-        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+        yield from ((f"[{number}]", member) for number, member in enumerate(value))
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((f".{part.name}", getattr(value, part.name, None)) for part in fields(value))
     elif isinstance(tensors := getattr(value, "tensors", None), Mapping):  # vLLM's IntermediateTensors
-        yield from ((f".tensors[{key!r}]", each) for key, each in tensors.items())
+        yield from ((f".tensors[{key!r}]", tensor) for key, tensor in tensors.items())
 
 
 def difference(then: InputFacts, now: InputFacts, *, copies: bool = False, pads: bool = False) -> str:
-    """Return what differs between capture and replay, and decides what a replay reads; empty for nothing.
+    """Return the aspect in which an input differs and that decides what a replay reads; empty for none.
 
-    `copies` and `pads` say that the inputs are copied into tensors of the callable's own, or longer ones.
+    `copies` and `pads`: the inputs are copied into tensors of the callable's own, or into longer ones.
     """
     if then.kind != now.kind:
         return "presence" if {"None", "absent"} & {then.kind, now.kind} else "type"

@@ -2,7 +2,7 @@
 
 The engine compiles with `fullgraph=True, dynamic=False`, marks dimension 0 of every tensor argument (the last
 of `positions`) dynamic, drops the guards, and reuses the graph for ever (vLLM's compilation wrapper; public
-torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`).  Which guards stay is the arm's policy.
+torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`). Which guards stay is the arm's policy.
 
 The eager session also has the two controls that take the payload away.
 """
@@ -46,7 +46,7 @@ class EagerSession:
         self._profile = profile
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Run the decoder on the buffer's payload, or on the control's; answers (n, h)."""
+        """Run the decoder on the buffer's payload, or on the control's; return (n, h)."""
         return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
 
     def capture(self, inputs: Inputs, lane: Lane) -> None:
@@ -149,7 +149,7 @@ def compile_options(spec: ArmSpec, guards: GuardRecorder) -> dict[str, str | int
 
 
 class CompiledSession(EagerSession):
-    """One decoder under torch.compile.  Sessions share Dynamo: keep one open at a time."""
+    """One decoder under torch.compile. Sessions share Dynamo: keep one open at a time."""
 
     def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
         """Reset Dynamo and wrap the decoder; the first forward compiles."""
@@ -171,7 +171,7 @@ class CompiledSession(EagerSession):
         if not missing_names():
             # Outputs are compared with eager ones anyway: no effect is measured here.
             self._watched = self._cleanup.enter_context(watch_guards(measure=False))
-        # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
+        # After too many recompiles Dynamo by default runs eager, and eager equals eager.
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         if spec.shapes is ShapePolicy.BACKED_SIZE_OBLIVIOUS:
             self._cleanup.enter_context(dynamo.size_oblivious())
@@ -185,7 +185,7 @@ class CompiledSession(EagerSession):
         )
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Run the compiled decoder; answers (n, h)."""
+        """Run the compiled decoder; return (n, h)."""
         self._mark(inputs)
         self.first = self.first or inputs
         if self._reloaded is not None:
@@ -274,7 +274,7 @@ class CompiledSession(EagerSession):
 
     @property
     def _refuses(self) -> bool:
-        """True where recompiles are refused, as in vLLM's mode `evaluate_guards`.
+        """Return whether recompiles are refused, as in vLLM's mode `evaluate_guards`.
 
         Only once warm: the stance raises on the first compile as well.
         """

@@ -1,7 +1,7 @@
 """Count the graphs that torch builds: in a block of any code, or over the life of a compiled session.
 
-`GraphCounter` counts whatever code runs while it is open, whoever called `torch.compile`.  `graph_facts`
-reads the counters of a `CompiledSession`, with the guards that its policy kept.
+`GraphCounter` counts whatever code runs while it is open, whoever called `torch.compile`. `graph_facts` reads
+the counters of a `CompiledSession`, with the guards that its policy did not drop.
 """
 
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ from deepstack_harness.text import plural
 class GraphCounter:
     """A `protocols.Probe`; whatever was compiled before is dropped, so that every graph counts.
 
-    With `warm` it stays, and only what is built on top of it counts.  While the counter is open, reaching the
+    With `warm` it stays, and only what is built on top of it counts. While the counter is open, reaching the
     recompile limit raises, where torch's default is to go on eagerly.
     """
 
@@ -73,7 +73,7 @@ class GraphCounter:
 
 
 def _why_not(counts: GraphCounts) -> str:
-    """Return what leaves code uncompiled although it was handed to torch.compile."""
+    """Return the reason why code ran uncompiled although it was passed to torch.compile."""
     broken = f" ({plural(counts.breaks, 'graph break')})" if counts.breaks else ""
     return (
         f"{broken}, so there is nothing to count; torch.compiler.disable, graph breaks and the stance "

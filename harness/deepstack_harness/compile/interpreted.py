@@ -1,12 +1,12 @@
 """Interpret the Triton source that Inductor generates for an H200: without a GPU, with every access recorded.
 
 Where guards are dropped, the decoder is traced with fake tensors on `cuda`, so that Inductor generates what
-an H200 would run, and the result is called with the decoder's own tensors in host memory.  Guards that are
-kept would refuse those, and sizes of fake tensors are never unbacked: there the decoder is traced and called
-with tensors that say `cuda:0` over the same memory (`torch_compat.fake_gpu.HostGpu`).
+an H200 would run, and the result is called with the decoder's own tensors in host memory. Other guards would
+refuse those, and sizes of fake tensors are never unbacked: in these cases the decoder is traced and called
+with tensors on a fake `cuda:0` over the same memory (`torch_compat.fake_gpu.HostGpu`).
 
 This is the source with one configuration, programs one after the other; matrix products and attention are
-torch's.  Races, PTX, layouts and CUDA graphs are not seen.
+torch's. Races, PTX, layouts and CUDA graphs are not seen.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ class InterpretedSession(CompiledSession):
     def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
         """Prepare; the first forward traces.
 
-        From now on this process pretends an H200.  Raises `MachineError` for a process that was started
-        without `ENVIRONMENT`, and for a torch or triton that is not known.
+        From now on this process pretends to have an H200. Raises `MachineError` for a process that was
+        started without `ENVIRONMENT`, and for a torch or triton that is not known.
         """
         _check(spec, profile)
         _pretend()
@@ -48,15 +48,15 @@ class InterpretedSession(CompiledSession):
 
     @override
     def forward(self, inputs: Inputs) -> Tensor:
-        """Run the interpreted decoder on the CPU; answers (n, h).
+        """Run the interpreted decoder on the CPU; return (n, h).
 
         Raises `StepUnavailable`, with the kernel's name, for code that cannot be interpreted.
         """
-        if not self._traced and not self._says_cuda:
+        if not self._traced and not self._needs_cuda_tensors:
             self.trace(inputs)
         memory, out = self.graphs.begin(dict(self._named(inputs))), None
         try:
-            out = self._on_host_gpu(inputs) if self._says_cuda else super().forward(inputs)
+            out = self._on_host_gpu(inputs) if self._needs_cuda_tensors else super().forward(inputs)
         finally:
             self._facts.append(memory.facts(out, inputs.positions.size(-1)))
         return out
@@ -70,18 +70,20 @@ class InterpretedSession(CompiledSession):
         from deepstack_harness.compile.torch_compat.modes import on_fake_gpu
 
         with on_fake_gpu(self._module) as copies, suppress(NotRun):
-            payload = inputs.payload and tuple(map(copies.of, inputs.payload))
-            super().forward(Inputs(copies.of(inputs.hidden), copies.of(inputs.positions), payload))
+            payload = inputs.payload and tuple(map(copies.copy_tensor, inputs.payload))
+            super().forward(
+                Inputs(copies.copy_tensor(inputs.hidden), copies.copy_tensor(inputs.positions), payload)
+            )
         self._traced = True
 
     @property
-    def _says_cuda(self) -> bool:
-        """True where guards look at devices, or sizes are unbacked, which those of fake tensors never are."""
+    def _needs_cuda_tensors(self) -> bool:
+        """Return whether guards check devices, or sizes are unbacked: fake tensors serve neither."""
         spec = self._spec
         return spec.guards is not GuardPolicy.DROP_ALL or spec.shapes is ShapePolicy.MARK_UNBACKED
 
     def _on_host_gpu(self, inputs: Inputs) -> Tensor:
-        """Run, and trace at first, with tensors that say `cuda:0`; answers (n, h) on the CPU."""
+        """Run, and trace at first, with tensors on a fake `cuda:0`; return (n, h) on the CPU."""
         with self.graphs.host.holding(self._module) as on_gpu:
             payload = inputs.payload and tuple(map(on_gpu, inputs.payload))
             return super().forward(Inputs(on_gpu(inputs.hidden), on_gpu(inputs.positions), payload))
@@ -104,7 +106,7 @@ class InterpretedSession(CompiledSession):
 
 @cache
 def _pretend() -> None:
-    """Pretend an H200 for the rest of this process."""
+    """Pretend to have an H200 for the rest of this process."""
     with naming_what_moved():
         from deepstack_harness.compile.torch_compat.fake_gpu import pretend
         from deepstack_harness.compile.torch_compat.targets import H200

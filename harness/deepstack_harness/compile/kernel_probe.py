@@ -1,7 +1,7 @@
 """Count the work of a compiled decoder's kernels, at the sizes with which they were really called.
 
-`KernelProbe` reads them from Inductor's scheduler, on any machine.  On CUDA, `launched` records the kernels
-that the GPU was told to run, from torch's profiler, and `with_grids` adds their grids.
+`KernelProbe` reads them from Inductor's scheduler, on any machine. On CUDA, `launched` records the kernels
+that were launched on the GPU, from torch's profiler, and `with_grids` adds their grids.
 """
 
 import json
@@ -30,16 +30,16 @@ from deepstack_harness.contract.facts import TOKENS, GraphCall, Kernel, KernelFa
 from deepstack_harness.errors import NotMeasured
 
 _ARGUMENTS = ("hidden", "positions")
-"""Of a decoder: those whose sizes are the step's tokens."""
+"""Arguments of a decoder whose sizes are the step's tokens."""
 
 
 class KernelProbe:
     """Probe that watches Inductor while a decoder is compiled and called (`protocols.Decoder`).
 
-    `tokens` and `capacity` are the step's rows and the buffer's: where sizes were
-    compiled in, they tell which extents are token rows, so they must differ from
-    each other and should from every width of the model.  Without `run`, graphs are generated
-    only, and each call ends in `deepstack_harness.compile.torch_compat.inductor.NotRun`.
+    `tokens` and `capacity` are the step's rows and the buffer's: where sizes were compiled in, they decide
+    which extents are token rows, so they must differ from each other and should from every width of the
+    model. Without `run`, code is generated but not run, and each call ends in
+    `deepstack_harness.compile.torch_compat.inductor.NotRun`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class _Call:
     def _ideal_bytes(self, access: Access) -> int:
         if access.buffer in self._lowered.parameters:
             return self._bytes(access)
-        # Behind the first extent the capacity is a width that happens to be as large.
+        # In later dimensions, the capacity is a width that happens to be as large.
         cut = [sympy.Integer(self._tokens)] if access.size[:1] == (self._capacity,) else []
         fits = sympy.Mul(*cut, *access.size[len(cut) :])
         values = (self._value(fits, self._ideal), self._value(access.elements, self._ideal))
@@ -241,7 +241,7 @@ def with_grids(calls: Iterable[GraphCall], launches: Iterable[KernelLaunch]) -> 
 def _with_grid(kernel: Kernel, remaining: Iterable[KernelLaunch]) -> Kernel:
     if kernel.function is None:
         return kernel
-    # Launches of libraries lie between; what is passed over belongs to them.
+    # Launches of libraries may come before it; the launches that are skipped belong to them.
     own = next((launch for launch in remaining if launch.kernel == kernel.function), None)
     if own is None:
         raise NotMeasured(

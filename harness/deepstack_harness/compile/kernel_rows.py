@@ -1,7 +1,7 @@
 """Rows that `kernels --json` writes: kernels and graphs, launches of an interpreted step.
 
-Each row is a dict from the names of its fields; `schema_version` says which fields there are.  Rows of
-kernels and of launches begin with the same fields, which say what was measured.  No torch.
+Each row is a dict from the names of its fields; `schema_version` determines which fields there are. Rows of
+kernels and of launches begin with the same fields, which identify what was measured. No torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,11 +23,11 @@ _KERNEL_FIELDS = (
 
 
 def kernel_rows(measured: Measurement) -> Iterator[JsonRow]:
-    """Yield a row for each kernel in the order they run, and behind the kernels of a graph its own row.
+    """Yield a row for each kernel in the order they run, and after the kernels of a graph its own row.
 
     In the row of a graph `kernel` is None and `kind` is `graph`; `points` and bytes are sums over its
     generated kernels, `symbolic_points` is that of the largest, `rows` the most of any kernel, and `kernels`,
-    `largest` and `extern_bytes` are not None.  Bytes and rows are as in `deepstack_harness.contract.facts`.
+    `largest` and `extern_bytes` are not None. Bytes and rows are as in `deepstack_harness.contract.facts`.
     """
     subject = measured.subject
     common = {

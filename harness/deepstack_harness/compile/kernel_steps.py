@@ -1,7 +1,7 @@
 """Play a decode step of a tiny decoder in this process, and measure its kernels.
 
-`Decode` is a decoder with its buffer, compiled as a `Subject` asks: it plays the profile run of an engine,
-and one step with a payload.  `measure_step` watches Inductor meanwhile.
+`Decode` is a decoder with its buffer, compiled as a `Subject` requires: it plays the profile run of an
+engine, and one step with a payload. `measure_step` watches Inductor meanwhile.
 """
 
 import resource
@@ -46,9 +46,9 @@ one in which extra rows show."""
 
 @dataclass(frozen=True)
 class Decode:
-    """The buffer's answer is the decoder's payload, as in an engine."""
+    """A decoder whose payload is what the buffer returns, as in an engine."""
 
-    asked: Subject
+    subject: Subject
     family: TinyFamily[Any]
     buffer: Buffer
     session: Session
@@ -56,68 +56,68 @@ class Decode:
     device: torch.device
 
     @classmethod
-    def open(cls, asked: Subject) -> "Decode":
+    def open(cls, subject: Subject) -> "Decode":
         """Make decoder and buffer; nothing is compiled yet, and weights are drawn only for what will run.
 
         Raises `UsageError` for an unknown family, `MachineError` for a device that is not here.
         """
-        family, dtype = sized_family(asked), parse_dtype(asked.dtype)
-        device = parse_device("cpu" if asked.target == CPU or asked.execute else "cuda")
+        family, dtype = sized_family(subject), parse_dtype(subject.dtype)
+        device = parse_device("cpu" if subject.target == CPU or subject.execute else "cuda")
         decoder = (
             family.build(dtype=dtype, device=device, seed=0)
-            if asked.runs
+            if subject.runs
             else _undrawn(family, dtype, device)
         )
-        make = buffer_named(asked.revision)
+        make = buffer_named(subject.revision)
         decoder = in_graph(make, decoder)
-        buffer = make(asked.capacity, family.width, family.levels, dtype=dtype, device=device)
-        profile = Profile(asked.capacity, family.width, family.levels, dtype, device)
-        session = open_arm(ArmSpec.parse(asked.arm), decoder, profile)
-        return cls(asked, family, buffer, session, dtype, device)
+        buffer = make(subject.capacity, family.width, family.levels, dtype=dtype, device=device)
+        profile = Profile(subject.capacity, family.width, family.levels, dtype, device)
+        session = open_arm(ArmSpec.parse(subject.arm), decoder, profile)
+        return cls(subject, family, buffer, session, dtype, device)
 
     def profile_run(self) -> Tensor:
         """Run the profile run of an engine, before which nothing was set; return (profile_tokens, hidden)."""
-        return self.session.forward(self.inputs(self.asked.profile_tokens))
+        return self.session.forward(self.inputs(self.subject.profile_tokens))
 
     def step(self) -> Tensor:
         """Set a payload (levels, tokens, hidden) for the tokens of the step; decode -> (tokens, hidden)."""
-        shape = (self.family.levels, self.asked.tokens, self.family.width)
+        shape = (self.family.levels, self.subject.tokens, self.family.width)
         self.buffer.set(torch.zeros(shape, dtype=self.dtype, device=self.device))
-        return self.session.forward(self.inputs(self.asked.tokens))
+        return self.session.forward(self.inputs(self.subject.tokens))
 
     def inputs(self, tokens: int) -> Inputs:
-        """Return the decoder's arguments for so many tokens; the payload is what the buffer answers now."""
+        """Return the decoder's arguments for so many tokens; the payload is what the buffer returns now."""
         return Inputs(self._hidden(tokens), self._positions(tokens), self.buffer.get(tokens))
 
-    # Inputs lie in storage for `capacity` tokens, as an engine's do: a graph that runs
-    # more rows than the step has reads on behind them, and must find memory there.
+    # Inputs are views of storage for `capacity` tokens, as an engine's are: a graph that runs
+    # more rows than the step has reads on after them, and must find memory there.
     def _hidden(self, tokens: int) -> Tensor:
-        room = torch.zeros(self.asked.capacity, self.family.hidden, dtype=self.dtype, device=self.device)
+        room = torch.zeros(self.subject.capacity, self.family.hidden, dtype=self.dtype, device=self.device)
         return room[:tokens].data
 
     def _positions(self, tokens: int) -> Tensor:
-        room = torch.zeros(3 * self.asked.capacity, dtype=torch.int64, device=self.device)
+        room = torch.zeros(3 * self.subject.capacity, dtype=torch.int64, device=self.device)
         positions = room[: 3 * tokens].view(3, tokens).data
         return positions.copy_(self.family.positions(tokens, self.device))
 
 
-def sized_family(asked: Subject) -> TinyFamily[Any]:
+def sized_family(subject: Subject) -> TinyFamily[Any]:
     """Return the family with the subject's layers and hidden size; heads and feed-forward widen with it.
 
     Granite's levels before layers that are left out are left out too.
     Raises `UsageError` for an unknown family, and for sizes that do not go together.
     """
-    family = _with_defaults(asked.family)
-    config, hidden = family.config, asked.hidden or family.config.hidden
-    changes: dict[str, Any] = {"layers": asked.layers or config.layers, "hidden": hidden}
+    family = _with_defaults(subject.family)
+    config, hidden = family.config, subject.hidden or family.config.hidden
+    changes: dict[str, Any] = {"layers": subject.layers or config.layers, "hidden": hidden}
     if isinstance(config, Granite4VisionConfig):
         changes |= config.within(changes["layers"])
     for name in _WIDENED:
         changes[name], left = divmod(getattr(config, name) * hidden, config.hidden)
         if left or not changes[name]:
             raise UsageError(
-                f"--hidden {hidden}: {name} of family '{asked.family}' is {getattr(config, name)} at hidden "
-                f"{config.hidden} and grows with it, which gives no whole number here"
+                f"--hidden {hidden}: {name} of family '{subject.family}' is {getattr(config, name)} at "
+                f"hidden {config.hidden} and grows with it, which gives no whole number here"
             )
     return type(family)(replace(config, **changes), family.name)
 
@@ -141,7 +141,7 @@ def _undrawn(family: TinyFamily[Any], dtype: torch.dtype, device: torch.device) 
 def measure_step(subject: Subject) -> Measurement:
     """Compile and call one step of a subject, and return its kernels with what measuring them cost.
 
-    Its graphs are all that were compiled until then.  The process was prepared for the subject's target
+    Its graphs are all that were compiled until then. The process was prepared for the subject's target
     (`deepstack_harness.compile.kernel_worker`).
 
     Raises `UsageError` for an unknown family, `NotMeasured` where no kernel was seen.
@@ -200,16 +200,16 @@ def _processor_seconds() -> float:
 
 def _trace(decode: Decode, probe: KernelProbe) -> int:
     """Generate the graph of the profile run, or of the step; return the number of calls so far."""
-    session, asked = decode.session, decode.asked
+    session, subject = decode.session, decode.subject
     assert isinstance(session, InterpretedSession), "a subject that is executed names an interpreted arm"
-    session.graphs.compares = asked.configurations
-    session.trace(decode.inputs(asked.tokens if asked.static else asked.profile_tokens))
+    session.graphs.compares = subject.configurations
+    session.trace(decode.inputs(subject.tokens if subject.static else subject.profile_tokens))
     return len(probe.watched.calls)
 
 
 def _run(decode: Decode, probe: KernelProbe) -> int:
     """Play the profile run and the step; return the number of calls before the step's."""
-    if not decode.asked.static:
+    if not decode.subject.static:
         with suppress(NotRun):
             decode.profile_run()
     before = len(probe.watched.calls)

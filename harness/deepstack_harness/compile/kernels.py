@@ -1,11 +1,11 @@
 """Measure the kernels that Inductor generates for one decode step, in a worker process.
 
-A `Subject` says what is compiled, at which sizes and for which target; it is checked before anything is
-imported.  `measure` answers with one `Measurement` for each subject: the kernels of every graph call, and the
-time and memory that measuring took.  `paired` puts the kernels of two measurements side by side.
+A `Subject` describes what is compiled, at which sizes and for which target; it is checked before anything is
+imported. `measure` yields one `Measurement` for each subject: the kernels of every graph call, and the time
+and memory that measuring took. `paired` puts the kernels of two measurements side by side.
 
 Every measurement has a worker of its own: pretending to have a GPU cannot be undone in a process, and a
-compile counts only with cold caches.  No torch is imported here.
+compile counts only with cold caches. No torch is imported here.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ TARGETS = (CPU, CUDA, *GPUS)
 class Subject:
     """A decoder of `family` that is traced at `profile_tokens` rows and then called with `tokens`.
 
-    Its payload comes from a buffer of `revision` with `capacity` rows.  `static`
-    compiles sizes in, so that the profile run does not matter.  `layers` and
+    Its payload comes from a buffer of `revision` with `capacity` rows. `static`
+    compiles sizes in, so that the profile run does not matter. `layers` and
     `hidden` replace the family's; `run` compiles and runs what was generated, as a
-    real GPU always does.  `code` returns the generated code too.  `cubin` also compiles Triton kernels for
+    real GPU always does. `code` returns the generated code too. `cubin` also compiles Triton kernels for
     their target.
     `execute` interprets what was generated for a GPU that need not be here, and
     records what every launch touches; `configurations` does so twice.
@@ -80,7 +80,7 @@ class Subject:
 
     @property
     def runs(self) -> bool:
-        """True if generated code is compiled or interpreted, and run."""
+        """Return whether generated code is compiled or interpreted, and run."""
         return self.run or self.execute or self.target == CUDA
 
     @property
@@ -137,10 +137,10 @@ class Subject:
 class Measurement:
     """The kernels of one decode step, and what measuring them cost.
 
-    `family` is its full name, with the variants that were chosen for it.  `calls` has an entry for each graph
-    that the step called; `graphs` were compiled until then.  `triton` is None where Triton took no part.
-    `seconds` are wall clock, `peak_bytes` resident memory.  `accesses` is what the step's launches touched,
-    where they were interpreted, and `step_processor_seconds` the processor time of that.  `code` is what
+    `family` is its full name, with the variants that were chosen for it. `calls` has an entry for each graph
+    that the step called; `graphs` were compiled until then. `triton` is None where Triton took no part.
+    `seconds` are wall clock, `peak_bytes` resident memory. `accesses` is what the step's launches touched,
+    where they were interpreted, and `step_processor_seconds` the processor time of that. `code` is what
     Inductor generated for each graph, where it was requested.
     """
 

@@ -1,7 +1,7 @@
-"""Ask what a payload costs a step: at real sizes, under each capture mode, as a list and as one tensor.
+"""Measure what a payload costs a step: at real sizes, under each capture mode, as a list and as one tensor.
 
-`measure_payload_costs` yields what was timed for one model at a time, so that a caller who is ended keeps the
-models before.  A worker of its own does the timing (`compile.payload_steps`).  No torch is imported here.
+`measure_payload_costs` yields what was timed for one model at a time, so that a caller who is ended has the
+models before. A worker of its own does the timing (`compile.payload_steps`). No torch is imported here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ TINY = "tiny"
 class PayloadWork:
     """One piece of timing: a model's decoder, uncompiled (backend "none") or compiled, at counts of tokens.
 
-    `repetitions` is how often each step is sampled; the median is told.
+    `repetitions` is how often each step is sampled; the median is reported.
     """
 
     model: str
@@ -60,12 +60,12 @@ class TimedPayload:
 
 _WORK: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], int]] = MappingProxyType(
     {
-        # Inductor's code for a CPU says nothing of a GPU: there Dynamo's graph runs as it is.
+        # Inductor's code for a CPU is no estimate for a GPU: there Dynamo's graph runs as it is.
         CPU: ((TINY,), ("none", "eager"), (1, 16), 5),
         CUDA: (("8b", "4b", "32b"), ("none", "inductor"), (1, 64, 512), 20),
     }
 )
-"""By target: models, backends, tokens of a step, repetitions.  vLLM captures up to 512 tokens by default."""
+"""By target: models, backends, tokens of a step, repetitions. vLLM captures up to 512 tokens by default."""
 _TIME = Remote("deepstack_harness.compile.payload_steps:time_payload", list[Measured])
 _TIMEOUT_S = 300.0
 
@@ -86,19 +86,19 @@ def measure_payload_costs(work: Sequence[PayloadWork]) -> Iterator[TimedPayload]
     Raises `MachineError` where no worker can be started.
     """
     with Worker(Limits(call_s=_TIMEOUT_S), preload=_TIME.module) as worker:
-        for each in work:
-            result = worker.call(_TIME, {"work": each})
+        for timing in work:
+            result = worker.call(_TIME, {"work": timing})
             if isinstance(result, Answered):
-                yield TimedPayload(each, tuple(result.value))
+                yield TimedPayload(timing, tuple(result.value))
             else:
-                yield TimedPayload(each, (), result.sentence)
+                yield TimedPayload(timing, (), result.sentence)
 
 
 def extra_of_model(row: Measured) -> float | None:
     """Return the part that a payload adds to a step of the whole model, such as 0.01.
 
-    An estimate: the layers that were timed stand for all, and embedding and sampling are left out.  None for
-    a model that was never released, and for rows without a control.
+    An estimate: the layers that were timed represent all, and embedding and sampling are left out. None for a
+    model that was never released, and for rows without a control.
     """
     layers = LAYERS.get(str(row.conditions["model"]))
     if layers is None or not row.control:

@@ -1,8 +1,8 @@
 """Time steps of a decoder with a payload and without one; for a worker, on a CPU or on CUDA.
 
 A step is what an engine does for one batch: `set` copies the payload of an image, `get` returns rows for the
-decoder, `clear` zeroes them.  A step of text sets nothing, and adds the zeros of the buffer.  The control
-decodes without a payload, and calls no buffer.  `torch.utils.benchmark` takes the times, which synchronizes
+decoder, `clear` zeroes them. A step of text sets nothing, and adds the zeros of the buffer. The control
+decodes without a payload, and calls no buffer. `torch.utils.benchmark` takes the times, which synchronizes
 with CUDA; the steps take turns, so that a clock that drifts moves all of them.
 """
 

@@ -1,11 +1,10 @@
 """Save a decoder that was compiled, load it in a fresh process, and call it there.
 
-An engine caches compiled artifacts, and a later process loads them under a cache key.  Where the key lacks
-the structure of the arguments, an artifact that was made without images serves calls with images
-(vllm 50891).  `ReloadedDecoder` is the half of this process; `load_artifact`, `call_artifact` and
-`drop_artifact` run in a warm worker that serves every reload of a run, and compiles no graph.  The artifact
-and the decoder's tensors go there in files, tensors of a call in its message, all as `torch.save` writes
-them.
+An engine caches compiled artifacts, and a later process loads them under a cache key. If the key ignores the
+structure of the arguments, an artifact that was made without images serves calls with images (vllm 50891).
+`ReloadedDecoder` is the half of this process; `load_artifact`, `call_artifact` and `drop_artifact` run in a
+warm worker that serves every reload of a run, and compiles no graph. The artifact and the decoder's tensors
+go there in files, tensors of a call in its message, all as `torch.save` writes them.
 """
 
 import inspect
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import artifact, dynamo
-from deepstack_harness.compile.torch_compat.guards import ask_in_place_of
+from deepstack_harness.compile.torch_compat.guards import call_own_guards
 from deepstack_harness.contract.protocols import Decoder, Inputs
 from deepstack_harness.errors import NotMeasured, text_of
 from deepstack_harness.workers.limits import Limits
@@ -116,7 +115,7 @@ def drop_artifact(key: int) -> ReloadResult:
 
 
 def _raised(error: Exception) -> ReloadResult:
-    # Compiled code keeps the file and line of what was compiled.
+    # Compiled code has the file and line of its source.
     places = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -132,7 +131,7 @@ _CALL = Remote(f"{__name__}:call_artifact", ReloadResult)
 _DROP = Remote(f"{__name__}:drop_artifact", ReloadResult)
 _ARTIFACT, _DECODER = "decoder.artifact", "decoder.module"
 TIMEOUT_S = 120.0
-"""Timeout of one answer; loading what Inductor compiled takes about 3 s on an idle machine."""
+"""Timeout of one call; loading what Inductor compiled takes about 3 s on an idle machine."""
 _LIMITS = Limits(start_s=300.0, call_s=TIMEOUT_S)
 _KEYS = count()
 
@@ -157,11 +156,10 @@ class ReloadedDecoder:
     ) -> None:
         """Compile ahead of time for `inputs`, with their structure and marked dimensions; save and load.
 
-        `options` are those of torch.compile, `guard_filter_fn` among them; guards that torch cannot save
-        are dropped in any case.  Raises `StepUnavailable` where this torch cannot save what `backend`
-        compiles, `NotMeasured` where the process ends or gives no answer within `timeout_s` seconds or the
-        artifact refuses these very `inputs` once it is reloaded, and what torch raises while it compiles or
-        loads.
+        `options` are those of torch.compile, `guard_filter_fn` among them; guards that torch cannot save are
+        dropped in any case. Raises `StepUnavailable` where this torch cannot save what `backend` compiles,
+        `NotMeasured` where the process ends or does not return within `timeout_s` seconds or the artifact
+        refuses these very `inputs` once it is reloaded, and what torch raises while it compiles or loads.
         """
         self._key, self._decoder = next(_KEYS), decoder
         self._closed = False
@@ -177,11 +175,11 @@ class ReloadedDecoder:
                 decoder.forward,  # type: ignore[attr-defined]
                 arguments, folder / _ARTIFACT, backend=backend, options=options,
             )  # fmt: skip
-            self._ask(_LOAD, {"folder": name, "threads": torch.get_num_threads()})
+            self._call_worker(_LOAD, {"folder": name, "threads": torch.get_num_threads()})
         try:
             self(*arguments)
         except RaisedElsewhere as error:
-            # A guard that was kept may look at something that did not travel: no fault of the artifact.
+            # A guard may check something that is not in the file: no fault of the artifact.
             self.close()
             raise NotMeasured(
                 f"the reloaded artifact refuses its own example inputs: {type(error).__name__}: {error}"
@@ -195,9 +193,9 @@ class ReloadedDecoder:
         forward = self._decoder.forward  # type: ignore[attr-defined]
         values = inspect.signature(forward).bind(hidden, positions, payload).arguments
         # The process that loads an artifact has no guards; those of its compilation are here.
-        ask_in_place_of(forward.__code__, {"self": self._decoder, **values})
+        call_own_guards(forward.__code__, {"self": self._decoder, **values})
         inputs = packed((hidden, positions, payload))
-        result = self._ask(_CALL, {"inputs": inputs, "grad": torch.is_grad_enabled()})
+        result = self._call_worker(_CALL, {"inputs": inputs, "grad": torch.is_grad_enabled()})
         if result.compiled or result.out is None:
             raise NotMeasured(
                 f"the fresh process compiled {result.compiled} graphs itself; it should only load"
@@ -209,15 +207,15 @@ class ReloadedDecoder:
         """Let the process forget the artifact; it cannot be called any more."""
         if self._is_loaded and not self._closed:
             with suppress(NotMeasured):  # the process has ended since
-                self._ask(_DROP, {})
+                self._call_worker(_DROP, {})
         self._closed = True
 
     @property
     def _is_loaded(self) -> bool:
-        """True while the process that loaded the artifact runs, and no other one has replaced it."""
+        """Return whether the process that loaded the artifact still runs, and was not replaced."""
         return self._worker.alive and self._worker.starts == self._process
 
-    def _ask(self, remote: Remote[ReloadResult], arguments: Mapping[str, object]) -> ReloadResult:
+    def _call_worker(self, remote: Remote[ReloadResult], arguments: Mapping[str, object]) -> ReloadResult:
         if self._closed:
             raise NotMeasured("this reloaded decoder is closed")
         if not self._is_loaded:

@@ -1,7 +1,7 @@
 """Watch captured CUDA graphs: is each one replayed with what it was captured with?
 
 `torch.cuda.CUDAGraph.replay()` takes no inputs: it reads the addresses that were captured, and all Python
-around it is burnt in. So the arguments of the callable around a capture are held against those of the
+around it is burnt in. So the arguments of the callable around a capture are compared with those of the
 callable that replays it: presence, type, value, layout and address, however they are nested, and the
 attributes that the captured code names. `around` marks such a callable:
 
@@ -38,7 +38,7 @@ from deepstack_harness.compile.watch_facts import (
 )
 
 CAPTURED = "CAPTURED"
-"""The kind of what is listed here, beside torch's kinds of guards."""
+"""The kind of what is listed here, in addition to torch's kinds of guards."""
 _FIRST_REPLAYS, _SAMPLE = 8, 256
 """Attributes of submodules are read in the first replays and in each 256th, all others in every one."""
 _MOST_FINGERPRINTS = 64
@@ -106,10 +106,10 @@ def around(
 ) -> Callable[..., Any]:
     """Return a callable that does what `call` does, and whose arguments are those of the graphs in it.
 
-    A graph that is captured while it runs is held against each later call that replays it. `code` is what is
-    captured, where it is not `call` itself: its signature names the arguments, and the attributes that it
-    reads are held too. Callables of one `name` are one, such as a method that captures and one that replays:
-    the arguments that both have are held.
+    The arguments of a call that captures a graph are compared with those of each later call that replays it.
+    `code` is what is captured, where it is not `call` itself: its signature names the arguments, and the
+    attributes that it reads are compared too. Callables of one `name` are one, such as a method that captures
+    and one that replays: the arguments that both have are compared.
     """
 
     @functools.wraps(call)
@@ -128,7 +128,7 @@ def calling(
     reading: Reading | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Mark a block as a call of `code` with these arguments; see `around`."""
-    call = _Call(CapturedCode.of(code, name), args, kwargs or {}, reading or Reading())
+    call = _Call(CapturedCode.of_callable(code, name), args, kwargs or {}, reading or Reading())
     capture = _THREAD.capturing
     if capture is not None and capture.before is None:  # nothing was around it: this call is what is captured
         call.captured = capture
@@ -188,7 +188,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _events_of_torch() -> Iterator[None]:
-    """Let torch's graphs tell when they are captured and replayed."""
+    """Report captures and replays of torch's graphs, while open."""
     graphs = torch.cuda.CUDAGraph
     make: Callable[..., Any] = torch.cuda.make_graphed_callables
     begin: Callable[..., object] = graphs.capture_begin
@@ -203,7 +203,7 @@ def _events_of_torch() -> Iterator[None]:
         _THREAD.capturing = None
         return end(self)
 
-    def replay_and_tell(self: object) -> object:
+    def report_and_replay(self: object) -> object:
         frame = inspect.currentframe()
         if frame is None or not _is_inductor(frame.f_back):
             replaying(self)
@@ -213,7 +213,9 @@ def _events_of_torch() -> Iterator[None]:
         many = isinstance(callables, tuple)
         samples = sample_args if many else (sample_args,)
         listed = callables if isinstance(callables, tuple) else (callables,)
-        codes = [(CapturedCode.of(each), sample) for each, sample in zip(listed, samples, strict=True)]
+        codes = [
+            (CapturedCode.of_callable(code), sample) for code, sample in zip(listed, samples, strict=True)
+        ]
         before = [code.facts(sample, {}, whole=True) for code, sample in codes]
         _THREAD.making = True
         try:
@@ -221,15 +223,15 @@ def _events_of_torch() -> Iterator[None]:
         finally:
             _THREAD.making = False
         marked = [
-            _marked_graphed(each, code, facts)
-            for each, (code, _), facts in zip(made if many else (made,), codes, before, strict=True)
+            _marked_graphed(graphed, code, facts)
+            for graphed, (code, _), facts in zip(made if many else (made,), codes, before, strict=True)
         ]
         return tuple(marked) if many else marked[0]
 
     patches: Sequence[tuple[Any, str, Any, Any]] = (
         (graphs, "capture_begin", begin, capture_begin),
         (graphs, "capture_end", end, capture_end),
-        (graphs, "replay", replay, replay_and_tell),
+        (graphs, "replay", replay, report_and_replay),
         (torch.cuda, "make_graphed_callables", make, make_and_mark),
     )
     for owner, name, _, patched in patches:
@@ -299,7 +301,7 @@ class _Watch:
         return _Capture(self._region(code.name, code.where, code.key), code, before)
 
     def replays(self, graph: object) -> None:
-        """Hold a replay against its capture."""
+        """Compare a replay with its capture."""
         call = _THREAD.calls[-1] if _THREAD.calls else None
         if graph not in self._captures:
             self._captures[graph] = _Capture(self._unseen("CUDA graph that was captured before"))

@@ -24,7 +24,7 @@ from deepstack_harness.text import plural
 _LONGEST = 60
 """Characters of a value's text."""
 MOST_LISTED = 200
-"""Different failing guards of one region that are kept."""
+"""Different failing guards of one region that are stored."""
 
 
 class GuardClass(StrEnum):
@@ -67,8 +67,8 @@ class InputFacts:
             return f"{self.kind} {self.value}".strip() if self.kind != "None" else "None"
         return f"{self.dtype} {self.subclass or 'tensor'} {list(self.shape)} on {self.device}"
 
-    def beside(self, other: "InputFacts") -> str:
-        """Return the facts in words, with what else differs where those of another tensor read alike."""
+    def text_next_to(self, other: "InputFacts") -> str:
+        """Return the facts in words, with one more fact that differs where the texts of both are equal."""
         if self.kind != "tensor" or str(self) != str(other):
             return str(self)
         if self.stride != other.stride:
@@ -130,7 +130,7 @@ def _address(tensor: Tensor) -> int:
 
 @dataclass
 class GuardEffect:
-    """The measured effect of a failed guard on the answer.
+    """The measured effect of a failed guard on the output.
 
     `calls` counts the calls that were run again, `distance` is the largest absolute difference between the
     uncompiled and the traced code that rounding does not explain, `scale` the largest value of that output.
@@ -146,7 +146,7 @@ class GuardEffect:
 
     @property
     def is_none(self) -> bool:
-        """True if it was measured, and there is none."""
+        """Return whether the effect was measured, and there is none."""
         return self.calls > 0 and not self.distance
 
     def __str__(self) -> str:
@@ -214,18 +214,18 @@ class FailedGuard:
 
     @property
     def is_setting(self) -> bool:
-        """True for a guard on a setting of the process, such as the grad mode."""
+        """Return whether the guard is on a setting of the process, such as the grad mode."""
         return self.kind in _SETTING_KINDS
 
     @property
     def in_doubt(self) -> bool:
-        """True where nothing is known: what it reads cannot be read, or two tensors became one unmeasured."""
+        """Return whether nothing is known: it cannot be read, or two tensors became one unmeasured."""
         aliased = self.kind == ALIAS and self.guard_class is GuardClass.SHOWN and not self.effect.calls
         return self.kind == GONE or aliased
 
     @property
     def counts(self) -> bool:
-        """True if the failure decides: by what it is about, unless the effect was measured and is none.
+        """Return whether the failure decides, by what it is about, unless the measured effect is none.
 
         A guard that is only shown counts where an effect was measured.
         """
@@ -292,8 +292,8 @@ class WatchedRegion:
         """Count from zero, in a process that was forked and goes on with this graph."""
         self.calls = self.unlisted = self.looked_at = 0
         self.failed.clear()
-        for each in self.inputs.values():
-            each.now, each.first_call, each.changed = None, 0, Counter()
+        for given in self.inputs.values():
+            given.now, given.first_call, given.changed = None, 0, Counter()
 
 
 @dataclass
@@ -308,11 +308,11 @@ class WatchedRegions:
         return [guard for region in self.regions for guard in region.decisive]
 
     def report(self) -> str:
-        """Return what a stranger understands first, and the counts of each region after it."""
+        """Return the findings in plain words, and after them the counts of each region."""
         if not self.regions:
             return "no region was compiled, so nothing was watched"
         facts = [(region, region_facts(region, inputs=False)) for region in self.regions]
-        decide = findings([(each, guard) for _, each in facts for guard in each["failed"] if guard["counts"]])
+        decide = findings([(fact, guard) for _, fact in facts for guard in fact["failed"] if guard["counts"]])
         lines = [line for finding in decide for line in (finding_text(finding), f"  {to_do(finding)}")]
         dropped = sum(sum(region.dropped.values()) for region in self.regions)
         lines.append(
@@ -321,8 +321,8 @@ class WatchedRegions:
             f"{plural(dropped, 'dropped guard')}; failed, and what they are about decides the answer: "
             f"{len(self.decisive) or 'none'}"
         )
-        for region, each in facts:
-            lines += [*region_lines([each]), *_table(region)]
+        for region, fact in facts:
+            lines += [*region_lines([fact]), *_table(region)]
         return "\n".join(lines)
 
 
@@ -332,12 +332,12 @@ def _table(region: WatchedRegion) -> Iterator[str]:
             f"    {guard.guard_class}: {guard.name} [{guard.kind}] failed in {guard.calls}, first in call "
             f"{guard.first_call}: then {guard.then}, now {guard.now}; {guard.effect}"
         )
-    for each in region.inputs.values():
-        facts = [fact for fact in each.changed if fact != "address"]  # decides in captured graphs alone
+    for given in region.inputs.values():
+        facts = [fact for fact in given.changed if fact != "address"]  # decides only in captured graphs
         if facts:
             yield (
-                f"    input {each.name}: {', '.join(facts)} differed from call {each.first_call} on; "
-                f"then {each.then}, now {each.now}"
+                f"    input {given.name}: {', '.join(facts)} differed from call {given.first_call} on; "
+                f"then {given.then}, now {given.now}"
             )
     if region.unseen:
         yield f"    inputs not visible in {plural(region.unseen, 'replay')}"
@@ -350,19 +350,19 @@ def _table(region: WatchedRegion) -> Iterator[str]:
 def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any]:
     """Return the facts of a region as JSON has them, with or without the layout of its inputs."""
     facts = {
-        each.name: getattr(region, each.name)
-        for each in fields(region)
-        if each.name not in {"failed", "inputs"}
+        field.name: getattr(region, field.name)
+        for field in fields(region)
+        if field.name not in {"failed", "inputs"}
     }
     facts["failed"] = [_guard_facts(guard) for guard in region.failed.values()]
     if inputs:
         facts["inputs"] = [
             {
-                "name": each.name, "source": each.source, "first_call": each.first_call,
-                "changed": dict(each.changed), "then": asdict(each.then),
-                "now": asdict(each.now) if each.now else None,
+                "name": given.name, "source": given.source, "first_call": given.first_call,
+                "changed": dict(given.changed), "then": asdict(given.then),
+                "now": asdict(given.now) if given.now else None,
             }
-            for each in region.inputs.values()
+            for given in region.inputs.values()
         ]  # fmt: skip
     return facts
 
@@ -375,7 +375,7 @@ def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
         "assumed": guard.relation.assumed if guard.relation else "",
         "code": guard.relation.code if guard.relation else "",
         "reason": guard.relation.reason if guard.relation else "", "class": guard.guard_class.value,
-        "then": guard.then.beside(guard.now), "now": guard.now.beside(guard.then),
+        "then": guard.then.text_next_to(guard.now), "now": guard.now.text_next_to(guard.then),
         "first_call": guard.first_call, "calls": guard.calls,
         "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),
         "has_effect": distance > 0 if measured else None,

@@ -1,15 +1,16 @@
 """Watch the dropped guards of a whole program: this process and every Python process that it starts.
 
 `start_in_children` writes a `sitecustomize.py` into a folder of its own and returns the variables that let
-each Python process find it. Such a process says so, watches from the end of its first `import torch._dynamo`
-on, and appends what it sees to a file of its own, line by line, so that a process that is killed has told
-what it saw. `read_processes` reads the files of all processes. Nothing here imports torch.
+each Python process find it. Such a process registers, watches from the end of its first import of
+`torch._dynamo` on, and appends its observations to a file of its own, line by line, so that those of a
+process that is killed are not lost. `read_processes` reads the files of all processes. Nothing here imports
+torch.
 
 Counts of calls are written into a mapped file as well, in every call: they survive SIGKILL.
 
 Not reached: a Python that is started with -I, -E or -S, and another interpreter's environment without the
 packages that the harness needs. `Unreached` finds such processes on Linux: they have loaded libtorch, and
-have not said that they are watched.
+have not registered.
 """
 
 import atexit
@@ -69,7 +70,7 @@ _ENGINES = ("vllm",)
 
 @dataclass
 class WatchedProcess:
-    """What one Python process told.
+    """What one Python process reported.
 
     `compiles` is True once it has loaded Dynamo, `ended` once it came to its end. `problems` are sentences
     on what is not watched in it. `regions` by number are `watch_facts.region_facts`.
@@ -91,7 +92,7 @@ def start_in_children(
 ) -> dict[str, str]:
     """Return the environment for a command whose processes are to be watched; `folder` gets their files.
 
-    `restored` are guards that are kept although the program drops them (`watched.watch_guards`).
+    `restored` are guards that are not dropped although the program drops them (`watched.watch_guards`).
     """
     site = folder / _SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
@@ -115,16 +116,16 @@ def reaching(environment: Mapping[str, str]) -> dict[str, str]:
 def install() -> None:
     """Watch this process from the end of its import of `torch._dynamo` on; does nothing without FOLDER."""
     if os.environ.get(FOLDER):
-        _say_hello()
-        os.register_at_fork(after_in_child=_say_hello)
+        _register()
+        os.register_at_fork(after_in_child=_register)
         sys.meta_path.insert(0, _AfterImport())
 
 
 def watch_engine(name: str, prepare: Callable[[], str]) -> None:
     """Watch this process as one of an engine, from now on; for a plugin of it, as often as it is loaded.
 
-    `prepare` lets the engine tell what torch does not, and returns a sentence for the report. An exception
-    of it is told, and does not end the engine. Does nothing without FOLDER.
+    `prepare` lets the engine report what torch does not, and returns a sentence for the report. An exception
+    of it is reported, and does not end the engine. Does nothing without FOLDER.
     """
     if not os.environ.get(FOLDER) or name in _LOADED:
         return
@@ -135,7 +136,7 @@ def watch_engine(name: str, prepare: Callable[[], str]) -> None:
     if not _OPEN:  # it was imported before
         _start()
     try:
-        _tell("engine", name=name, text=prepare())
+        _append_event("engine", name=name, text=prepare())
     except Exception as error:  # noqa: BLE001  # an engine runs on without a watch
         report_problem(f"{name} is not wholly watched: {type(error).__name__}: {error}")
 
@@ -144,13 +145,13 @@ _LOADED: set[str] = set()
 
 
 def report_problem(text: str) -> None:
-    """Tell that something of this process is not watched, in a sentence; does nothing without FOLDER."""
+    """Report that something of this process is not watched, in a sentence; does nothing without FOLDER."""
     if os.environ.get(FOLDER):
-        _tell("problem", text=text)
+        _append_event("problem", text=text)
 
 
-def _say_hello() -> None:
-    _tell("python", pid=os.getpid(), command=" ".join(sys.orig_argv), rank=os.environ.get(_RANK, ""))
+def _register() -> None:
+    _append_event("python", pid=os.getpid(), command=" ".join(sys.orig_argv), rank=os.environ.get(_RANK, ""))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -159,7 +160,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the module's own specification, with a loader that starts to watch behind it."""
+        """Return the module's own specification, with a loader that starts to watch after the import."""
         if fullname != _TRIGGER:
             return None
         sys.meta_path.remove(self)
@@ -192,7 +193,7 @@ _OPEN: list[_Watch] = []
 def report_region(region: "WatchedRegion") -> None:
     """Report a region that torch compiles nothing of, or what changed in it; for a plugin of an engine."""
     for watch in _OPEN:
-        if not any(region is each for each in watch.regions):
+        if not any(region is known for known in watch.regions):
             watch.regions.append(region)
         watch.on_change(region, None)
 
@@ -217,7 +218,7 @@ def _start() -> None:
         number = numbers.setdefault(id(region), len(numbers))
         # Layouts of inputs are many: they come with a new region, in growing distances, and at the end.
         facts = region_facts(region, inputs=guard is None)
-        _tell("region", number=number, rank=rank(), facts=facts)
+        _append_event("region", number=number, rank=rank(), facts=facts)
 
     def on_call(region: WatchedRegion) -> None:
         counts.write(numbers[id(region)], region)
@@ -231,25 +232,25 @@ def _start() -> None:
                     f"{name} did not load the plugin 'deepstack_harness': graphs that are captured, or come "
                     "from its cache, are not watched"
                 )
-        _tell("end")
+        _append_event("end")
 
     def begin_in_child() -> None:
         counts.open()
         for region in watched.regions:
             region.start_again()
             on_change(region, None)
-        _tell("compiles")
+        _append_event("compiles")
 
     def finish_multiprocessing(_: object) -> None:
         from multiprocessing import util
 
         util.Finalize(None, finish, exitpriority=0)  # such a child ends without atexit
 
-    _tell("compiles")
+    _append_event("compiles")
     watching = watch_guards(on_change, on_call=on_call, restored=json.loads(os.environ.get(RESTORED, "[]")))
     try:
         watched = watching.__enter__()
-    except MachineError as error:  # this torch lacks what a watch needs
+    except MachineError as error:  # this torch does not have what a watch needs
         report_problem(str(error))
         return
     _OPEN.append(_Watch(watching, watched.regions, on_change, on_call))
@@ -317,7 +318,7 @@ def rank() -> str:
     return os.environ.get(_RANK, "")
 
 
-def _tell(kind: str, **facts: object) -> None:
+def _append_event(kind: str, **facts: object) -> None:
     """Append one line to the file of this process, in one piece: other threads and deaths cut nothing."""
     line = json.dumps({"event": kind, **facts}, default=str) + "\n"
     file = os.open(_path("process"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -334,7 +335,7 @@ def _path(kind: str) -> Path:
 
 
 def read_processes(folder: Path) -> list[WatchedProcess]:
-    """Return what each process told, in the order of process ids; a line that was cut off is left out."""
+    """Return what each process reported, in the order of process ids; a line that was cut off is left out."""
     processes = []
     for path in sorted(folder.glob("process-*.jsonl")):
         process: WatchedProcess | None = None
@@ -379,8 +380,8 @@ def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
 class Unreached:
     """Processes below this one that were started meanwhile, have loaded libtorch, and are not watched.
 
-    Looks every half second, on Linux alone: importing torch takes longer. `found` maps process ids to
-    command lines.
+    Looks every half second, only on Linux: importing torch takes longer. `found` maps process ids to command
+    lines.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -397,7 +398,7 @@ class Unreached:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End looking; who said hello meanwhile was reached."""
+        """End looking; a process that registered meanwhile was reached."""
         self._ended.set()
         self._thread.join()
         self.found = {pid: name for pid, name in self.found.items() if not self._is_watched(pid)}
@@ -415,7 +416,7 @@ class Unreached:
     def _is_copy(self, pid: int) -> bool:
         """Return whether it was forked, has executed nothing yet, and so has the torch of its parent.
 
-        It may be about to become any program. A fork of a watched Python that goes on has said hello; the
+        It may be about to become any program. A fork of a watched Python that goes on has registered; the
         child of a parent without torch has loaded its own.
         """
         flags, parent = (_stat_field(pid, field) for field in (_FLAGS, _PARENT))

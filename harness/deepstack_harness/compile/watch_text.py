@@ -91,7 +91,7 @@ def finding_text(finding: FailureGroup, who: str = "") -> str:
 
 
 _LONGEST_RULE = 80
-"""Characters; torch's text of a guard on a tensor is longer, and tells no more than the facts."""
+"""Characters; torch's text of a guard on a tensor is longer, and has no more facts."""
 
 
 def _how_many(finding: FailureGroup) -> str:
@@ -142,7 +142,7 @@ def region_lines(regions: Sequence[Facts]) -> Iterator[str]:
     for (name, where, captured), group in alike.items():
         calls = sum(region["calls"] for region in group)
         several = f", {plural(len(group), 'region')}" if len(group) > 1 else ""
-        dropped, kept = (sum(sum(region[each].values()) for region in group) for each in ("dropped", "kept"))
+        dropped, kept = (sum(sum(region[key].values()) for region in group) for key in ("dropped", "kept"))
         what = (
             plural(calls, "replay") if captured
             else f"{plural(calls, 'call')}, {plural(dropped, 'guard')} dropped, {kept} kept"

@@ -3,7 +3,7 @@
 Serving engines compile once and drop every guard (`guard_filter_fn=torch.compiler.skip_all_guards_unsafe`,
 the stance `skip_guard_eval_unsafe`, `disable_guard_check` of a saved artifact). What the first call found is
 then burnt into the graph: that an argument was None, a Python number, the keys of a dict. `watch_guards`
-keeps the dropped guards beside each graph and asks them in every later call:
+stores the dropped guards with each graph and evaluates them in every later call:
 
     from deepstack_harness import watch_guards
 
@@ -12,10 +12,10 @@ keeps the dropped guards beside each graph and asks them in every later call:
     print(watched.report())
 
 The effect of a failed guard is measured where the region can safely be run again on copies of its inputs
-(`torch_compat.rerun`). Outputs stay as they are, no other graph is built, and facts are kept, never tensors.
-CUDA graphs that are captured inside are held against their replays (`compile.watch_captured`). Not seen: a
-graph that was compiled outside; guards that relate several inputs to each other, such as two names of one
-tensor.
+(`torch_compat.rerun`). Outputs stay as they are, no other graph is built, and facts are stored, never
+tensors. The inputs of CUDA graphs that are captured inside are compared with those of their replays
+(`compile.watch_captured`). Not seen: a graph that was compiled outside, and what torch itself has no guard
+on, such as inputs whose memory overlaps.
 """
 
 import re
@@ -82,8 +82,8 @@ def watch_guards(
 
     `on_change` is called with each new region, with each dropped guard that fails for the first time, and
     where an effect was measured; `on_call` after each call of a region. `restored` names guards by
-    `FailedGuard.restored_by` that are kept although the program drops them: torch then compiles again where
-    one fails. Without `measure` no region is run again, and no effect is known.
+    `FailedGuard.restored_by` that are not dropped although the program drops them: torch then compiles again
+    where one fails. Without `measure` no region is run again, and no effect is known.
     """
     watched = WatchedRegions()
 
@@ -116,8 +116,8 @@ def watch_guards(
 class RestoredGuard:
     """A dropped guard that was put back in another run of a program, and what decides there.
 
-    `failed` is the guard as it failed without being put back; `remaining` are the guards that fail and
-    decide with it. The guard changes the answers where it is not among them.
+    `failed` is the guard as it failed without being put back; `remaining` are the guards that fail and decide
+    with it. The guard changes the outputs where it is not among them.
     """
 
     failed: FailedGuard
@@ -125,7 +125,7 @@ class RestoredGuard:
 
     @property
     def changes_answers(self) -> bool:
-        """True if torch compiled again where this guard failed, so that the answers are right there."""
+        """Return whether torch compiled again where this guard failed, so that outputs are right there."""
         return self.failed.restored_by not in {guard.restored_by for guard in self.remaining}
 
 
@@ -150,7 +150,7 @@ def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> 
     code, owner = tree.code, traced.get("self")
     name = code.co_qualname if owner is None else f"{type(owner).__name__}.{code.co_name}"
     kept, dropped = (
-        Counter(each.kind for each in tree.guards if each.kept is keep) for keep in (True, False)
+        Counter(guard.kind for guard in tree.guards if guard.kept is keep) for keep in (True, False)
     )
     where = f"{code.co_filename}:{code.co_firstlineno}"
     inputs = {
@@ -175,7 +175,9 @@ class _Watch:
     ) -> None:
         self._region, self._tree, self._then, self._notify = region, tree, then, notify
         self._lines = {guard.source: guard.where for guard in tree.guards if guard.where}
-        self._sizes = {each.subject: _facts(tree, each.subject, traced) for each in tree.relations}
+        self._sizes = {
+            relation.subject: _facts(tree, relation.subject, traced) for relation in tree.relations
+        }
         self._constants = {
             source: value for source in then if (value := _constant(tree, source, traced)) is not _UNKNOWN
         }
@@ -278,29 +280,29 @@ class _Watch:
     def _look_at_inputs(self, values: Locals) -> None:
         region = self._region
         region.looked_at += 1
-        for each in region.inputs.values():
-            now = _facts(self._tree, each.source, values)
-            differing = each.then.differing(now)
-            each.changed.update(differing)
-            if differing and each.now is None:
-                each.now, each.first_call = now, region.calls
+        for given in region.inputs.values():
+            now = _facts(self._tree, given.source, values)
+            differing = given.then.differing(now)
+            given.changed.update(differing)
+            if differing and given.now is None:
+                given.now, given.first_call = now, region.calls
 
     def _measure(self, values: Locals, failing: Sequence[FailedGuard]) -> None:
         """Run this call again on copies; guards that decide have its effect before those that are shown."""
         decide = [guard for guard in failing if guard.guard_class is GuardClass.DECIDES]
         joint = self._effect(values, decide or failing)
         blamed = decide if decide and joint.distance else failing
-        effects = self._effects_alone(values, blamed, joint) if joint.distance else {}
+        effects = self._separate_effects(values, blamed, joint) if joint.distance else {}
         for guard in blamed:
             before, effect = guard.effect, effects.get(guard.subject, joint)
             if not before.distance and (effect.calls or not before.calls):
                 guard.effect = replace(effect, calls=before.calls + effect.calls)
                 self._notify(self._region, guard)
 
-    def _effects_alone(
+    def _separate_effects(
         self, values: Locals, failing: Sequence[FailedGuard], joint: GuardEffect
     ) -> dict[str, GuardEffect]:
-        """Return the effect of each input by itself, where several changed: all others are put back.
+        """Return the effect of each single input, where several changed: all others are put back.
 
         Where the others cannot be put back, an input has no effect if nothing changes when it is put back.
         """
@@ -312,7 +314,7 @@ class _Watch:
         }  # fmt: skip
         effects: dict[str, GuardEffect] = {}
         for subject in subjects:
-            others = {each: restored[each] for each in subjects if each != subject}
+            others = {other: restored[other] for other in subjects if other != subject}
             if _UNKNOWN not in others.values():
                 effects[subject] = self._effect(values, failing, others)
             elif restored[subject] is not _UNKNOWN:
@@ -320,7 +322,7 @@ class _Watch:
                 same = without.calls and without.distance == joint.distance
                 effects[subject] = replace(joint, distance=0.0, reason="") if same else joint
             else:
-                names = ", ".join(readable(each) for each in others if restored[each] is _UNKNOWN)
+                names = ", ".join(readable(other) for other in others if restored[other] is _UNKNOWN)
                 effects[subject] = replace(joint, together=words_of(names, 60))
         # Where no input has an effect by itself, all of them have it together.
         return effects if any(effect.distance for effect in effects.values()) else {}
@@ -395,7 +397,7 @@ def _requires_grad(value: object) -> bool:
 
 
 def _is_of_kernels(guard: FailedGuard) -> bool:
-    """Return True for a failed guard on what kernels may be made for, and no eager kernel shows."""
+    """Return whether the failed guard is on what kernels may be made for, and no eager kernel shows."""
     if guard.guard_class is not GuardClass.DECIDES:
         return False
     equality = guard.relation is not None and guard.relation.assumed.startswith("equal")
@@ -418,7 +420,7 @@ _LAYOUT = ("kind", "subclass", "dtype", "device")
 
 
 def _is_input(source: str, facts: InputFacts) -> bool:
-    """Return True for data that a graph read, False for code, modules and hooks."""
+    """Return whether a graph read data there; False for code, modules and hooks."""
     is_data = facts.kind in {"None", "tensor"} or bool(facts.value)
     return is_data and not SETTINGS.search(source) and not _INTERNAL.search(source)
 

@@ -1,14 +1,17 @@
 """Steps and traces, and their one-line text form.
 
-A trace is a capacity and a sequence of lifecycle operations, and it prints as it parses: `cap 16: profile 16;
-set 9; forward 16`. `set` takes what makes a payload unusual as `key=value`: `set 4 levels=4`, `set 4
-hidden=1`, `set 9 request=b`, `set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others
-zero), `set 9 layout=permuted dtype=float32 values=nan grad`, `set 9 shape=swapped` (see `Step`). Every call
-on the buffer takes `on=b` (the second buffer), `fail=K` (its K-th allocation fails) and `after=S` (the clock
-moves on by S seconds before it); get, clear and resize take `calls=K` (the call is made K times in one step)
-and `count=numpy` (or torch, bool: the count is no Python int). What differs from the usual buffer is written
-before the colon: `cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`. A run of
-ten or more equal steps is written once: `get 16 times=300`.
+A trace is a capacity and a sequence of lifecycle operations, and it prints as it
+parses: `cap 16: profile 16; set 9; forward 16`. `set` takes what makes a payload
+unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
+`set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero),
+`set 9 layout=permuted dtype=float32 values=nan grad`, `set 9 shape=swapped` (see `Step`).
+Every call on the buffer takes `on=b` (the second buffer), `fail=K` (its K-th allocation fails) and
+`after=S` (the clock moves on by S seconds before it); get, clear and resize take `calls=K` (the call is
+made K times in one step) and
+`count=numpy` (or torch, bool: the count is no Python int).
+What differs from the usual buffer is written before the colon:
+`cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`.
+A run of ten or more equal steps is written once: `get 16 times=300`.
 """
 
 import re
@@ -93,9 +96,9 @@ class Step:
     `strided` with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a
     wider one, `transposed` with the columns first, `sparse` with gaps between columns, `one_level` with all
     levels expanded from one), `dtype` its own, `values` what its rows hold instead of normal random numbers,
-    `grad` True if it requires a gradient. `shape` lays the same elements out wrongly: `flat` as (levels * N,
-    hidden), `joined` as (N, levels * hidden), `swapped` as (N, levels, hidden), `transposed` as (levels,
-    hidden, N), `batched` as (1, levels, N, hidden).
+    `grad` True if it requires a gradient.  `shape` lays the same elements out wrongly: `flat` as
+    (levels * N, hidden), `joined` as (N, levels * hidden), `swapped` as (N, levels, hidden), `transposed` as
+    (levels, hidden, N), `batched` as (1, levels, N, hidden).
 
     `on` is the buffer that is called, None for the first. `fail` is the number of the allocation inside this
     call that fails with `torch.OutOfMemoryError`, `count` the type of the count that get, clear and resize

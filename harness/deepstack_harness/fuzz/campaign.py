@@ -1,14 +1,15 @@
-"""Fuzz campaigns: a request for a hunt, the folder that it is kept in, and the files of what it found.
+"""Fuzz campaigns: a request for a hunt, the folder of its state, and the files of what it found.
 
-`findings.jsonl` has each finding before anybody hears of it; `run.json` has the request and the progress.  A
-run that was killed goes on when the same command is given again with the same folder.  Once a hunt is over,
+`findings.jsonl` has each finding before it is reported; `run.json` has the request and the progress. A run
+that was killed goes on when the same command is given again with the same folder. Once a hunt is over,
 `with_reach` adds how an engine comes to each finding, and `write_findings` writes lines, a pytest file and a
 program for each.
 
-`search_boundary` is a hunt of its own about counts (R2, R4, R8).  For a capacity, N tokens set and P asked
-for, get and clear of 0 <= P <= capacity answer, with the payload and then zeros; above it the buffer grows
-and keeps the payload, or raises and changes nothing; below 0 it refuses.  Whatever was refused, all rows are
-read afterwards.  Small sizes are played all, larger ones are drawn, padded for the ranks that share a step.
+`search_boundary` is a hunt of its own about counts (R2, R4, R8). For a capacity, N tokens set and a get of P
+rows: get and clear of 0 <= P <= capacity succeed, and rows are the payload and then zeros; above it the
+buffer grows with its payload unchanged, or raises and changes nothing; below 0 it refuses. Whatever was
+refused, all rows are read afterwards. Small sizes are played all, larger ones are drawn, padded for the ranks
+that share a step.
 """
 
 import json
@@ -75,8 +76,8 @@ def small_traces() -> Iterator[Trace]:
         for tokens in (None, *range(capacity + 2)):
             held = () if tokens is None else (Step(Op.SET, tokens),)
             for wanted in _counts_around(capacity, tokens or 0):
-                yield _read_behind_each(capacity, *held, Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
-                yield _read_behind_each(capacity, *held, Step(Op.RESIZE, wanted))
+                yield _read_after_each(capacity, *held, Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
+                yield _read_after_each(capacity, *held, Step(Op.RESIZE, wanted))
 
 
 def _counts_around(capacity: int, tokens: int) -> list[int]:
@@ -92,13 +93,13 @@ def larger_traces(draw: st.DrawFn) -> Trace:
     if draw(st.sampled_from(range(4))) == 3:
         wanted = draw(st.sampled_from(growing_counts(capacity, max(2, ranks))))
     asks = (Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
-    return _read_behind_each(
+    return _read_after_each(
         capacity, Step(Op.SET, tokens), *(asks if draw(st.booleans()) else reversed(asks))
     )
 
 
-def _read_behind_each(capacity: int, *steps: Step) -> Trace:
-    """Return a trace with a read of all rows before the first step and behind each."""
+def _read_after_each(capacity: int, *steps: Step) -> Trace:
+    """Return a trace with a read of all rows before the first step and after each."""
     rows, done = capacity, [Step(Op.GET, capacity)]
     held = steps[0].tokens if steps[0].op is Op.SET else 0
     for step in steps:
@@ -129,7 +130,7 @@ def broken_rules(
     """Return the rules that one trace breaks first, on a session of its own.
 
     The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
-    mutant of ours; its code runs in this process.  Raises `UsageError` for what does not exist, and
+    mutant of ours; its code runs in this process. Raises `UsageError` for what does not exist, and
     `MachineError` for what cannot be fetched.
     """
     request, player = FuzzRequest(source, buffer, revision, family, arm), InProcessPlayer()
@@ -160,7 +161,7 @@ class HuntLimits:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A hunt of `examples` traces with a seed, kept in `folder`."""
+    """A hunt of `examples` traces with a seed, whose state is in `folder`."""
 
     request: FuzzRequest
     folder: Path
@@ -185,7 +186,7 @@ class Hunted:
     resumed: int = 0
     """Findings of an earlier run that this one goes on with."""
     control: str = ""
-    """What showed, behind the hunt, that its worker measures wrongly."""
+    """The reason, found after the hunt, why its worker measures wrongly; empty for none."""
 
     @property
     def distrust(self) -> str:
@@ -305,7 +306,7 @@ def _sandbox(request: FuzzRequest) -> SandboxProfile | None:
 
 
 class _CampaignWatch(Watch):
-    """Watch that writes findings to the journal, keeps the progress, and ends the hunt when time is over."""
+    """Watch that writes findings to the journal, saves the progress, and ends the hunt when time is over."""
 
     def __init__(self, campaign: Campaign, hunted: Hunted, on_progress: OnProgress) -> None:
         self._campaign, self._hunted, self._on_progress = campaign, hunted, on_progress
@@ -374,7 +375,7 @@ def with_reach(findings: Iterable[Finding], request: FuzzRequest) -> list[Findin
     if not request.source or not classes:
         return findings
     with SourceWorker(request.source) as worker:
-        found = {each.model_class: each for each in worker.classes() if each.model_class in classes}
+        found = {entry.model_class: entry for entry in worker.classes() if entry.model_class in classes}
         played = {name: play_orders(audited, worker) for name, audited in found.items()}
 
         def reach(finding: Finding) -> str | None:
@@ -422,7 +423,7 @@ def pytest_text(findings: Iterable[Finding], request: FuzzRequest) -> str:
 
 
 def program_of(finding: Finding, request: FuzzRequest) -> str | None:
-    """Return a program that shows it with torch alone; None where a decoder takes part."""
+    """Return a program that shows it with only torch; None where a decoder takes part."""
     if finding.rule is None or request.arm != "eager" or "@" in request.name:
         return None
     try:

@@ -1,7 +1,7 @@
 """What a hunt is about: its target, the faults of one trace, findings, and its progress.
 
-A `Fault` is a rule that a trace breaks in its first wrong step, or the death of the worker that played it.  A
-`Finding` is a fault that a hunt reports, as a trace that plays again from its text alone.  A `Watch`
+A `Fault` is a rule that a trace breaks in its first wrong step, or the death of the worker that played it. A
+`Finding` is a fault that a hunt reports, as a trace that plays again from its text alone. A `Watch`
 observes a hunt, and may end it.
 """
 
@@ -39,8 +39,8 @@ from deepstack_harness.options import option
 Budget = Callable[[Sequence[Step]], int]
 """Graphs that a correct buffer needs for these steps."""
 
-_SAYS_NOTHING_OF_ROWS = frozenset({Rule.STRUCTURE, Rule.ADDRESS, Rule.PLACEMENT})
-"""Rules that may be broken without a row being wrong: behind such a step the trace can be judged further."""
+_WITHOUT_WRONG_ROWS = frozenset({Rule.STRUCTURE, Rule.ADDRESS, Rule.PLACEMENT})
+"""Rules that may be broken without a row being wrong: after such a step the trace can be judged further."""
 
 
 class FaultKey(NamedTuple):
@@ -66,7 +66,7 @@ class Fault:
     detail: str
     judgement: Judgement | None = None
     read_everywhere: Trace | None = None
-    """The trace with a read of all rows before the first step and behind each; None for a death."""
+    """The trace with a read of all rows before the first step and after each; None for a death."""
 
     @property
     def name(self) -> str:
@@ -102,12 +102,12 @@ def call_of(step: Step) -> str:
 def faults_by_step(case: Case, observation: Observation, budget: Budget) -> Iterator[list[Fault]]:
     """Iterate over the faults of the first wrong step, and of later ones as far as they can be judged.
 
-    Rows behind a wrong row are not judged: later faults would only follow from it.  R0 is left out where
+    Rows after a wrong row are not judged: later faults would only follow from it. R0 is left out where
     another rule is broken in the same step, because a wrong payload makes a wrong output.
     """
     done: frozenset[Rule] = frozenset()
     judge = _Prefixes(case, observation, budget)
-    while done <= _SAYS_NOTHING_OF_ROWS:
+    while done <= _WITHOUT_WRONG_ROWS:
         broken = judge.first_broken(done)
         if not broken:
             return
@@ -150,7 +150,7 @@ class _Prefixes:
 
 
 def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
-    # The first read of new storage must not stand behind a rejected call, which would be blamed for the rows.
+    # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
     done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
     for step, facts in zip(trace, seen, strict=False):
         done.append(step)
@@ -167,10 +167,9 @@ _MOST_READ = 8
 class Finding(Row[Rule | None]):
     """The row of one fault, and how it was found.
 
-    `rule` is there for kind `rule` only.  Findings of one rule or kind differ in `shape`, `call` or
-    `exception`, see `FaultKey`.  `examples` is the number of the example that showed it, `seconds` the time
-    until then.  `alone` says whether the trace showed it on a session of its own; None where that was not
-    tried.
+    `rule` is there for kind `rule` only. Findings of one rule or kind differ in `shape`, `call` or
+    `exception`, see `FaultKey`. `examples` is the number of the example that showed it, `seconds` the time
+    until then. `alone`: whether the trace showed it on a session of its own; None where that was not tried.
     """
 
     kind: FindingKind
@@ -191,7 +190,7 @@ class Finding(Row[Rule | None]):
 
     @property
     def line(self) -> str:
-        """One line of text that says what broke and how to play it again."""
+        """One line of text with what broke and the trace that shows it again."""
         return f"{self.revision} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
 
     @classmethod
@@ -202,9 +201,9 @@ class Finding(Row[Rule | None]):
 
 @dataclass(frozen=True)
 class Target:
-    """A buffer, and the arm, family and caller that drive it.
+    """A buffer, and the arm, family and caller that call it.
 
-    With arm `eager` no decoder runs: the buffer is alone.  Raises `UsageError` for an arm that nothing can be
+    With arm `eager` no decoder runs, only the buffer. Raises `UsageError` for an arm that nothing can be
     hunted under.
     """
 
@@ -227,7 +226,7 @@ class Target:
 
     @property
     def alone(self) -> bool:
-        """True if no decoder runs beside the buffer."""
+        """Return whether no decoder runs, only the buffer."""
         return self.arm == EAGER and self.caller == ENGINE
 
     @property
@@ -245,7 +244,7 @@ class Target:
 
 @dataclass(frozen=True)
 class FuzzRequest:
-    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @)."""
+    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller after an @)."""
 
     source: str | None = None
     buffer: str | None = option("test a buffer class of your own", metavar="MODULE:CLASS", default=None)
@@ -323,5 +322,5 @@ class Watch:
         """Note a finding."""
 
     def is_done(self) -> bool:
-        """Say whether the hunt is to end; asked before each example."""
+        """Return whether the hunt is to end; called before each example."""
         return False

@@ -1,11 +1,11 @@
 """Hunts: hypothesis draws and shrinks traces, a player plays them, and the oracles judge each.
 
-A hunt is a series of searches.  Each ends with the first fault that is not known yet, shrunk; the next one
-does not stop at it.  With several failures in one run hypothesis would go on drawing for ten seconds behind
-the first (`should_generate_more` in its engine), and find more on a faster machine.
+A hunt is a series of searches. Each ends with the first fault that is not known yet, shrunk; the next one
+does not stop at it. With several failures in one run hypothesis would go on drawing for ten seconds after the
+first (`should_generate_more` in its engine), and find more on a faster machine.
 
 hypothesis shrinks the numbers that a trace was written from; `_Search.simplest` then leaves out single steps,
-settings of the buffer and options of payloads.  Traces of a compiled decoder share one session, whose graphs
+settings of the buffer and options of payloads. Traces of a compiled decoder share one session, whose graphs
 `SessionGraphs` counts against those that a correct buffer would need.
 """
 
@@ -51,7 +51,7 @@ class SessionGraphs:
     """Graphs above the budget, which a trace before built: they are not a fault of the next trace."""
 
     def budget(self, steps: Sequence[Step] = ()) -> int:
-        """Return the graphs that may be there behind these steps."""
+        """Return the number of graphs that may exist after these steps."""
         if not self.target.arm.compiled:
             return 1
         ran = dict.fromkeys([*self.ran, *(step for step in steps if step.op in RUNS_DECODER)])
@@ -95,9 +95,9 @@ def simpler_traces(trace: Trace, needed: Collection[Op] = ()) -> Iterator[Trace]
 SEARCH = 250
 """Examples of one search; hypothesis shrinks the first fault of a search, and the next one begins anew."""
 PER_NAME = 5
-"""Findings of one rule or kind with different shapes; further ones are not told."""
+"""Findings of one rule or kind with different shapes; further ones are not reported."""
 CAPACITY = 16
-"""Rows of the buffer that a decoder is compiled beside."""
+"""Rows of the buffer that a compiled decoder reads."""
 MOST_DEATHS = 8
 """Workers that may die in examples before a hunt is given up: each new one takes seconds to start."""
 _LEFT_OUT = 40
@@ -113,9 +113,9 @@ class Hunt:
         self, target: Target, player: Player, *, seed: int = 0, known: Sequence[Finding] = (),
         progress: Progress | None = None, watch: Watch | None = None, per_name: int = PER_NAME,
     ) -> None:  # fmt: skip
-        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part.
+        """Play nothing yet; `known` faults are not reported again, and `progress` is that of an earlier part.
 
-        Of one rule or kind at most `per_name` faults are told.
+        Of one rule or kind at most `per_name` faults are reported.
         """
         self.target = target
         self.seed = seed
@@ -153,7 +153,7 @@ class Hunt:
 
     @property
     def is_over(self) -> bool:
-        """True if the watcher has enough, or too many workers died."""
+        """Return whether the watcher has enough, or too many workers died."""
         return self.progress.deaths >= MOST_DEATHS or self._watch.is_done()
 
     def play_example(self, trace: Trace) -> list[Fault]:
@@ -268,9 +268,9 @@ class _SearchIsOver(BaseException):
 
 
 class _Search:
-    """The test function of one search: true for a trace with a new fault, and then for that fault alone.
+    """The test function of one search: true for a trace with a new fault, and then only for that fault.
 
-    Each trace is played once, so that the same trace always has the same answer.
+    Each trace is played once, so that the same trace always has the same result.
     """
 
     def __init__(self, hunt: Hunt, until: int) -> None:
@@ -298,7 +298,7 @@ class _Search:
         return new[0]
 
     def _is_shown_again(self, fault: Fault) -> bool:
-        """Say whether a new session shows a fault of R11 too; tell it as it is where it does not.
+        """Return whether a new session shows a fault of R11 too; if not, report it with `alone` False.
 
         On the session of the examples a graph is built once, so that a second play would not show it.
         """
@@ -314,14 +314,16 @@ class _Search:
         """Return the fault with a trace of which nothing can be left out, as far as tries last.
 
         hypothesis shrinks the numbers that a trace was written from: one number may mean several steps, and
-        the next smaller one a payload that shows nothing.  Of 130 mutants 28 have a shorter history after
+        the next smaller one a payload that shows nothing. Of 130 mutants 28 have a shorter history after
         this (296 steps in all instead of 328), and 24 others fewer options, for 292 plays after its 8,911.
         Runs of a compiled decoder stay: the session of the examples may do without, another cannot.
         """
         self._left = max(self._left, _LEFT_OUT)
         needed = RUNS_DECODER if self._hunt.target.arm.compiled else ()
         tried: set[Trace] = set()
-        while simpler := next((one for one in simpler_traces(fault.trace, needed) if one not in tried), None):
+        while simpler := next(
+            (other for other in simpler_traces(fault.trace, needed) if other not in tried), None
+        ):
             tried.add(simpler)
             fault = self._show_wanted(simpler) or fault
         return fault
@@ -334,7 +336,7 @@ class _Search:
         new_session = wanted.rule is Rule.GRAPHS
         faults, died = self._hunt.replay(trace, new_session=new_session)
         self._left -= _SHRINKS // _SLOW_SHRINKS if new_session or died else 1
-        # Reasons of recompiles follow from the graphs that are there: alone, R11 has another shape.
+        # Reasons of recompiles follow from the graphs of a session: in a new one, R11 has another shape.
         same = (
             fault
             for fault in faults
@@ -344,7 +346,7 @@ class _Search:
 
 
 def _state(facts: StepFacts) -> tuple[object, ...]:
-    """Return what is the same in two moments that look alike: rows, and what the last answer was made of."""
+    """Return what is the same in two moments that look alike: rows, and the origin of the last get's rows."""
     runs = facts.answer.rows[0] if facts.answer and facts.answer.rows else ()
     return (facts.capacity, tuple((run.payload is None or bool(run.payload), run.rows) for run in runs))
 

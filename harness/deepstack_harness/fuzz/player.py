@@ -99,7 +99,7 @@ def _request(
 
 
 class WorkerPlayer:
-    """A worker that plays; after a death the next case starts another one.  To be closed."""
+    """A worker that plays; after a death the next case starts another one. To be closed."""
 
     torch = ""
 

@@ -18,7 +18,7 @@ from deepstack_harness.workers.worker import Worker
 
 _UNCOMPILED = "eager"
 _EVERYWHERE = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
-"""Promises that are asked of the uncompiled code too, and break there as well."""
+"""Promises that are checked on the uncompiled code too, and break there as well."""
 _CALL_S = 300.0
 
 
@@ -39,7 +39,7 @@ class RegionProof:
 
     @property
     def holds(self) -> bool:
-        """True if exactly the stated promise breaks under each stated arm; for a right region, none."""
+        """Return whether only the stated promise breaks under each stated arm; none for a right region."""
         promise = self.region.promise
         arms = {*self.region.arms, *([_UNCOMPILED] if promise in _EVERYWHERE else [])}
         stated = {arm: (str(promise),) for arm in arms} if promise else {}

@@ -1,4 +1,4 @@
-"""Proofs of trials: hunt on a buffer, play the traces of `check` on it, and say which rules were broken.
+"""Proofs of trials: hunt on a buffer, play the traces of `check` on it, and return the broken rules.
 
 Trials are proved in threads, each of which judges what a warm worker of its own plays.
 """
@@ -64,9 +64,9 @@ class _Check(NamedTuple):
 
 
 def _check(buffer: BufferRef, regime: Regime, player: Player, rule: str | None) -> _Check:
-    """Play the traces of `check` of one regime, as far as they say more about `rule`.
+    """Play the traces of `check` of one regime until one breaks `rule`, then those with fewer of its axes.
 
-    For a right buffer (None) any rule counts.  Other rules of a mutant do not: in `set 16; get 20` a row that
+    For a right buffer (None) any rule counts. Other rules of a mutant do not: in `set 16; get 20` a row that
     the set lost is read above the capacity first, which is R4.
     """
     plan = [planned for planned in plan_check(Where(Target.family), buffer) if planned.case.regime is regime]

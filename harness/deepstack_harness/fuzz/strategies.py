@@ -1,7 +1,7 @@
 """hypothesis strategies of traces, requests and schedules; no torch.
 
 Hunts and `check --thorough` draw from one strategy: phrases of small numbers, which a `TraceWriter` turns
-into steps.  No number is drawn from a range of more than `PICKS` values: hypothesis mixes integers of 100 and
+into steps. No number is drawn from a range of more than `PICKS` values: hypothesis mixes integers of 100 and
 more, which it finds in the source of loaded modules, into larger ranges, so that another installation would
 draw other traces.
 """
@@ -40,13 +40,13 @@ _PICK = st.integers(0, PICKS - 1)
 _READS = st.integers(0, 15)
 """How rows are read after a phrase, on the first and on the second buffer; 0 and 8 are not at all."""
 _COMPILED_CAPACITIES = (2, 16, 16, 16)
-"""Rows beside a compiled decoder: one that sees a single row first is compiled for one row."""
+"""Rows for a compiled decoder: one that sees a single row first is compiled for one row."""
 _ALONE = frozenset({"clear above", "gets", "out of memory"})
-"""Kinds of calls that a decoder adds nothing to: played where the buffer is alone, and steps cost little."""
+"""Kinds of calls that do not depend on a decoder: played only without one, where steps cost little."""
 
 
 def lifecycles(arm: ArmSpec = EAGER, *, alone: bool = True) -> SearchStrategy[Trace]:
-    """Return the strategy of traces under an arm; `alone` where no decoder reads the buffer.
+    """Return the strategy of traces under an arm; `alone`: no decoder reads the buffer.
 
     The simplest one is a read of one row.
     """
@@ -103,7 +103,7 @@ def pairs(capacity: int, ranks: int = 1) -> SearchStrategy[tuple[int, int]]:
 
 @st.composite
 def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: int = 6) -> Trace:
-    """Draw a correct engine's trace: a profile run, then steps of `set N; forward P` or of text alone."""
+    """Draw a correct engine's trace: a profile run, then steps of `set N; forward P` or of only text."""
     done = [Step(Op.PROFILE, capacity)]
     for tokens, wanted in draw(st.lists(pairs(capacity, ranks), min_size=1, max_size=max_steps)):
         done += [Step(Op.SET, tokens)] if tokens and draw(st.booleans()) else []
@@ -115,12 +115,12 @@ def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: i
 def schedules(draw: DrawFn, budget: int = 16, slots: int = 3) -> list[ScheduledStep]:
     """Draw chunked prefill of drawn requests: steps of at most `budget` tokens and `slots` requests.
 
-    Prompts have 0 to 2 images of 28 to 140 pixels a side, text, and an answer.
+    Prompts have 0 to 2 images of 28 to 140 pixels a side, and text; output tokens follow.
     """
     sides = st.integers(28, 140)
     images = st.lists(st.tuples(sides, sides), max_size=2).map(tuple)
     parts = st.lists(st.tuples(images, st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=4)
-    requests = [Request(f"r{number}", *each) for number, each in enumerate(draw(parts), 1)]
+    requests = [Request(f"r{number}", *drawn) for number, drawn in enumerate(draw(parts), 1)]
     return schedule(requests, draw(st.integers(1, budget)), draw(st.integers(1, slots)))
 
 
@@ -148,8 +148,8 @@ _DRAWN = ((EAGER, 96, _SHORT), (_CAPTURED, 64, _SHORT), (EAGER, 12, _LONG), (_CA
 def thorough_traces() -> tuple[str, ...]:
     """Return the traces of `check --thorough`, those of capacities as engines have last.
 
-    Fixed seeds draw them, so that each run plays the same.  All graphs are captured up front, with nothing
-    set.  Each trace has a seed of its own: among later examples of one seed are copies of earlier ones with
+    Fixed seeds draw them, so that each run plays the same. All graphs are captured up front, with nothing
+    set. Each trace has a seed of its own: among later examples of one seed are copies of earlier ones with
     small changes, so that 60 had 567 kinds of two steps in a row instead of 1,500.
     """
     drawn: list[Trace] = []

@@ -1,4 +1,4 @@
-"""Hunts whose outcome is known: each mutant must be caught by its rule alone, right buffers by no rule."""
+"""Hunts whose outcome is known: each mutant must be caught only by its rule, right buffers by no rule."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,13 +74,16 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """True if exactly the stated rule was found; for a right buffer, none, by `check` neither."""
+        """Return whether exactly the stated rule was found, and `check` finds no other rule.
+
+        For a right buffer, neither finds any.
+        """
         stated = (self.trial.rule,) if self.trial.rule else ()
         return not self.failed and self.broken == stated and self.broken_by_check in ((), stated)
 
     @property
     def failed(self) -> bool:
-        """True if the worker gave no answer; `detail` says why."""
+        """Return whether the worker did not play; `detail` has the reason."""
         return self.examples == 0
 
     @property
@@ -92,8 +95,8 @@ class Proof:
 def trials_for(mutants: Iterable[str], seed: int, *, right: bool = True) -> list[Trial]:
     """Return a trial for each mutant, and one of the control for each arm that these take.
 
-    With `right` also one for each right buffer, under each arm in which it is right.  Raises `ValueError` for
-    a mutant whose arm `EFFORTS` lacks.
+    With `right` also one for each right buffer, under each arm in which it is right. Raises `ValueError` for
+    a mutant whose arm is not in `EFFORTS`.
     """
     wanted = [*mutants]
     arms = {ALL_MUTANTS[name].arm for name in wanted}

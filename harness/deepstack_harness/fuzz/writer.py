@@ -1,8 +1,8 @@
 """Writer of traces: lifecycles as engines have them, and calls in any order, from phrases of small numbers.
 
 Counts are chosen where buffers broke, which `lineage.md` and the issues it names list: 0, 1, 2, capture sizes
-and the capacity with their neighbours, and the pairs (tokens set, tokens read) of the reported crashes.  The
-tables are short enough that a hunt of a few hundred traces plays every entry.  No torch, no hypothesis.
+and the capacity with their neighbours, and the pairs (tokens set, tokens read) of the reported crashes. The
+tables are short enough that a hunt of a few hundred traces plays every entry. No torch, no hypothesis.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ def wrong_shapes(levels: int, hidden: int) -> tuple[tuple[int | None, int | None
 
 
 def _payloads() -> Iterator[Options]:
-    """Yield each option alone, twice, and then pairs and triples."""
+    """Yield each single option, twice, and then pairs and triples."""
     single: list[Options] = [
         *({"layout": layout} for layout in LAYOUTS),
         *({"dtype": dtype} for dtype in DTYPES),
@@ -135,9 +135,9 @@ def refused_counts(capacity: int) -> tuple[int, ...]:
 
 
 def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
-    """Return every P in [tokens, ..] that an engine may ask for, in order.
+    """Return every P in [tokens, ..] that an engine may pass to get, in order.
 
-    P is unpadded, a capture size, a multiple of ranks or the largest.  The largest stands for a data-parallel
+    P is unpadded, a capture size, a multiple of ranks or the largest. The largest is that of a data-parallel
     group: each rank takes the maximum over all ranks.
     """
     shared = pad_to_multiple(tokens, ranks)
@@ -219,7 +219,7 @@ class TraceWriter:
 
     @property
     def levels(self) -> int:
-        """Levels of a buffer alone."""
+        """Levels of a buffer without a decoder."""
         levels: int = self.kind.get("levels", LEVELS_ALONE)
         return levels
 
@@ -245,7 +245,7 @@ class TraceWriter:
     def write(self, kind: str, reads: int, second: bool, picks: Iterable[tuple[int, int]]) -> None:
         """Write steps of a kind, whose counts pairs of numbers choose; the model follows each step.
 
-        `reads` (0 to 7) chooses how rows are read after them.  With `second` the steps are on the second
+        `reads` (0 to 7) chooses how rows are read after them. With `second` the steps are on the second
         buffer, where there is one.
         """
         self.on = SECOND if second and len(self._models) > 1 else None
@@ -275,7 +275,7 @@ class TraceWriter:
                 model.follow(self.steps[-1])
 
     def fitting(self, pick: int) -> int:
-        """Return a count in [0, rows]: by what stands in the buffer, where buffers broke, or any."""
+        """Return a count in [0, rows]: near the sizes in the buffer, where buffers broke, or any."""
         model = self._models[self.on]
         rows, live, before = model.rows, model.tokens, model.before
         named = (
@@ -306,7 +306,7 @@ class TraceWriter:
 
 
 PICKS = 96
-"""Numbers to pick from.  hypothesis repeats itself: where there are two numbers, both choose from a table."""
+"""Numbers to pick from. hypothesis repeats itself: where there are two numbers, both choose from a table."""
 Phrase = tuple[str, int, bool, Sequence[tuple[int, int]]]
 """Arguments of `TraceWriter.write`."""
 _REFUSING = sorted(MAY_BE_NEGATIVE)
@@ -318,7 +318,7 @@ _SECONDS = (90, 86_400)
 
 
 def _unusual(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
-    """Set a payload as engines make them: how it lies in memory, its dtype, its values."""
+    """Set a payload as engines make them: its layout in memory, its dtype, its values."""
     payloads = PAYLOADS if writer.alone else PAYLOADS_WITH_DECODER
     tokens = writer.above(first) if first % 8 == 7 else max(1, writer.fitting(first))
     payload = payloads[(first + second) % len(payloads)]
@@ -390,7 +390,7 @@ def _micro_batch(writer: TraceWriter, first: int, _: int) -> Iterator[Step]:
 
 
 def _step(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
-    """Schedule one step: a visual one sets and runs, one of text alone runs."""
+    """Schedule one step: a visual one sets and runs, one of only text runs."""
     writer.on = None
     if second % 4 != 3:
         yield Step(Op.SET, writer.fitting(first))
@@ -404,7 +404,7 @@ def _capture(writer: TraceWriter, first: int, _: int) -> Iterator[Step]:
 
 
 def _replay(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
-    """Replay a graph that was captured, behind a payload that fits it or as text."""
+    """Replay a graph that was captured, after a payload that fits it or as text."""
     sizes = sorted(tokens for tokens in writer.captured if tokens >= writer.tokens)
     if sizes:
         tokens = sizes[-1 - first % len(sizes)]
@@ -448,7 +448,7 @@ _STEPS: dict[str, _Steps] = {
     "capture": _capture,
     "replays": _replay,
 }
-"""Steps of each kind for two numbers; each is written before the next is asked for."""
+"""Steps of each kind for two numbers; each is appended before the next is drawn from the iterator."""
 
 LENGTHS = dict.fromkeys(_STEPS, 1) | {
     "unusual": 3, "misshapen": 3, "micro-batches": 3, "sets": 12, "steps": 6, "replays": 3,

@@ -27,22 +27,22 @@ _INTERFACE: Mapping[str, str] = {
 
 
 class AdaptedAnswer(tuple[Tensor, ...]):  # noqa: SLOT001  # Python allows a tuple no slots but empty ones
-    """The levels (P, hidden) of an answer, as views; `original` is the answer that guards look at."""
+    """The levels (P, hidden) of what get returned, as views; `original` is the object that guards look at."""
 
     original: object
 
     @classmethod
     def of(cls, levels: Sequence[Tensor], original: object) -> "AdaptedAnswer":
-        """Return the levels of an answer."""
+        """Return the levels with the object that they were read from."""
         answer = cls(levels)
         answer.original = original
         return answer
 
 
 def check_interface(make: BufferFactory, target: str) -> BufferFactory:
-    """Make one small buffer as the contract says; return what makes buffers that return tuples of levels.
+    """Make one small buffer as the contract states; return what makes buffers that return tuples of levels.
 
-    That is `make` itself, unless its get returns a container that `levels_in` unpacks.  Raises `UsageError`
+    That is `make` itself, unless its get returns a container that `levels_in` unpacks. Raises `UsageError`
     for all that is missing, with an adapter class to write, and for another container.
     """
     stated = adapter_of(make) or Adapter()
@@ -54,15 +54,15 @@ def check_interface(make: BufferFactory, target: str) -> BufferFactory:
         if passes_through(error):
             raise
         # Whatever the class raises, SystemExit too, it does not fit.
-        said = f"cannot be made with {_SIGNATURE}: {type(error).__name__}: {text_of(error)}"
-        raise UsageError(f"{target} {said}; {_advice(make, target)}") from None
-    if lacks := list(_missing(made)):
-        said = f"does not fit the buffer interface, it lacks {', '.join(lacks)}"
-        raise UsageError(f"{target} {said}; {_advice(make, target)}")
-    answers = _small_answers(made, torch.ones(sizes[2], min(3, sizes[0]), sizes[1], dtype=dtype))
-    for answer in answers:
-        _refuse_container(answer, target)
-    return UnpackedClass(make) if any(map(_is_packed, answers)) else make
+        problem = f"cannot be made with {_SIGNATURE}: {type(error).__name__}: {text_of(error)}"
+        raise UsageError(f"{target} {problem}; {_advice(make, target)}") from None
+    if missing := list(_missing(made)):
+        problem = f"does not fit the buffer interface, it lacks {', '.join(missing)}"
+        raise UsageError(f"{target} {problem}; {_advice(make, target)}")
+    returned = _small_gets(made, torch.ones(sizes[2], min(3, sizes[0]), sizes[1], dtype=dtype))
+    for value in returned:
+        _refuse_container(value, target)
+    return UnpackedClass(make) if any(map(_is_packed, returned)) else make
 
 
 def _missing(made: object) -> Iterator[str]:
@@ -110,19 +110,19 @@ def _is_packed(answer: object) -> bool:
     return not isinstance(answer, tuple | list | None) and levels_in(answer) is not None
 
 
-def _small_answers(made: Buffer, payload: Tensor) -> list[object]:
-    """Return what get of a small buffer answers without a payload, and with one; none of what raises."""
-    answers: list[object] = []
+def _small_gets(made: Buffer, payload: Tensor) -> list[object]:
+    """Return what get of a small buffer returns without a payload, and with one; without those that raise."""
+    returned: list[object] = []
     with _any_error():
-        answers.append(made.get(1))
+        returned.append(made.get(1))
     with _any_error():
         made.set(payload)
-        answers.append(made.get(payload.size(1)))
-    return answers
+        returned.append(made.get(payload.size(1)))
+    return returned
 
 
 def _refuse_container(answer: object, target: str) -> None:
-    """Raise `UsageError`, with the wrapper to write, for an answer whose levels cannot be read."""
+    """Raise `UsageError`, with the wrapper to write, for a returned object whose levels cannot be read."""
     if answer is None or isinstance(answer, Tensor) or levels_in(answer) is not None:
         return
     module, _, name = target.rpartition(":")
@@ -138,7 +138,7 @@ def _refuse_container(answer: object, target: str) -> None:
 
 
 class UnpackedBuffer:
-    """A buffer whose get answers a container of levels; all else is the buffer's own."""
+    """A buffer whose get returns a container of levels; all else is the buffer's own."""
 
     def __init__(self, made: Buffer) -> None:
         self._made = made
@@ -150,13 +150,13 @@ class UnpackedBuffer:
         return getattr(self._made, name)
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the levels in the buffer's answer; what is no container of tensors as it is."""
+        """Return the levels of what the buffer's get returns; a tuple, and what has no levels, as it is."""
         answer: object = self._made.get(tokens)
         levels = levels_in(answer)
         if (
             isinstance(answer, tuple)
             or levels is None
-            or not all(isinstance(each, Tensor) for each in levels)
+            or not all(isinstance(level, Tensor) for level in levels)
         ):
             return cast("tuple[Tensor, ...] | None", answer)
         return AdaptedAnswer.of(cast("Sequence[Tensor]", levels), answer)
@@ -164,7 +164,7 @@ class UnpackedBuffer:
 
 @dataclass(frozen=True)
 class UnpackedClass:
-    """A class of buffers whose get answers a container of levels, as a `protocols.BufferFactory`."""
+    """A class of buffers whose get returns a container of levels, as a `protocols.BufferFactory`."""
 
     make: BufferFactory
 
@@ -177,7 +177,7 @@ class UnpackedClass:
 
 
 def _takes_one(function: Callable[..., object]) -> bool:
-    """Say whether a function takes one argument by position; True where that is not known."""
+    """Return whether a function takes one argument by position; True where that is not known."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(None)
     except TypeError:
@@ -189,7 +189,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 @contextmanager
 def _any_error() -> Iterator[None]:
-    """Go on behind whatever code under test raises while it is only looked at."""
+    """Ignore what code under test raises inside the block, where it is only inspected."""
     try:
         yield
     except BaseException as error:

@@ -49,13 +49,15 @@ class Adapter:
 def adapter_text(make: Callable[..., object], target: str) -> str:
     """Return the text of a module with the class `Adapter` for `target`, MODULE:CLASS or FILE.py:CLASS."""
     module, _, name = target.rpartition(":")
-    sizes = {each: _size_of(each.name) for each in _parameters(make)}
-    named = {each: size for each, size in sizes.items() if size or each.default is each.empty}
-    arguments = [_given(each, size or "...") for each, size in named.items()]
+    sizes = {parameter: _size_of(parameter.name) for parameter in _parameters(make)}
+    named = {
+        parameter: size for parameter, size in sizes.items() if size or parameter.default is parameter.empty
+    }
+    arguments = [_given(parameter, size or "...") for parameter, size in named.items()]
     fixed = {size: 1 for size in ("levels", "hidden") if size not in sizes.values()}
     one, numbers = "levels" in fixed, "hidden" in fixed
     payload = ("payload[0, :, 0]" if one else "payload[:, :, 0]") if numbers else "payload[0]"
-    methods = _chosen([each for each in dir(make) if not each.startswith("_")])
+    methods = _chosen([name for name in dir(make) if not name.startswith("_")])
     get = _call(make, methods["get"], "tokens")
     if one:
         get = f"({get}{'[:, None]' if numbers else ''},)"
@@ -87,8 +89,12 @@ def _call(make: object, method: str, value: str) -> str:
     """Return a call of a method with `value` for its first argument."""
     if not method:
         return "..."
-    needed = [each for each in _parameters(getattr(make, method))[1:] if each.default is each.empty]
-    arguments = [_given(each, "..." if place else value) for place, each in enumerate(needed)]
+    needed = [
+        parameter
+        for parameter in _parameters(getattr(make, method))[1:]
+        if parameter.default is parameter.empty
+    ]
+    arguments = [_given(parameter, "..." if place else value) for place, parameter in enumerate(needed)]
     return f"self.made.{method}({', '.join(arguments)})"
 
 
@@ -106,7 +112,11 @@ def _parameters(function: object) -> list[inspect.Parameter]:
         found: Iterable[inspect.Parameter] = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
-    return [each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return [
+        parameter
+        for parameter in found
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
 
 
 def _words(name: str) -> set[str]:

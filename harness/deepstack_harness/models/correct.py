@@ -1,10 +1,10 @@
 """Right buffers of many designs, written from the contract's text and not from `ReferenceBuffer`.
 
-Each keeps every rule in the regimes that its `regimes` names, `live` or `both`: a harness that refuses one of
-them is wrong.  First come buffers whose answers are copies, right in live use, where no graph reads an
+Each passes every rule in the regimes that its `regimes` names, `live` or `both`: a harness that refuses one
+of them is wrong. First come buffers whose get returns copies, right in live use, where no graph reads an
 address; then buffers that grow by copying, and announce the move with a generation where graphs matter;
-buffers that allocate late or use storage in turns, right in live use alone; and buffers of one size, whose
-answers are views of their storage and which refuse to grow.
+buffers that allocate late or use storage in turns, right only in live use; and buffers of one size, whose
+get returns views of their storage and which refuse to grow.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class KeepsPayload:
-    """Copy of the payload alone, padded at every `get`; it has no capacity to grow beyond."""
+    """A copy of the payload and nothing else, padded at every `get`; it has no capacity to grow beyond."""
 
     regimes = "live"
 
@@ -85,7 +85,7 @@ class RowByRow:
 
 
 class Masked:
-    """Never zeroes: a mask says which rows count, and get puts zeros in place of the others."""
+    """Never zeroes: a mask marks the rows that count, and get puts zeros in place of the others."""
 
     regimes = "live"
 
@@ -205,7 +205,7 @@ class MovesAtEverySet:
 
 
 class FitsExactly:
-    """Reallocates at every resize to the rows asked for, or to N where that is more; announces it."""
+    """Reallocates at every resize to the requested rows, or to N where that is more; announces it."""
 
     regimes = "both"
 
@@ -258,7 +258,7 @@ class FitsExactly:
 
 
 class GrowsThenCopies(Reserve):
-    """Grows as `Reserve` does, and answers with copies: the copy may find no memory after the growth."""
+    """Grows as `Reserve` does, and returns copies: the copy may find no memory after the growth."""
 
     regimes = "live"
 
@@ -368,7 +368,7 @@ class OneTensor:
 
 
 class Interleaved:
-    """The levels of a token side by side, so that answers have a stride of all levels."""
+    """The levels of a token next to each other, so that each level has a stride of all levels."""
 
     regimes = "both"
 
@@ -398,7 +398,7 @@ class Interleaved:
 
 
 class ClearsByParts:
-    """Buffer that keeps the rows of other micro-batches when a step clears the rows that it asked for."""
+    """Buffer that preserves the rows of other micro-batches when a step clears its own rows."""
 
     regimes = "both"
 

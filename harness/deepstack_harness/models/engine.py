@@ -1,11 +1,11 @@
-"""The correct engine, which drives a buffer and a decoder: one get, one decode, one clear for each step.
+"""The correct engine, which calls a buffer and a decoder: one get, one decode, one clear for each step.
 
 `caller_of` makes the engine that a case names, here called its caller: one of ours, of another package, or a
 class of the user's own as MODULE:CLASS.
 
 `SequenceParallel` is an engine whose ranks share each step: rank r has the hidden states and the payload of
-its own rows.  Every rank plays the whole case with a full buffer of its own, and reads all P rows of it.
-Only attention needs all tokens: they are gathered before it and cut again after it.  Norms, feed-forward,
+its own rows. Every rank plays the whole case with a full buffer of its own, and reads all P rows of it.
+Only attention needs all tokens: they are gathered before it and cut again after it. Norms, feed-forward,
 experts and the additions of the payload work on own rows (vLLM's sequence parallelism, `enable_sp`, up to
 0.31).
 """
@@ -33,8 +33,8 @@ class Engine:
     """The correct engine: one get, one decode and one clear for each step.
 
     A subclass overrides the method that it gets wrong, or does in another way; a subclass that states whether
-    it is `faulty` is a caller by its name (`deepstack_harness.catalogue.registry.CALLERS`).  The reference
-    lane is always driven by this class itself.  Where `ranks` share a step, the object is `rank` of them.
+    it is `faulty` is a caller by its name (`deepstack_harness.catalogue.registry.CALLERS`). The reference
+    lane is always run by this class itself. Where `ranks` share a step, the object is `rank` of them.
     """
 
     faulty: ClassVar[bool] = False
@@ -96,8 +96,8 @@ def gather_rows(rows: Tensor, ranks: int) -> Tensor:
     """Gather the rows (n, ..) of all `ranks` in their order: (ranks * n, ..), on every rank.
 
     This is a real collective of the default process group, which needs a backend for CPU tensors besides
-    that of the rows.  It is inside a custom op, which the compiler cannot look into, as vLLM's own
-    `torch.ops.vllm.all_gather` is.  Before any row moves, each rank says how many it brings, or that it
+    that of the rows. It is inside a custom op, which the compiler cannot look into, as vLLM's own
+    `torch.ops.vllm.all_gather` is. Before any row moves, each rank sends how many it brings, or that it
     failed: otherwise the others would wait until their timeout for a rank that raised.
 
     Raises `PeerFailed` or `UnequalRows` on all ranks that come here, `CollectiveTimeout` if a rank neither
@@ -204,7 +204,7 @@ class SequenceParallel(Engine):
     """Engine on one of the ranks; with a single rank it is the unsharded engine."""
 
     def __init__(self, ranks: int = 1) -> None:
-        """Ask the default process group which rank this process is.
+        """Look up in the default process group which rank this process is.
 
         Raises `NotMeasured` if the group does not have `ranks` ranks.
         """
@@ -264,7 +264,7 @@ _WANTED = "a class built on deepstack_harness.models.engine:Engine"
 def caller_of(case: Case) -> Engine:
     """Make the caller of a case.
 
-    Under an arm whose ranks share a step, this process must be one of the ranks.  Raises
+    Under an arm whose ranks share a step, this process must be one of the ranks. Raises
     `UsageError` for an unknown name, and for a caller that cannot share steps under such an arm.
     """
     name, ranks = case.caller, case.arm.ranks

@@ -66,7 +66,7 @@ class AsksByBatchSize(Engine):
 class TakesOneSpan(Engine):
     """An engine that takes the visual tokens of a step for one contiguous span (mlx-vlm 2296).
 
-    In a step of several requests, visual tokens behind the first gap get the rows of others.
+    In a step of several requests, visual tokens after the first gap get the rows of others.
     """
 
     faulty = True
@@ -104,12 +104,12 @@ class FixedLevelRange(Engine):
 
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with zeros in place of the levels behind the range, hidden (P, h) -> (P, h)."""
+        """Decode P tokens with zeros in place of the levels after the range, hidden (P, h) -> (P, h)."""
         levels = lane.get(step.tokens) or ()
-        kept = tuple(
+        payload = tuple(
             level if index < self.levels else torch.zeros_like(level) for index, level in enumerate(levels)
         )
-        out = lane.run(replace(inputs, payload=kept or None))
+        out = lane.run(replace(inputs, payload=payload or None))
         lane.clear(step.tokens)
         return out
 
@@ -177,7 +177,7 @@ class MicroBatches(Engine):
     """An engine whose halves each get, decode and clear: the second half reads the rows of the first.
 
     Engines that overlap micro-batches split a step so, and run the outer forward once for each half
-    (vllm/v1/worker/gpu_ubatch_wrapper.py).  Each half asks for as many rows as it has and clears them, and
+    (vllm/v1/worker/gpu_ubatch_wrapper.py). Each half gets as many rows as it has and clears them, and
     both read from row 0 on.
     """
 
@@ -223,10 +223,10 @@ def rows_of(inputs: Inputs, rows: slice) -> Inputs:
 
 
 class OrderOfAdditions(Engine):
-    """An engine that adds each level to the feed-forward's answer first, and the reference to the sum.
+    """An engine that adds each level to the feed-forward's output first, and the reference to the sum.
 
     In exact arithmetic both orders give the same sum, rounded they do not.  sglang had added the payload to
-    the feed-forward's answer, and moved the addition into the residual stream, as in transformers.  FP8
+    the feed-forward's output, and moved the addition into the residual stream, as in transformers. FP8
     grounding drifted by 150 pixels and more (sglang 34690).
     """
 
@@ -254,8 +254,8 @@ class OrderOfAdditions(Engine):
 class StaticInputs(Engine):
     """An engine that copies the inputs of every step of up to `capacity` tokens into the same storage.
 
-    vLLM does (`inputs_embeds` and `mrope_positions` of vllm/v1/worker/gpu_model_runner.py).  A graph that
-    processes more rows than the step has then reads rows of earlier steps.  Behind tensors of the step's
+    vLLM does (`inputs_embeds` and `mrope_positions` of vllm/v1/worker/gpu_model_runner.py). A graph that
+    processes more rows than the step has then reads rows of earlier steps. After tensors of the step's
     own size it would read memory outside them.
     """
 
@@ -264,7 +264,7 @@ class StaticInputs(Engine):
     @override
     def buffer(self, make: BufferFactory, sizes: Profile) -> Buffer:
         """Make the buffer and zeroed storage: hidden (capacity, h), positions (3, capacity + 1)."""
-        # As in vLLM, one position too many keeps slices of positions from ever being contiguous.
+        # As in vLLM, one position too many, so that slices of positions are never contiguous.
         shape, device = (sizes.capacity, sizes.hidden), sizes.device
         self._hidden = torch.zeros(shape, dtype=sizes.dtype, device=device)
         self._positions = torch.zeros((3, sizes.capacity + 1), dtype=torch.int64, device=device)
@@ -284,8 +284,8 @@ class MadeElsewhere(Engine):
     """An engine that makes the buffer in `dtype` and on `device`; None means that of the hidden states.
 
     vLLM states neither when it makes its buffers, so that the ambient ones are used: float32 on the CPU
-    before the model's own are in force (vllm 44384), and meta inside the context that keeps a skipped
-    vision tower from being allocated (vllm 49384).
+    before the model's own are in force (vllm 44384), and meta inside the context that prevents the
+    allocation of a skipped vision tower (vllm 49384).
 
     Before each step it shows the hidden states to a `deepstack_harness.contract.protocols.FollowsTensors`,
     such as `deepstack_harness.models.revisions.Pr44384Buffer`.
@@ -340,8 +340,8 @@ class MadeOnMeta(MadeElsewhere):
 class WithoutVisionTower(MadeOnMeta):
     """An engine that skips the vision tower, and makes the buffer on meta with it (vllm 49384).
 
-    A factory with a `vision` argument is told instead (vLLM #49397), and makes no buffer that could be
-    on meta.
+    A factory with a `vision` argument gets that argument instead (vLLM #49397), and makes no buffer that
+    could be on meta.
     """
 
     faulty = False
@@ -357,7 +357,7 @@ class WithoutVisionTower(MadeOnMeta):
 
 
 class TokenCounter(nn.Module):
-    """A decoder that uses the first `tokens_set` rows of the payload, and zeros behind them."""
+    """A decoder that uses the first `tokens_set` rows of the payload, and zeros after them."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -378,8 +378,8 @@ class TokenCounter(nn.Module):
 class StateInTrace(Engine):
     """An engine that stores the count on its decoder, which reads it while it is traced.
 
-    Tracing reads a Python number once.  With its guards, a graph serves one value of it; without them, the
-    first value is used for ever.  In tpu-inference 2266 deepstack state did not survive jit; with the work
+    Tracing reads a Python number once. With its guards, a graph serves one value of it; without them, the
+    first value is used for ever. In tpu-inference 2266 deepstack state did not survive jit; with the work
     outside the jitted function, 102 shapes took 1102 compilations (tpu-inference 3181).
     """
 
@@ -418,7 +418,7 @@ class ReadsHeldPayload(nn.Module):
 class PayloadOnModel(Engine):
     """An engine that stores the payload of a visual step on its decoder, and gives it no argument.
 
-    tpu-inference does so with Qwen3-Omni, and reads the attribute inside a jitted step.  What is no argument
+    tpu-inference does so with Qwen3-Omni, and reads the attribute inside a jitted step. What is no argument
     of a trace is fixed when the step is traced: before the first image nothing is stored.
     """
 
@@ -438,7 +438,7 @@ class PayloadOnModel(Engine):
 
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Store the rows that the buffer answers, decode without an argument, (P, h) -> (P, h)."""
+        """Store the rows that the buffer returns, decode without an argument, (P, h) -> (P, h)."""
         levels = lane.get(step.tokens)
         self._model.held = (levels or ()) if self._visual else ()
         out = lane.run(replace(inputs, payload=None))

@@ -1,12 +1,12 @@
 """Callers whose decoder is given the payload in another layout, or whose layers lie on two machines.
 
-tpu-inference packs all levels behind the embeddings, because a jitted step takes arguments only.
-transformers, lmdeploy and the trainers pass a mask of visual tokens beside the features of these tokens.
+tpu-inference packs all levels after the embeddings, because a jitted step takes arguments only.
+transformers, lmdeploy and the trainers pass a mask of visual tokens and the features of these tokens.
 Trainers cut both for the ranks of a step.
 
 With pipeline stages the first machine has the buffer, and a level that belongs to a layer of the second stage
-must be sent there.  Qwen3-VL refuses to be split before its last level (an assertion in vLLM's constructor).
-Qwen3-Omni's thinker has no such check.  Granite sends the levels on, since a review of vllm 40282 found them
+must be sent there. Qwen3-VL refuses to be split before its last level (an assertion in vLLM's constructor).
+Qwen3-Omni's thinker has no such check. Granite sends the levels on, since a review of vllm 40282 found them
 lost.
 """
 
@@ -24,7 +24,7 @@ from deepstack_harness.models.engine import Engine, Payload, layers_of, shared_c
 
 
 class TakesPacked(nn.Module):
-    """Decoder whose hidden states (n, h + levels * h) have the levels of the payload behind them."""
+    """Decoder whose hidden states (n, h + levels * h) have the levels of the payload after them."""
 
     def __init__(self, decoder: nn.Module) -> None:
         """Wrap `decoder`, which has a `norm` over its hidden size."""
@@ -43,9 +43,9 @@ class TakesPacked(nn.Module):
 
 
 class PacksLevels(Engine):
-    """An engine that packs the levels behind the embeddings, and passes a step without levels as it is.
+    """An engine that packs the levels after the embeddings, and passes a step without levels as it is.
 
-    A buffer that answers None makes two hidden sizes of this, each with a graph of its own
+    A buffer that returns None makes two hidden sizes of this, each with a graph of its own
     (tpu-inference 2673).
     """
 
@@ -58,7 +58,7 @@ class PacksLevels(Engine):
 
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with the levels behind them, hidden (P, h) -> (P, h)."""
+        """Decode P tokens with the levels after them, hidden (P, h) -> (P, h)."""
         packed = torch.cat([inputs.hidden, *(lane.get(step.tokens) or ())], dim=1)
         out = lane.run(replace(inputs, hidden=packed))
         lane.clear(step.tokens)
@@ -123,7 +123,7 @@ def _by_mask(mask: Tensor, features: Payload) -> Payload:
 
 
 def _by_index(mask: Tensor, features: Payload) -> Payload:
-    """Return the rows (n, h) of `_by_mask`; as many rows are indexed as values of the mask (n,) say."""
+    """Return the rows (n, h) of `_by_mask` by boolean indexing: sizes depend on the values of the mask."""
     # All levels (n, levels, h) in one index, because Dynamo compiles no frame whose loop breaks.
     stacked = torch.stack(features, dim=1)
     levels = torch.zeros_like(stacked)

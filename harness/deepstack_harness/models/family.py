@@ -1,6 +1,6 @@
 """Families of tiny decoders: a config of sizes, weights drawn from a seed, variants by name.
 
-`tiny_family_named` loads `FAMILY`, or `FAMILY:VARIANT` with more variants after plus signs.  `parse_dtype`
+`tiny_family_named` loads `FAMILY`, or `FAMILY:VARIANT` with more variants after plus signs. `parse_dtype`
 and `parse_device` turn the names that users write into torch's own.
 """
 
@@ -133,5 +133,5 @@ def parse_device(name: str) -> torch.device:
         raise MachineError(
             f"device '{name}' is not available: torch {torch.__version__} sees {count} GPUs; use cpu"
         )
-    # Tensors name their device with its index: 'cuda' alone would never equal theirs.
+    # The device of a tensor always has an index: 'cuda' without one would never be equal to it.
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

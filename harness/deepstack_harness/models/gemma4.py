@@ -1,10 +1,10 @@
 """The text decoder of Gemma 4: each layer multiplies its level of the payload by a gate of its own.
 
 The payload is `per_layer_inputs`: for every token of every step, an image's included, one row per layer,
-looked up by token id.  Before the first layer it is mixed with a projection of the token embeddings; layer i
-then multiplies level i by a gate, and adds the projected product.  Gemma 3n does the same.
+looked up by token id. Before the first layer it is mixed with a projection of the token embeddings; layer i
+then multiplies level i by a gate, and adds the projected product. Gemma 3n does the same.
 
-Tests compare the decoder with transformers' `Gemma4TextModel`, whose state dict it loads unchanged.  In
+Tests compare the decoder with transformers' `Gemma4TextModel`, whose state dict it loads unchanged. In
 transformers the embedding multiplies its rows by sqrt(hidden), so that `hidden` is multiplied already here.
 Three things of released models are left out, because no payload depends on them: layers that reuse the keys
 and values of earlier ones, the window of the sliding layers (512 tokens, more than the traces that run a
@@ -42,11 +42,11 @@ class Gemma4Config(DecoderConfig):
     """Sizes with the rotary bases and norm epsilon of the released models.
 
     `width` is the number of columns of a level (`hidden_size_per_layer_input`: 256 in E2B and E4B), whose
-    number is that of the layers.  Every `pattern`-th layer is a full one, whose rotary base is
+    number is that of the layers. Every `pattern`-th layer is a full one, whose rotary base is
     `full_theta`, and which turns only the share `partial_rotary_factor` of the lanes; the others are
     sliding ones.
     Heads are small, because logits are scaled by 1: with 32 lanes of random weights they are so sharp that
-    rounding alone moves outputs by 1e-5.
+    rounding moves outputs by 1e-5.
     """
 
     heads: int = 8
@@ -172,7 +172,7 @@ class Gemma4Decoder(nn.Module):
     def mixed(self, hidden: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Mix the levels with a projection of the embeddings: (N, H), one (N, W) per layer -> (N, I, W).
 
-        None gives the projection alone.  Levels of zeros give the same but for a factor, which the norm at
+        None gives only the projection. Levels of zeros give the same but for a factor, which the norm at
         the end of each layer takes out again.
         """
         projected = torch.unflatten(

@@ -1,7 +1,7 @@
 """The text decoder of Granite 4 Vision: a level of the payload is added before its target layer.
 
 Tests compare it with transformers' `Granite4VisionTextModel`, whose state dict it loads unchanged.
-That model multiplies embeddings by `embedding_multiplier`.  In vLLM the outer model does
+That model multiplies embeddings by `embedding_multiplier`. In vLLM the outer model does
 (`Granite4VisionForConditionalGeneration.embed_input_ids`), so that `hidden` is multiplied already here.
 Shape letters are those of `deepstack_harness.models.layers`.
 """
@@ -34,8 +34,8 @@ class Granite4VisionConfig(DecoderConfig):
     """Sizes with the multipliers, rotary base and norm epsilon of released Granite models.
 
     Levels come in the order of `layerwise` (features of several layers of the vision tower), then
-    `spatial` (four offsets of its last layer).  The numbers are the decoder layers that a level is
-    added before; released models have 9, 6, 3, 0, then 12, 15, 18, 21.  `first` is the input whose
+    `spatial` (four offsets of its last layer). The numbers are the decoder layers that a level is
+    added before; released models have 9, 6, 3, 0, then 12, 15, 18, 21. `first` is the input whose
     size the decoder reads first.
     """
 
@@ -67,7 +67,7 @@ class Granite4VisionConfig(DecoderConfig):
         return len(self.targets)
 
     def within(self, layers: int) -> dict[str, tuple[int, ...]]:
-        """Return the two tuples of targets without those that lie behind the first `layers` layers."""
+        """Return the two tuples of targets without those after the first `layers` layers."""
         return {
             name: tuple(target for target in getattr(self, name) if target < layers)
             for name in ("layerwise", "spatial")
@@ -108,8 +108,8 @@ class Granite4VisionDecoder(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run all layers: hidden (N, H), positions (3, N) int64, one (rows, H) per level or None -> (N, H).
 
-        Of `positions` only axis 0 is used.  A level with more rows than N is cut, one with fewer is
-        padded with zeros.  Levels beyond the configured ones are ignored.
+        Of `positions` only axis 0 is used. A level with more rows than N is cut, one with fewer is
+        padded with zeros. Levels beyond the configured ones are ignored.
         """
         rows, tokens = self.sizes(hidden, payload)
         cos_N1D, sin_N1D = self.rotary_emb(positions, hidden.dtype)
@@ -126,7 +126,7 @@ class Granite4VisionDecoder(nn.Module):
 def fitted(level: Tensor, rows: int, tokens: int) -> Tensor:
     """Cut or pad a level (rows, H) to (tokens, H), but only where the two differ.
 
-    The comparison is upstream's, of the whole buffer with the step.  Where a trace finds the two equal,
+    The comparison is upstream's, of the whole buffer with the step. Where a trace finds the two equal,
     the comparison is gone from the graph (vllm 40917).
     """
     if rows == tokens:
@@ -147,7 +147,7 @@ def payload_first(hidden: Tensor, payload: Payload) -> tuple[Sizes, int]:
     """Return the rows of each level (rows, H), and N of hidden (N, H), reading the rows first.
 
     Dynamo gives equal sizes one symbol, and takes its value at every call from the input that it met
-    first.  With the guards dropped, that decides what a graph traced with full buffers does to fewer
+    first. With the guards dropped, that decides what a graph traced with full buffers does to fewer
     tokens.
     """
     rows = [] if payload is None else [level.size(0) for level in payload]

@@ -6,7 +6,7 @@ feed-forward layer. Submodules have the names of Hugging Face's, so that its sta
 
 Attention is causal with grouped queries, in three kinds: torch's own function, one written out in matrix
 products, and one inside a custom op (`torch.library.custom_op`), which the compiler cannot look into, as in
-engines.  The op sees the tensors of each call, whatever sizes the graph was compiled for, so that its count
+engines. The op sees the tensors of each call, whatever sizes the graph was compiled for, so that its count
 of rows (`attended_rows`) is the number of rows that the graph really processed.
 """
 
@@ -35,7 +35,7 @@ def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """Attend causally with torch's own function: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
     # The plain kernel: torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was
     # traced at N > 1 calls it there once its guards are dropped.  torch 2.13 takes the fused kernel for
-    # batched inputs only, torch 2.14 for these shapes too.  A branch on N = 0 would add a guard to the
+    # batched inputs only, torch 2.14 for these shapes too. A branch on N = 0 would add a guard to the
     # graph that is measured.
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(
@@ -45,8 +45,8 @@ def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
 
 def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """Attend causally, head by head in plain operations: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
-    # No batched products: Inductor's CPU backend asks of their sizes whether there is one token, which
-    # an unbacked size cannot answer.
+    # No batched products: Inductor's CPU backend checks for sizes of one token there, which an unbacked
+    # size cannot decide.
     token_N = torch.arange(q_AND.size(1), device=q_AND.device)
     later_NS = token_N > token_N[:, None]
     heads = zip(q_AND.chunk(k_KSD.size(0)), k_KSD, v_KSD, strict=True)
@@ -75,7 +75,7 @@ _arounds: list[Around] = []
 def attention(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """Run `sdpa` inside the innermost `around_attention`: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D).
 
-    The answer is contiguous.
+    The result is contiguous.
     """
 
     def run() -> Tensor:
@@ -101,7 +101,7 @@ def opaque(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
 def attended_rows() -> Iterator[list[int]]:
     """Collect how many token rows each call of the op is given, in order, until it is closed.
 
-    Only the innermost open collector collects.  Tracing and compiling call no kernel and add nothing;
+    Only the innermost open collector collects. Tracing and compiling call no kernel and add nothing;
     a hook that runs attention again adds again.
     """
     rows: list[int] = []
@@ -116,9 +116,9 @@ def attended_rows() -> Iterator[list[int]]:
 def around_attention(on_attention: Around) -> Iterator[None]:
     """Call `on_attention(run)` in place of every call of the op, until it is closed.
 
-    `run()` does the attention on the tensors of that call.  It may be called again later, as the
-    replay of a graph that was broken at the op does.  The answer of `on_attention` goes on into the
-    graph: (A, N, D), contiguous, and not a view of an input.  The innermost open hook is called.
+    `run()` does the attention on the tensors of that call. It may be called again later, as the
+    replay of a graph that was broken at the op does. The result of `on_attention` goes on into the
+    graph: (A, N, D), contiguous, and not a view of an input. The innermost open hook is called.
     """
     _arounds.append(on_attention)
     try:
@@ -135,7 +135,7 @@ class DecoderConfig(ABC):
     """Sizes that every family has; the defaults are tiny.
 
     `mlp` is the width of the feed-forward layer, `theta` the base of the rotary angles, `eps` that of
-    the norms.  Making one raises `UsageError` for sizes that do not go together.
+    the norms. Making one raises `UsageError` for sizes that do not go together.
     """
 
     hidden: int = 128
@@ -234,7 +234,7 @@ class InterleavedMRope(Rope):
     def __init__(self, head_dim: int, sections: tuple[int, int, int], theta: float) -> None:
         super().__init__(head_dim, theta)
         axes = [lane % 3 if lane < 3 * sections[lane % 3] else 0 for lane in range(head_dim // 2)]
-        # Integers, so that a cast of the model to another dtype leaves them as they are.  On the CPU
+        # Integers, so that a cast of the model to another dtype leaves them as they are. On the CPU
         # also inside `torch.device("meta")`, because these values are known and not drawn.
         self.register_buffer("axis_L", torch.tensor(axes, device="cpu"), persistent=False)
         self.axis_L: Tensor
@@ -304,7 +304,7 @@ def draw_weights(model: nn.Module, seed: int) -> None:
     """Fill all parameters of `model` in their order, from one generator on the CPU.
 
     Matrices are normal with deviation 1/sqrt(fan_in), so that signals keep their size and a payload
-    shows in the output.  Norm weights are normal around 1.
+    shows in the output. Norm weights are normal around 1.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -313,16 +313,16 @@ def draw_weights(model: nn.Module, seed: int) -> None:
             parameter.copy_(1 + normal / 8 if normal.ndim == 1 else normal * normal.size(-1) ** -0.5)
 
 
-# Tokens of text, then the (height, width) of the image behind it, over and over.
+# Tokens of text, then the (height, width) of the image after it, over and over.
 LAYOUT = ((3, (2, 3)), (2, (4, 2)), (5, (3, 4)))
 
 
 def mrope_positions(tokens: int, device: torch.device) -> Tensor:
     """Return positions (3, `tokens`) int64 of a made-up text with images, as Qwen-VL numbers them.
 
-    A text token has the same number on all three axes (time, height, width).  The tokens of an image share
-    the time of its start, and count height and width from there.  The text after the image goes on behind
-    the largest of these numbers (transformers, `Qwen3VLModel.get_rope_index`).  The positions of fewer tokens
+    A text token has the same number on all three axes (time, height, width). The tokens of an image share
+    the time of its start, and count height and width from there. The text after the image goes on after
+    the largest of these numbers (transformers, `Qwen3VLModel.get_rope_index`). The positions of fewer tokens
     are the start of those of more.
 
     Raises `UsageError` for a negative count.

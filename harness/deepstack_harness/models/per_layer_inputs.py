@@ -1,7 +1,7 @@
-"""Gemma's per-layer inputs in engines: the buffer that holds them, and what drives it, right and wrong.
+"""Gemma's per-layer inputs in engines: the buffer that holds them, and its callers, right and wrong.
 
-The payload is (rows, levels, width) in one tensor.  Every step writes the rows of its own tokens, nothing
-clears them, and rows behind them keep what a longer step left.  The first pipeline stage mixes the payload
+The payload is (rows, levels, width) in one tensor. Every step writes the rows of its own tokens, nothing
+clears them, and the rows after them are those of a longer step. The first pipeline stage mixes the payload
 with the token embeddings, for the layers of all stages, and sends the mix on with the hidden states.
 Read in vLLM 0.22.1 to 0.33.0 (`gemma4_mm.py`, `gemma4.py`, `gemma3n_mm.py`), SGLang 0.5.23
 (`gemma4_causal.py`) and the pull requests that the classes name.
@@ -39,7 +39,7 @@ class PerLayerInputsBuffer:
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Return a slice (min(tokens, capacity), width) of every level.
 
-        Rows behind N are those of earlier steps.
+        Rows after N are those of earlier steps.
         """
         return self._rows[:tokens].unbind(1)
 
@@ -56,7 +56,7 @@ class PerLayerInputsBuffer:
 
 
 class SentTensors:
-    """The tensors that one pipeline stage sends to the next, by name; they are read by `[name]` alone."""
+    """The tensors that one pipeline stage sends to the next, by name; they are read only by `[name]`."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         """Take hidden states (n, h), and the mixed payload (n, levels, width)."""
@@ -131,7 +131,7 @@ class _AsksByGet(Gemma4Stages):
 
 
 class PerLayerPipelineRaises(PerLayerPipeline):
-    """An engine whose later stages ask the sent tensors by a method that they have not (vLLM 0.19, 0.20)."""
+    """An engine whose later stages read the sent tensors by a missing method (vLLM 0.19, 0.20)."""
 
     faulty = True
     stages = _AsksByGet
@@ -185,9 +185,9 @@ class _KeepsTwo(GraphedStages):
 
 
 class PerLayerStageGraphsDrop(PerLayerStageGraphs):
-    """An engine whose stage graphs have slots for hidden_states and residual alone (sglang 25284).
+    """An engine whose stage graphs have slots only for hidden_states and residual (sglang 25284).
 
-    What else was sent is dropped at each replay, without a word; steps without a graph are right.
+    What else was sent is dropped at each replay, silently; steps without a graph are right.
     """
 
     faulty = True

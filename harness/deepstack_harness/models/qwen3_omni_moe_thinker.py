@@ -40,7 +40,7 @@ class Qwen3OmniMoeThinkerConfig(Qwen3VLConfig):
 class Router(nn.Module):
     """Router that gives each token its share of each expert.
 
-    Shares are a softmax in float32, of which the largest k are kept and scaled to a sum of 1.
+    Shares are a softmax in float32; the largest k are scaled to a sum of 1, and the others are 0.
     """
 
     def __init__(self, hidden: int, experts: int, top_k: int) -> None:
@@ -65,10 +65,10 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(experts, hidden, mlp))
 
     def forward(self, x_NH: Tensor, share_NE: Tensor) -> Tensor:
-        """Sum the experts' answers by their shares: (N, H) and shares (N, E) -> (N, H).
+        """Sum the experts' outputs by their shares: (N, H) and shares (N, E) -> (N, H).
 
-        Every expert computes every token, although most shares are zero.  That is E / k times the
-        arithmetic of a kernel that routes, and needs room for N x E x 2I values.  In return no shape
+        Every expert computes every token, although most shares are zero. That is E / k times the
+        arithmetic of a kernel that routes, and needs room for N x E x 2I values. In return no shape
         depends on the data, no weight is copied, and it runs in float64 and at N = 0.
         """
         both = torch.unflatten(F.linear(x_NH, self.gate_up_proj.flatten(0, 1)), -1, (share_NE.size(-1), -1))

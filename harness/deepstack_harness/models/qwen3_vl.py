@@ -47,8 +47,8 @@ class Qwen3VLConfig(DecoderConfig):
             raise unknown_name("order of additions", self.order, ADDITIONS)
 
 
-# The sum of the layer's input, the feed-forward's answer and the level, each (N, H).  In half precision
-# the order matters: transformers adds the level last; sglang and vLLM add it to the answer, which the
+# The sum of the layer's input, the feed-forward's output and the level, each (N, H). In half precision
+# the order matters: transformers adds the level last; sglang and vLLM add it to the output, which the
 # next norm adds to the rest (sglang 34690, where another order moved FP8 grounding by 150 pixels;
 # vLLM 0.33.0, `Qwen3LLMModel.forward`).
 ADDITIONS: Mapping[PayloadOrder, Callable[[Tensor, Tensor, Tensor], Tensor]] = MappingProxyType(
@@ -82,7 +82,7 @@ class QwenDecoderLayer(nn.Module):
 class Qwen3VLDecoder(nn.Module):
     """A `deepstack_harness.contract.protocols.Decoder`.
 
-    `load_state_dict` takes the state dict of a `Qwen3VLTextModel` and stays strict.  It leaves out
+    `load_state_dict` takes the state dict of a `Qwen3VLTextModel` and stays strict. It leaves out
     `embed_tokens.weight` only, because this decoder starts from embeddings.
     """
 
@@ -97,7 +97,7 @@ class Qwen3VLDecoder(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run all layers: hidden (N, H), positions (3, N) int64, one (N, H) per level or None -> (N, H).
 
-        Every level of the payload is added, whatever number the family states.  As in the engine,
+        Every level of the payload is added, whatever number the family states. As in the engine,
         only the addition itself compares the rows of a level with N.
         """
         cos_N1D, sin_N1D = self.rotary_emb(positions, hidden.dtype)

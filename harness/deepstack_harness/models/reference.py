@@ -1,14 +1,14 @@
-"""A buffer that keeps every rule of the contract; the mutants are subclasses of it."""
+"""A buffer that passes every rule of the contract; the mutants are subclasses of it."""
 
 import torch
 from torch import Tensor
 
 
 class ReferenceBuffer:
-    """The buffer that keeps every rule: levels of (capacity, hidden), always tensors, grown without loss.
+    """The buffer that passes every rule: levels of (capacity, hidden), always tensors, grown without loss.
 
-    `generation` counts moves of the storage.  It changes before the first answer from new storage;
-    old storage is kept until `release`, so that graphs captured on it stay valid (R6).
+    `generation` counts moves of the storage. It changes before the first get from new storage;
+    old storage stays allocated until `release`, so that graphs captured on it stay valid (R6).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ReferenceBuffer:
         return tuple(level[:tokens] for level in self._levels)
 
     def set(self, payload: Tensor) -> None:
-        """Copy a payload (levels, N, hidden), and zero the rows that a longer payload left behind N.
+        """Copy a payload (levels, N, hidden), and zero the rows of a longer payload after N.
 
         Raises `ValueError` for another number of levels or hidden size, before anything changes.
         """
@@ -50,7 +50,7 @@ class ReferenceBuffer:
 
         Raises `ValueError` for a negative count.
         """
-        # A captured clear replays with the counter of the capture, so the counter alone is not enough.
+        # A captured clear replays with the counter of the capture, so the counter does not suffice.
         rows = max(_counted(tokens, "clear"), self._tokens_set)
         for level in self._levels:
             level[:rows].zero_()

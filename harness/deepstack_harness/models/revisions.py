@@ -1,16 +1,16 @@
 """The buffers of released models, one class for each change of their semantics.
 
 vLLM's Qwen3-VL and Qwen3-Omni: upstream the four methods are `_get_deepstack_input_embeds`, `_set_..`,
-`_clear_..` and (since #43617) `_resize_..` of the model class.  Here a buffer has storage of its own, per
-level a tensor (capacity, hidden).  A count is a number of token rows.
+`_clear_..` and (since #43617) `_resize_..` of the model class. Here a buffer has storage of its own, per
+level a tensor (capacity, hidden). A count is a number of token rows.
 
 vllm-omni's Qwen3-Omni thinker: a copy of vLLM's buffer with other semantics, read in
 `vllm_omni/model_executor/models/qwen3_omni/qwen3_omni_moe_thinker.py` of 0.30.0 (lines 1142 to 1226); 0.22.0
 is the first release whose get has this form.
 
-vLLM's Granite 4 Vision: whole levels (#40282), sliced ones (#40917), and one of our own.  Upstream has no
+vLLM's Granite 4 Vision: whole levels (#40282), sliced ones (#40917), and one of our own. Upstream has no
 get, set or clear: `Granite4VisionForConditionalGeneration` does their work inside its `embed_input_ids` (set)
-and `forward` (get before the language model, clear after it).  Its buffer never grows.
+and `forward` (get before the language model, clear after it). Its buffer never grows.
 """
 
 import torch
@@ -87,7 +87,7 @@ class Pr40145Buffer(OriginalBuffer):
 
     @override
     def set(self, payload: Tensor) -> None:
-        """Copy a payload (levels, N, hidden) and count N; rows behind N keep what they held."""
+        """Copy a payload (levels, N, hidden) and count N; rows after N stay as they are."""
         super().set(payload)
         self._tokens_set = payload.size(1)
 
@@ -105,7 +105,7 @@ class Pr40145Buffer(OriginalBuffer):
             self._tokens_set = 0
 
     def _check(self, tokens: int, call: str) -> None:
-        # The count that is asked for is padded, the counter is not: vLLM issue 41485.
+        # The count of the caller is padded, the counter is not: vLLM issue 41485.
         if tokens > self._tokens_set:
             raise ValueError(f"{call} of {tokens} tokens, but only {self._tokens_set} were set")
 
@@ -115,11 +115,11 @@ class Pr40932Buffer(Pr40145Buffer):
 
     @override
     def _check(self, tokens: int, call: str) -> None:
-        """Accept every count; a get above the capacity answers with fewer rows."""
+        """Accept every count; a get above the capacity returns fewer rows."""
 
 
 class Pr43617Buffer(Pr40932Buffer):
-    """vLLM 0.23.0 .. 0.27 (#43617): get never answers None; above the capacity it grows from zeros."""
+    """vLLM 0.23.0 .. 0.27 (#43617): get never returns None; above the capacity it grows from zeros."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -147,7 +147,7 @@ class Pr49397Buffer(Pr43617Buffer):
         device: torch.device,
         vision: bool = True,
     ) -> None:
-        """Allocate `levels` zeroed tensors (capacity, hidden); they are used only beside a vision tower."""
+        """Allocate `levels` zeroed tensors (capacity, hidden); they are used only with a vision tower."""
         super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
         self.vision = vision
 
@@ -183,9 +183,9 @@ class Pr44384Buffer(Pr43617Buffer):
 
 
 class OmniBuffer(Pr43617Buffer):
-    """vllm-omni 0.22.0 .. 0.30.0: get zeroes the rows behind the count before it answers.
+    """vllm-omni 0.22.0 .. 0.30.0: get zeroes the rows after the count before it returns.
 
-    No row of an earlier payload is read that way.  A graph that was captured with a count of 0 has the
+    No row of an earlier payload is read that way. A graph that was captured with a count of 0 has the
     zeroing of all rows in it, and erases what set wrote at each replay.
     """
 
@@ -230,10 +230,10 @@ class GraniteSlicedBuffer:
         return tuple(level[:tokens] for level in self._levels)
 
     def set(self, payload: Tensor) -> None:
-        """Scatter a payload (levels, N, hidden) into rows [0, N); rows behind N keep what they held.
+        """Scatter a payload (levels, N, hidden) into rows [0, N); rows after N stay as they are.
 
-        N = 0 is a step of text: only the counter is reset.  Above the capacity `IndexError` is
-        raised after level 0 was zeroed.  Surplus levels are dropped.  The hidden size is not
+        N = 0 is a step of text: only the counter is reset. Above the capacity `IndexError` is
+        raised after level 0 was zeroed. Surplus levels are dropped. The hidden size is not
         checked level by level, because all levels of a token arrive in one row and are split again.
         """
         tokens = payload.size(1)
@@ -244,7 +244,7 @@ class GraniteSlicedBuffer:
         self._tokens_set = tokens
 
     def clear(self, tokens: int) -> None:
-        """Zero as many rows as the counter says, whatever `tokens` is, and reset the counter.
+        """Zero as many rows as the counter states, whatever `tokens` is, and reset the counter.
 
         Raises `StepUnavailable` for a negative count.
         """
@@ -286,7 +286,7 @@ class GraniteFullBuffer(GraniteSlicedBuffer):
 class ClampsLevels(nn.Module):
     """A decoder that first clamps its levels, in place, to the finite values of their dtype.
 
-    Models whose features may overflow in float16 do so (transformers, `T5Block.forward`).  Finite
+    Models whose features may overflow in float16 do so (transformers, `T5Block.forward`). Finite
     values, and with them the output, stay as they are.
     """
 
@@ -311,7 +311,7 @@ class GraniteRowsBuffer(GraniteFullBuffer):
     """`granite_full` whose graph writes back all rows, so that no kernel can leave one out: our own.
 
     Of a whole level that is only read, Inductor fuses the slice away and generates the code of the
-    sliced buffer.  This revision is ours: it has no release.
+    sliced buffer. This revision is ours: it has no release.
     """
 
     in_graph = ClampsLevels

@@ -1,6 +1,6 @@
-"""Named variants of the families, and the fields of the config that each of them sets.  No torch.
+"""Named variants of the families, and the fields of the config that each of them sets. No torch.
 
-A variant is asked for as `FAMILY:VARIANT`, several with plus signs between (`qwen3_vl:opaque+2b`).
+A variant is named as `FAMILY:VARIANT`, several with plus signs between (`qwen3_vl:opaque+2b`).
 """
 
 from collections.abc import Mapping

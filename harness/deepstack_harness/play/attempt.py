@@ -70,7 +70,7 @@ class _Phase:
 
 
 _LONGEST = 4000
-"""Characters of a message that are kept: code under test may raise one of 100 MB, which every row repeats."""
+"""Characters of a message that are recorded: every row repeats it, and code under test may raise 100 MB."""
 _PHASE = _Phase()
 
 
@@ -87,7 +87,7 @@ def announcing(announce: Callable[[str], None]) -> Iterator[None]:
 def attempt(call: CallName, function: Callable[[], T], *, runs_out: bool = False) -> Attempt[T]:
     """Call `function` and return what came of it; errors of the harness itself are raised again.
 
-    `runs_out`: an allocation inside is made to fail, so that a lack of memory is a fact like any other.
+    `runs_out`: an allocation inside is made to fail, so that exhausted memory is a fact like any exception.
     """
     outer = _PHASE.enter(call)
     try:
@@ -124,7 +124,7 @@ def _failed(call: CallName, error: BaseException, *, runs_out: bool) -> Attempt[
 
 
 def _passes(call: CallName, error: BaseException) -> bool:
-    """Return True for what says nothing about the call: our own errors, Ctrl-C, and the ends of a test."""
+    """Return True for what is no fact of the call: our own errors, Ctrl-C, and the end of a test."""
     if isinstance(error, HarnessError):
         return not _is_foreign(call, error)
     return passes_through(error)
@@ -133,7 +133,7 @@ def _passes(call: CallName, error: BaseException) -> bool:
 def _is_foreign(call: CallName, error: BaseException) -> bool:
     """Return True if a method under test raised an error of ours itself.
 
-    `StepUnavailable` is for a resize that a buffer lacks; from other methods it is an exception like any.
+    `StepUnavailable` means that a buffer has no resize; from other methods it is an exception like any other.
     """
     if call not in METHODS or (call == "resize" and isinstance(error, StepUnavailable)):
         return False
@@ -157,7 +157,7 @@ def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
 
 def _where(error: BaseException) -> str:
     elsewhere = None
-    with suppress(Exception):  # code under test may answer with anything
+    with suppress(Exception):  # the attribute of an exception of code under test may raise anything
         elsewhere = getattr(error, "where", None)
     if isinstance(elsewhere, str) and elsewhere:  # it was raised in another process
         return elsewhere

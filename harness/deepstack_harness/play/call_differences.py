@@ -1,7 +1,7 @@
-"""Differences between two calls of a region: of answers, of what they leave behind, and of their inputs.
+"""Differences between two calls of a region: of return values, of changed arguments and state, and of inputs.
 
 Tensors are compared within a tolerance that was measured: `limits_of` takes the noise that rounding the
-inputs makes in the region itself.  All else has to be equal, containers and types included.
+inputs makes in the region itself. All else has to be equal, containers and types included.
 """
 
 import math
@@ -29,21 +29,21 @@ class NarrowNoise(NamedTuple):
 _MARGIN = 32
 """The tolerance in units of the noise that rounding the inputs makes, and of the dtype's last place."""
 _NARROW_MARGIN = 2
-"""The same of the noise that another rounding of narrow results on the way makes: a whole unit for each of
-them, where a compiler that keeps more digits differs by half of one.  Measured with torch 2.13, Inductor on a
-CPU, nine regions (perceptron, norms, attention, chains, sums that cancel, 8 bits), bfloat16 and float16, five
-inputs each: at most 0.48 of that noise."""
+"""The same for the noise of another rounding of narrow intermediate results. That noise is a whole unit in
+the last place of each result, and a compiler that computes with more digits differs by half a unit. Measured
+with torch 2.13, Inductor on a CPU, nine regions (perceptron, norms, attention, chains, sums that cancel,
+8 bits), bfloat16 and float16, five inputs each: at most 0.48 of that noise."""
 
 
 def limits_of(left: Left, noisy: Left | None = None, narrow: NarrowNoise | None = None) -> dict[str, float]:
     """Return the tolerance of each tensor by name: `_MARGIN` times the noise, or units in the last place.
 
-    Noise beyond half of the digits is no rounding (a choice that flips, a state that no copy holds), and
-    gives no more tolerance than that.  What is left of larger numbers that cancel has digits of those, of
-    numbers up to 1.
+    Noise of more than half of the digits is not rounding (a choice that flips, a state that the copy does not
+    include), and the tolerance is limited to that. Where large numbers cancel, the small result has the
+    absolute error of the large ones, so a unit is taken of numbers up to 1.
     """
     limits = {}
-    floats = [each for each in left.values.values() if isinstance(each, Tensor) and each.is_floating_point()]
+    floats = [leaf for leaf in left.values.values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     unit = min(1.0, max(map(largest, floats), default=0.0))
     for name, value in left.values.items():
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
@@ -54,7 +54,7 @@ def limits_of(left: Left, noisy: Left | None = None, narrow: NarrowNoise | None 
         limit = max(_MARGIN * eps * scale, _MARGIN * noise)
         if narrow is not None:
             others = [run.values.get(name) for run in narrow.runs]
-            moved = max((apart(value, each) for each in others if isinstance(each, Tensor)), default=0.0)
+            moved = max((apart(value, run) for run in others if isinstance(run, Tensor)), default=0.0)
             limit = max(limit, _NARROW_MARGIN * moved)
             eps = max(eps, narrow.coarsest) if moved else eps
         limits[name] = min(limit, max(scale, unit) * eps**0.5)
@@ -62,12 +62,12 @@ def limits_of(left: Left, noisy: Left | None = None, narrow: NarrowNoise | None 
 
 
 def is_changed(before: object, after: object) -> bool:
-    """Say whether two values differ at all."""
+    """Return whether two values differ at all."""
     return bool(differences_of("", before, after, {}))
 
 
 def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
-    """Return in what an input of a call differs from the warm-up; None for nothing that a trace would see."""
+    """Return how an input of a call differs from the warm-up; None where tracing sees no difference."""
     if then.kind != now.kind:
         missing = {"absent", "None"} & {then.kind, now.kind}
         return "presence" if missing else "type"
@@ -84,9 +84,9 @@ def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
 
 
 def _order(facts: InputFacts) -> tuple[object, ...]:
-    """Return what is left of strides when sizes change.
+    """Return what other sizes do not change in strides: the order of dimensions, and which are expanded.
 
-    The order of the dimensions, and which are contiguous.
+    Empty for contiguous strides and where a size of at most 1 makes strides arbitrary.
     """
     wanted, expected = 1, []
     for size in reversed(facts.shape):
@@ -103,10 +103,10 @@ def _order(facts: InputFacts) -> tuple[object, ...]:
 
 
 def distances(answer: object, others: Iterable[object]) -> Iterator[float]:
-    """Yield how far an answer is from each of the others."""
+    """Yield the largest distance of a return value from each of `others`."""
     for other in others:
-        apart_by = (each.distance for each in differences_of("answer", answer, other, {}))
-        yield max((NOT_FINITE if each is None else each for each in apart_by), default=0.0)
+        found = differences_of("answer", answer, other, {})
+        yield max((NOT_FINITE if leaf.distance is None else leaf.distance for leaf in found), default=0.0)
 
 
 def differences_of(
@@ -137,7 +137,7 @@ def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Ite
 
 
 def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]) -> list[Difference]:
-    """Compare what a call left beside its answer: arguments and state."""
+    """Compare the arguments and the state after a call, without its return value."""
     differences = []
     for name in dict.fromkeys([*wanted.values, *actual.values]):
         if name.startswith("answer"):
@@ -151,7 +151,7 @@ def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]
 
 
 def _alike(one: object, other: object) -> bool:
-    """Say whether two values have one type; a class that is made anew for each run is the same by name."""
+    """Return whether two types are the same; a class that every run defines anew is compared by its name."""
     return (type(one).__module__, type(one).__qualname__) == (
         type(other).__module__,
         type(other).__qualname__,

@@ -1,9 +1,9 @@
 """A warm worker that plays cases, as the process that judges them calls it; no torch is imported here.
 
 `play.work` has the functions that run in the worker, and `play.source_work` those for classes of sources.
-Here are their names and the types of their answers, and what is made of an answer, or of the end of the
-worker: the observation of a case.  A buffer class of the user, `MODULE:CLASS`, is imported in a worker too,
-and checked that it fits the interface.
+This module has their names and the types of their results, and makes the observation of a case from a result
+or from the end of the worker. It also imports a buffer class of the user, `MODULE:CLASS`, in a worker, and
+checks that it fits the interface.
 """
 
 import importlib
@@ -37,15 +37,15 @@ from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
 Way = Literal["methods", "forward", "compiled"]
-"""A class is driven by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two over
-its own text model, compiled."""
+"""How a class is called: by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two
+with its own text model, compiled."""
 
 
 @dataclass(frozen=True)
 class SourceClass:
-    """A class of a source: the text by which the user named the source, and how the class is driven.
+    """A class of a source: the text by which the user named the source, and how the class is called.
 
-    `family` chooses the class that the engine has for a model family, driven by its methods; otherwise it
+    `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
     is `model_class`, one of those that were found in the source.
     """
 
@@ -64,7 +64,7 @@ _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 class Played:
     """A case that was played: its observation without the steps that were sent as facts.
 
-    `device_works` is False for a GPU that does not answer: after some errors every later call of a process
+    `device_works` is False for a GPU that no longer works: after some errors every later call of a process
     fails there, so that the worker must not be used again.
     """
 
@@ -74,14 +74,14 @@ class Played:
 
 @dataclass(frozen=True)
 class ClassWays:
-    """The ways in which a class of a source can be driven, and the reasons why others cannot.
+    """The ways in which a class of a source can be called, and the reasons why others cannot.
 
-    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` says
-    why graphs of its engine are not driven.  `splits` is True
-    for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
-    hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
-    there is none.  The payload of a class has rows for `every_token` of a step where it is looked up by
-    token, as Gemma's per-layer inputs are.
+    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` is the
+    reason why graphs of its engine are not replayed. `splits` is True for a function that splits a payload
+    over ranks. `compiled` is the place of the text model that the class passes its payload to,
+    `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
+    The payload of a class has rows for `every_token` of a step where it is looked up by token, as Gemma's
+    per-layer inputs are.
     """
 
     methods: bool = False
@@ -148,7 +148,7 @@ class CaseWorker(Worker):
     ) -> None:
         """Start no process before the first call; a worker that plays a source preloads `SOURCE_WORK`.
 
-        Code under test needs a `sandbox`; None is for workers that run code of ours only.
+        Code under test needs a `sandbox`; None is for workers that only run code of ours.
         """
         super().__init__(limits, preload=preload, environment=environment, sandbox=sandbox)
 
@@ -176,7 +176,7 @@ class CaseWorker(Worker):
 
 
 def is_foreign(case: Case) -> bool:
-    """Say whether a case runs code that is none of ours: an exception of what measures it is its doing."""
+    """Return whether a case runs code that is none of ours, which may be the cause of any exception."""
     return case.buffer.kind in (BufferKind.SOURCE, BufferKind.USER)
 
 
@@ -184,7 +184,7 @@ def observation_of(case: Case, result: CallResult[Played]) -> Observation:
     """Return what a call of `CaseWorker.play` has shown of a case, whatever became of the worker.
 
     Where the worker ended in a method of the buffer, that is a fact of the step, like an exception; the
-    steps behind it are unavailable.  Raises the error that the call raised, unless foreign code ran in the
+    steps after it are unavailable. Raises the error that the call raised, unless foreign code ran in the
     worker and the error is none of ours: then that code broke what measures it.
     """
     if isinstance(result, RaisedInWorker) and not (is_foreign(case) and result.exit_code is None):
@@ -206,7 +206,7 @@ def observation_of(case: Case, result: CallResult[Played]) -> Observation:
 def _cut_short(
     case: Case, beginning: Observation, steps: tuple[StepFacts, ...], end: WorkerEnd | RaisedInWorker
 ) -> Observation:
-    """Return the observation of a case that ended behind these steps."""
+    """Return the observation of a case that ended after these steps."""
     done = len(steps)
     if done == len(case.trace.steps):
         return replace(beginning, steps=steps, ended=_reason(end))
@@ -257,7 +257,7 @@ _LOAD_TIMEOUT_S = 120.0
 def load_buffer(text: str) -> BufferFactory:
     """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
 
-    Raises `UsageError` that says what is missing.
+    Raises `UsageError` with the name of what is missing.
     """
     return check_fit(cast(BufferFactory, load_class(text)), text)
 

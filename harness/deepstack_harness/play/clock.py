@@ -1,8 +1,8 @@
-"""A clock that a trace moves: what Python code reads as time passes without anybody waiting.
+"""A clock that a trace moves: Python code sees time pass, and no test has to wait.
 
 `time.time`, `monotonic` and `perf_counter`, and their forms in nanoseconds, are replaced by functions that
-add the seconds that the trace has let pass.  Only the thread that plays sees them, so that timeouts of
-others stay what they are.  A module that ran `from time import monotonic` before keeps the real function.
+add the seconds that the trace has let pass. Only the thread that plays sees them, so that timeouts of
+others stay what they are. A module that ran `from time import monotonic` before calls the real function.
 """
 
 import functools
@@ -29,7 +29,7 @@ _REAL: dict[str, Callable[[], float]] = {}
 def install() -> None:
     """Replace the functions of `time` for the rest of the process; does nothing the second time.
 
-    While no time was let pass, they answer as before.
+    Until `let_pass` is called, they return what they did before.
     """
     for name in (*_SECONDS, *_NANOSECONDS):
         if name not in _REAL:

@@ -1,4 +1,4 @@
-"""Imports of a worker that compiles, before its first case: `play.work`, and Dynamo, 1.6 s more.
+"""Imports of a worker that compiles, before its first case: `play.work`, and Dynamo, which takes 1.6 s more.
 
 A fork server imports it once for all workers of a run.
 """

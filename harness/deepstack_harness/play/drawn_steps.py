@@ -2,8 +2,8 @@
 
 The settings of an input come from its value, its annotation and its default: absent, other members, another
 number, other strides or integers, more or fewer rows; attributes of the region that are numbers change
-between two calls.  `pairs` tries each setting behind the call as it was, and before it; `drawn` lets
-hypothesis draw longer histories.  A call that the uncompiled code refuses is no step.
+between two calls. `judge_pairs` runs each setting after the original call, and before it; `search` lets
+hypothesis draw longer histories. A call that the uncompiled code refuses is no step.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.play.uncompiled_calls import UncompiledRun
 
 WIDTH, ROWS = 8, 4
-"""Sizes of a tensor that nothing is known of: (4, 8)."""
+"""Sizes of a tensor of which only the type is known: (4, 8)."""
 
 
 class DrawnSetting(NamedTuple):
@@ -54,7 +54,7 @@ class DrawnSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnHistory:
-    """A history of calls in words, and how the region stands over it."""
+    """A history of calls in words, its judgement, and its steps."""
 
     words: str
     judged: JudgedSteps
@@ -64,8 +64,8 @@ class DrawnHistory:
 def example_call(region: Region) -> Call:
     """Return a call by the annotations: tensors are (4, 8) float32, optional ones are given too.
 
-    Raises `UsageError` for a parameter without default and without an annotation that says what it takes,
-    and where the region does not take the call.
+    Raises `UsageError` for a parameter without default whose annotation is missing or not supported, and
+    where the region does not take the call.
     """
     generator = torch.Generator().manual_seed(0)
     arguments: dict[str, object] = {}
@@ -84,7 +84,7 @@ def example_call(region: Region) -> Call:
                 f"nothing says what '{_in_words(name, parameter)}' takes: annotate it as a Tensor, a number "
                 f"or a dataclass of such, or {_OWN_CALLS}"
             )
-    only_by_place = {each.kind for each in parameters_of(region).values()} & {
+    only_by_place = {parameter.kind for parameter in parameters_of(region).values()} & {
         inspect.Parameter.POSITIONAL_ONLY
     }
     call = call_of(region, arguments) if only_by_place else Call(**arguments)
@@ -102,7 +102,7 @@ _OWN_CALLS = "name a function that returns (callable, steps)"
 
 
 def _drawn(annotation: object, generator: torch.Generator, otherwise: object = _NOTHING) -> object:
-    """Return a value of an annotation; `otherwise` where nothing says how to make one."""
+    """Return a value of an annotation; `otherwise` for an annotation that no value can be drawn for."""
     kinds = _kinds(annotation)
     if Tensor in kinds:
         return torch.randn(ROWS, WIDTH, generator=generator)
@@ -110,9 +110,9 @@ def _drawn(annotation: object, generator: torch.Generator, otherwise: object = _
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             hints = typing.get_type_hints(kind)
             drawn = {
-                each.name: _drawn(hints[each.name], generator)
-                for each in dataclasses.fields(kind)
-                if each.init and each.default is each.default_factory  # both are missing
+                field.name: _drawn(hints[field.name], generator)
+                for field in dataclasses.fields(kind)
+                if field.init and field.default is field.default_factory  # both are missing
             }
             if _NOTHING not in drawn.values():
                 return kind(**drawn)
@@ -122,8 +122,8 @@ def _drawn(annotation: object, generator: torch.Generator, otherwise: object = _
 
 
 def undrawn(region: Region, call: Call) -> list[str]:
-    """Return the parameters that have one value in all calls: nothing says how to make another."""
-    varied = {each.input for each in settings_of(region, call)}
+    """Return the parameters that have one value in all calls, because no other one can be drawn."""
+    varied = {setting.input for setting in settings_of(region, call)}
     given = arguments_of(region, call)
     return [
         _in_words(name, parameter)
@@ -156,7 +156,7 @@ def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
     rows = _rows_of(call)
     found += [DrawnSetting("rows", f"{count} rows", _Rows(rows, count)) for count in _other_rows(rows)]
     built_in = tuple(
-        f"self.{name}." for name, each in _modules(region) if type(each).__module__.startswith("torch.")
+        f"self.{name}." for name, module in _modules(region) if type(module).__module__.startswith("torch.")
     )
     of_function = isinstance(region, types.FunctionType)
     for name, value in state_of(region).items():
@@ -173,7 +173,7 @@ def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
 def _modules(region: Region) -> Iterator[tuple[str, nn.Module]]:
     owner = getattr(region, "__self__", region)
     if isinstance(owner, nn.Module):
-        yield from ((name, each) for name, each in owner.named_modules() if name)
+        yield from ((name, module) for name, module in owner.named_modules() if name)
 
 
 def _annotation(region: Region, name: str, parameter: inspect.Parameter) -> object:
@@ -187,7 +187,7 @@ def _annotation(region: Region, name: str, parameter: inspect.Parameter) -> obje
 def _kinds(annotation: object) -> set[object]:
     """Return the alternatives of an annotation: those of a union, or itself."""
     if get_origin(annotation) in (Union, UnionType):
-        return {inner for each in get_args(annotation) for inner in _kinds(each)}
+        return {inner for member in get_args(annotation) for inner in _kinds(member)}
     return {annotation}
 
 
@@ -262,10 +262,10 @@ def _changes_of_members(value: object) -> Iterator[tuple[str, Callable[[Any], ob
                 yield f"without {key!r}", _Without(key)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             hints = typing.get_type_hints(type(value))
-            for each in dataclasses.fields(value):
-                before, hint = getattr(value, each.name), hints[each.name]
+            for field in dataclasses.fields(value):
+                before, hint = getattr(value, field.name), hints[field.name]
                 for words, change in _changes(before, hint, type(None) in _kinds(hint)):
-                    yield f"{each.name}: {words}", _WithField(each.name, change)
+                    yield f"{field.name}: {words}", _WithField(field.name, change)
 
 
 class _WithField:
@@ -312,12 +312,14 @@ class _Assignment:
 
 
 def history(region: Region, call: Call, chosen: Sequence[Sequence[DrawnSetting]]) -> tuple[Step, ...]:
-    """Return the steps of a history: a call for each set of settings, behind the attributes that change."""
+    """Return the steps of a history: for each set of settings its changes of attributes, then a call."""
     names, state = {*parameters_of(region), "rows"}, state_of(region)
     steps: list[Step] = []
     current: dict[str, object] = {}
     for settings_of_step in chosen:
-        wanted = {each.input: each.change(None) for each in settings_of_step if each.input not in names}
+        wanted = {
+            setting.input: setting.change(None) for setting in settings_of_step if setting.input not in names
+        }
         for name in dict.fromkeys([*current, *wanted]):
             value = wanted.get(name, state[name])
             if current.get(name, state[name]) != value:
@@ -328,7 +330,7 @@ def history(region: Region, call: Call, chosen: Sequence[Sequence[DrawnSetting]]
 
 
 def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> Iterator[DrawnHistory]:
-    """Judge each setting behind the call as it was, and before it; skip what the uncompiled code refuses."""
+    """Judge each setting after the original call, and before it; skip what the uncompiled code refuses."""
     for setting in settings_of(region, call):
         for order in ([[], [setting]], [[setting], []]):
             before, after = ("as it was", setting.words) if not order[0] else (setting.words, "as it was")
@@ -339,10 +341,7 @@ def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> 
 
 
 def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
-    """Judge a history.
-
-    None where the uncompiled code raises in it, which is found before anything is compiled.
-    """
+    """Judge a history; None where the uncompiled code raises, which is found before anything is compiled."""
     with torch.compiler.set_stance("force_eager"), suppress(NotMeasured):
         if any(wanted.left.raised for wanted in UncompiledRun(copying(region, steps), options).run()):
             return None
@@ -370,7 +369,7 @@ def search(region: Region, call: Call, options: StepOptions, name: str, examples
         judged = _judged(region, steps, options, name)
         if judged is not None and judged.broken:
             words = "; then ".join(
-                " and ".join(each.words for each in step) or "as it was" for step in picked
+                " and ".join(setting.words for setting in step) or "as it was" for step in picked
             )
             smallest.append(DrawnHistory(words, judged, steps))
             raise AssertionError(words)

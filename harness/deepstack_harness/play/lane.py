@@ -1,6 +1,6 @@
-"""Two lanes of a case: the lane under test, whose answers and outputs are noted, and the reference lane.
+"""Two lanes of a case: the lane under test, which notes what get returns and outputs, and the reference lane.
 
-`PlayedLane` is a buffer with the session that runs the decoder.  `ReferenceLane` is a second buffer of the
+`PlayedLane` is a buffer with the session that runs the decoder. `ReferenceLane` is a second buffer of the
 same class, which takes the same calls, and runs the decoder uncompiled.
 """
 
@@ -26,7 +26,7 @@ the values of later tokens by 0."""
 
 
 class PlayedLane:
-    """A `protocols.Lane` whose decoder runs too; callers drive it, and it takes notes."""
+    """A `protocols.Lane` that also runs the decoder and notes what an engine reads and computes."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class PlayedLane:
         *,
         notes_given: bool = False,
     ) -> None:
-        """Start without notes, which belong to `records`; `notes_given`: also note what the decoder gets."""
+        """Start without notes, which belong to `records`; `notes_given`: also note the decoder's payload."""
         self._records = records or Records()
         self.buffer = buffer
         self.session = session
         self._owners = owners
         self._notes_given = notes_given
-        # Answers are kept: freed storage could be handed out again at the same
-        # address, which would hide that a buffer moved.
-        self._kept: list[tuple[Tensor, ...] | None] = []
+        # What get returned is referenced until the case ends: freed storage could be allocated again at the
+        # same address, which would hide that a buffer moved.
+        self._returned: list[tuple[Tensor, ...] | None] = []
         self._held: list[_HeldAnswer] = []
         self._types = TypeNames()
         self.mixed = False
@@ -65,30 +65,30 @@ class PlayedLane:
         self._attended: list[int] = []
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of the buffer's `get`, (P, h) per level or None, and note its rows."""
+        """Return what the buffer's `get` returns, (P, h) per level or None, and note its rows."""
         return self.record_answer(self.call_get(tokens))
 
     def record_answer(self, payload: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
-        """Note an answer of the buffer, (P, h) per level or None, and whether earlier answers still hold."""
+        """Note what `get` returned, (P, h) per level or None, and which earlier return values changed."""
         self._note(payload)
         self.earlier_changed += sum(held.changed() for held in self._held)
-        # The first answer and the latest one: a long run of gets must not cost ever more.
+        # Only the first and the latest: comparing all would be quadratic in the number of gets.
         self._held = [*self._held[:1], _HeldAnswer(payload)]
         return payload
 
     def forget_held_answers(self) -> None:
-        """Hold earlier answers no longer: after set, clear and resize they may change."""
+        """Compare earlier return values of get no longer: set, clear and resize may change them."""
         self._held.clear()
 
     def call_get(self, tokens: int, calls: int = 1) -> tuple[Tensor, ...] | None:
-        """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it.
+        """Return what the buffer's `get` returns, (P, h) per level or None, without noting it.
 
-        Of several calls it is the first answer that holds something else than the one before, or the last.
+        Of several calls it is the first value that differs from that of the first call, or else the last.
         """
         with self._records.untouched("get"):
             answer = naming("get", lambda: self.buffer.get(tokens))
             if calls == 1:
-                return answer  # nothing is copied while a graph is captured
+                return answer  # without a copy, which a capture would record
             first = _HeldAnswer(answer)
             for _ in range(calls - 1):
                 answer = naming("get", lambda: self.buffer.get(tokens))
@@ -97,12 +97,12 @@ class PlayedLane:
             return answer
 
     def record_graph_input(self, payload: tuple[Tensor, ...] | None) -> None:
-        """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
+        """Note `payload`, (P, h) per level or None, in place of what get returned: a graph will read it."""
         self._answers.clear()
         self._note(payload)
 
     def run(self, inputs: Inputs) -> Tensor:
-        """Run the decoder -> (n, h); rows behind the tokens asked for are cut, as the engine cuts them."""
+        """Run the decoder -> (n, h); rows after the requested tokens are cut off, as engines do."""
         if self._notes_given and inputs.payload is not None:
             self.given = tuple(map(self._owners.runs, inputs.payload))
         with self.watched():
@@ -118,9 +118,9 @@ class PlayedLane:
     def _influence_of_padding(
         self, inputs: Inputs, payload: tuple[Tensor, ...], out: Tensor, real: int
     ) -> PaddingFacts:
-        """Run the decoder once more with other values behind row `real`; count the real rows that change.
+        """Run the decoder once more with other values after row `real`; count the real rows that change.
 
-        `out` (n, h) is its first output.  The values are put into the very tensors of the payload, (n, width)
+        `out` (n, h) is its first output. The values are put into the very tensors of the payload, (n, width)
         per level, and taken out again, so that no compiled code sees another layout.
         """
         padded = [level[real:] for level in payload]
@@ -156,50 +156,50 @@ class PlayedLane:
 
     @property
     def answer(self) -> Answer | None:
-        """Answer that this step read; answers of several micro-batches follow each other."""
+        """Facts of what get returned in this step; those of several micro-batches are joined."""
         return join_answers(self._answers)
 
     @property
     def first_answer(self) -> Answer | None:
-        """Answer of the first get of this step."""
+        """Facts of what the first get of this step returned."""
         return self._answers[0] if self._answers else None
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
-        self._kept.append(payload)
+        self._returned.append(payload)
         self._answers.append(answer_facts(payload, self._owners, self._types))
 
 
-_LOOKED_AT = 64
-"""Rows of each answer of a run of calls that are compared; all rows of the last one are."""
+_COMPARED = 64
+"""Rows that are compared after each of several equal calls; of the last one all rows are compared."""
 
 
 class _HeldAnswer:
-    """An answer that a caller goes on using, with a copy of what it held when it was given."""
+    """Return value of a get that a caller may still use, with a copy of its content at that time."""
 
     def __init__(self, answer: tuple[Tensor, ...] | None) -> None:
         levels = levels_of(answer)
         self._levels = [(level, level.detach().clone()) for level in levels if level.device.type != "meta"]
 
     def differs(self, answer: tuple[Tensor, ...] | None) -> bool:
-        """Say whether another answer to as many tokens holds something else than this one did."""
+        """Return whether the value of another get of as many tokens has other content than this one had."""
         levels = [level for level in levels_of(answer) if level.device.type != "meta"]
         held = [copy for _, copy in self._levels]
         if [level.shape for level in levels] != [copy.shape for copy in held]:
             return True
         pairs = zip(levels, held, strict=True)
-        return any(not same_bytes(level[:_LOOKED_AT], copy[:_LOOKED_AT]) for level, copy in pairs)
+        return any(not same_bytes(level[:_COMPARED], copy[:_COMPARED]) for level, copy in pairs)
 
     def changed(self) -> int:
-        """Return the number of levels that hold something else now; told once."""
+        """Return the number of levels whose content changed; a level counts only once."""
         changed = [pair for pair in self._levels if not same_bytes(*pair)]
         self._levels = [pair for pair in self._levels if not any(pair is other for other in changed)]
         return len(changed)
 
 
 class ReferenceLane:
-    """Buffer of the same class as the one under test, whose answers an uncompiled decoder runs on.
+    """Buffer of the same class as the one under test, with the same decoder uncompiled.
 
-    What its calls raise is left out: the buffer under test raises the same, and its lane tells so.
+    Exceptions of its calls are not recorded: the lane under test records the same ones.
     """
 
     def __init__(self, buffer: Buffer, model: Model, states: LaneStates | None = None) -> None:
@@ -209,11 +209,11 @@ class ReferenceLane:
         self._states = states
 
     def in_force(self) -> AbstractContextManager[None]:
-        """Have the decoder's state of this lane in force while open."""
+        """Make this lane's state the decoder's state while open."""
         return nullcontext() if self._states is None else self._states.reference()
 
     def read(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of get, levels of (tokens, hidden); None also where it raised."""
+        """Return what get returns, levels of (tokens, hidden), or None where it raises."""
         with self.in_force():
             return attempt("get", lambda: self.buffer.get(tokens)).value
 
@@ -233,18 +233,18 @@ class ReferenceLane:
     ) -> tuple[tuple[Tensor, ...] | None, Distances | None]:
         """Do a step uncompiled; return its payload, and how far `out` (tokens, hidden) is from its output.
 
-        `ranges` are the rows of each sequence of the step.  The distances are None where one of the two has
+        `ranges` are the rows of each sequence of the step. The distances are None where one of the two has
         no output, or the step has no tokens.
         """
         with self.in_force():
             reference = attempt("get", lambda: self.buffer.get(tokens))
             parts = _parts(inputs, reference.value, ranges)
-            with nullcontext() if self._model.state is None else self._model.state.kept():
+            with nullcontext() if self._model.state is None else self._model.state.preserved():
                 eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
             distances = None
             if reference.returned and eager.value is not None and out is not None and tokens > 0:
                 distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
-            if self._model.state is not None:  # once more, to leave the state behind that all runs began from
+            if self._model.state is not None:  # once more: the runs above put the state back
                 attempt("decoder", lambda: self._model.numerics.eager(parts))
             self.clear(tokens)
         return reference.value, distances

@@ -1,7 +1,7 @@
 """Decoders of families, drawn once for all cases of this process, and the distances between their outputs.
 
 `NumericsProbe` measures how far an output is from eager, from the controls without a payload, and from fp64;
-it keeps outputs for inputs that it has run (`OutputCache`).  `factory_of` finds the class of a buffer.
+it caches outputs of inputs that it has run (`OutputCache`). `factory_of` finds the class of a buffer.
 """
 
 import copy
@@ -30,13 +30,13 @@ from deepstack_harness.play.case_worker import load_buffer
 from deepstack_harness.play.state import DecoderState, apart, apart_at
 
 _ENTRIES, _ELEMENTS = 256, 2**16
-"""The outputs that are kept, and how long one may be: at most 64 MB in fp32."""
+"""The number of cached outputs, and the most elements of one: at most 64 MB in fp32."""
 
 
 class OutputCache:
-    """Outputs (n, hidden) of one decoder by the content of its inputs; the least recently used goes first.
+    """Outputs (n, hidden) of one decoder by the content of its inputs; the least recently used is dropped.
 
-    A hunt draws the hidden states of a step from its seed, so that two of three controls were run before.
+    A hunt draws the hidden states of a step from its seed, so two of three controls have been run before.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class OutputCache:
     def get(self, inputs: Inputs, run: Callable[[Inputs], Tensor]) -> Tensor:
         """Return the output (n, hidden) for hidden states (n, hidden), positions (3, n); run what is new.
 
-        The payload of the inputs is not looked at.
+        The payload of the inputs is not part of the key.
         """
         if inputs.hidden.numel() > _ELEMENTS:
             return run(inputs)
@@ -85,16 +85,16 @@ class NumericsProbe:
         state: DecoderState | None = None,
         each_level: bool = False,
     ) -> None:
-        """Keep the decoder (see `protocols.Decoder`), a copy of it in fp64, and draw a head.
+        """Take the decoder (see `protocols.Decoder`), copy it in fp64, and draw a head.
 
         A level of the payload is `width` wide, by default as wide as the hidden states.
 
-        The head (hidden, words) stands for the language model's, so that a greedy
-        choice of words exists as in an evaluation.  Not `thorough`, no copy is made:
-        some decoders cannot be copied, and only thorough comparisons need it.
+        The head (hidden, words) takes the place of the language model's, so that there is a greedy choice of
+        words as in an evaluation. Without `thorough` no copy is made: some decoders cannot be copied, and
+        only thorough comparisons need it.
 
         With `state` every run but `eager` leaves the decoder's state as it was, and the rounding is measured
-        in two ways.  With `each_level` the effect of every level of the payload is measured by itself.
+        in two ways. With `each_level` the effect of every level of the payload is measured separately.
         """
         self._decoder = decoder
         self._state = state
@@ -115,7 +115,7 @@ class NumericsProbe:
 
     def effects(self, parts: Sequence[Inputs], *, thorough: bool) -> Distances:
         """Return the distances of the uncompiled output to its controls, and leave the state as it was."""
-        with self._kept():
+        with self._preserved():
             eager = self.eager(parts)
         return self.distances(eager, parts, eager, thorough=thorough)
 
@@ -126,11 +126,11 @@ class NumericsProbe:
 
         Without `thorough` the model without deepstack and the one in fp64 are not run.
         """
-        with self._kept():
+        with self._preserved():
             zeroed = self._without_values(parts)  # None: the function raises for zeros
         without = None
         if thorough:
-            with self._kept():
+            with self._preserved():
                 without = torch.cat([self._run(part, None) for part in parts])
         return Distances(
             eager=distance(out, eager),
@@ -152,18 +152,18 @@ class NumericsProbe:
                 tuple(torch.zeros_like(rows) if at == number else rows for at, rows in enumerate(levels))
                 for levels in payloads
             ]
-            with self._kept():
+            with self._preserved():
                 runs = [self._run(part, levels) for part, levels in zip(parts, without, strict=True)]
             yield distance(eager, torch.cat(runs))
 
-    def _kept(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._state is None else self._state.kept()
+    def _preserved(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._state is None else self._state.preserved()
 
     def _repeated(self, parts: Sequence[Inputs], eager: Tensor) -> float:
         """Return how far another uncompiled run from the same state is; 0 where no state is watched."""
         if self._state is None:
             return 0.0
-        with self._kept():
+        with self._preserved():
             return distance(self.eager(parts), eager)
 
     def _noise(self, parts: Sequence[Inputs], eager: Tensor) -> float:
@@ -173,12 +173,12 @@ class NumericsProbe:
         """
         if self._state is None:
             return 0.0
-        with self._kept():
+        with self._preserved():
             self.eager(parts)
             after = self._state.take().values
         largest, noise = 0.0, dict[str, float]()
         for seed in range(_NOISY_RUNS):
-            with self._kept():
+            with self._preserved():
                 with OtherLastBits(seed):
                     out = self.eager(parts)
                 largest = max(largest, distance(out, eager))
@@ -189,7 +189,7 @@ class NumericsProbe:
         return largest
 
     def _rounding(self, parts: Sequence[Inputs], eager: Tensor) -> float:
-        with self._kept():
+        with self._preserved():
             if self._state is not None:  # its state as it is now
                 self._exact = copy.deepcopy(self._decoder).double()
             return distance(eager, torch.cat([self._exact_run(part) for part in parts]))

@@ -40,7 +40,7 @@ from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.play.tampering import Instruments
 
 OnProgress = Callable[[Observation | StepFacts], None]
-"""Is given the observation without steps before the first step, and then the facts of each step."""
+"""Called with the observation without steps before the first step, and then with the facts of each step."""
 
 
 def play(
@@ -53,10 +53,10 @@ def play(
 ) -> Observation:
     """Play `case` from a cold compiler, and return what was seen at every step.
 
-    `caller` drives buffer and decoder instead of the one that the case names.
+    `caller` is the engine that calls buffer and decoder, by default the one that the case names.
 
-    Exceptions of the buffer and of the compiled call are facts of their step.  Where a
-    step could not be measured the steps from there on are unavailable, and `error` says why.
+    Exceptions of the buffer and of the compiled call are facts of their step. Where a step could not be
+    measured, that step and all later ones are unavailable, and `error` has the reason.
     """
     caller, tell = caller or caller_of(case), on_progress or (lambda _: None)
     decoder, profile = caller.decoder(decoder_of(case, model)), model.sizes(case.trace)
@@ -76,7 +76,7 @@ def play(
 
 
 def _unserved(case: Case, player: CasePlayer) -> str | None:
-    """Return that nothing came from a saved graph, where the arm is about nothing else."""
+    """Return an error where the arm is about a saved graph and no step was served by one."""
     if not case.arm.reloaded or player.served_reloaded:
         return None
     return "no step was served by the reloaded artifact: a trace needs two steps that run the decoder"
@@ -109,7 +109,7 @@ def without_steps(case: Case, model: Model, player: CasePlayer | None) -> Observ
 
 
 class _NoDecoder(torch.nn.Module):
-    """Decoder stand-in where rows alone are judged: a graph then has get and clear in it."""
+    """Stand-in for a decoder where only rows are judged: a graph then has get and clear in it."""
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Return the hidden states (n, h)."""
@@ -120,11 +120,12 @@ class _NoDecoder(torch.nn.Module):
 def mode_of(case: Case) -> Iterator[None]:
     """Enter the mode that the whole life of the case's buffer is under, with a clock of its own.
 
-    A buffer alone also finds NaN wherever nobody has written; a decoder does as torch does by default.
+    Where no decoder runs, memory that nobody has written is filled with NaN, to find reads of it; a decoder
+    runs with torch's default.
     """
-    alone = case.compare is Compare.NOTHING and not case.arm.compiled
+    without_decoder = case.compare is Compare.NOTHING and not case.arm.compiled
     mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
-    with mode, own_time(), filled_with_nan() if alone else nullcontext():
+    with mode, own_time(), filled_with_nan() if without_decoder else nullcontext():
         yield
 
 
@@ -147,7 +148,7 @@ def played_steps(
     announce: Callable[[int, Step], None] = lambda *_: None,
     tell: OnProgress = lambda _: None,
 ) -> tuple[tuple[StepFacts, ...], str | None]:
-    """Play all steps; return their facts, and what kept a step from being measured.
+    """Play all steps; return their facts, and why a step could not be measured.
 
     `announce` is called with the number of each step, from 1, and the step, before it is played; `tell`
     with its facts afterwards.
@@ -165,7 +166,7 @@ def played_steps(
 
 
 def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
-    """Return facts of the steps behind the first `done`, none of which was played."""
+    """Return facts of the steps after the first `done`, none of which was played."""
     rest = case.trace.steps[done:]
     return [StepFacts(str(step), case.trace.capacity, unavailable=why) for step in rest]
 
@@ -184,9 +185,9 @@ def _graph_facts(session: Session, policy: GuardPolicy) -> tuple[GraphFacts | No
 class SharedSession:
     """One session at a time, which cases of one family, arm and caller use one after the other.
 
-    Each case has a fresh buffer, and graphs of its own where the arm captures.  Compiled code stays, so that
-    a case may use what was compiled for the cases before it.  A session that reached the recompile limit is
-    closed behind its case.
+    Each case has a fresh buffer, and graphs of its own where the arm captures. Compiled code stays, so that
+    a case may use what was compiled for the cases before it. A session that reached the recompile limit is
+    closed at the end of its case.
     """
 
     def __init__(self) -> None:
@@ -240,7 +241,7 @@ class SharedSession:
         return self._session
 
     def _graph_facts(self, case: Case, session: EagerSession) -> tuple[GraphFacts | None, str | None]:
-        """Return the compiler's work on this session so far, and the reason where it cannot be told."""
+        """Return the compiler's work on this session so far, and why it is unknown where it is."""
         if not isinstance(session, CompiledSession) or not session.calls:
             return None, None
         if self._facts is None or self._facts.graphs != dynamo.graphs_built() or session.limit_hit:
@@ -262,7 +263,7 @@ def _capturing(case: Case, inner: EagerSession, model: Model) -> Session:
 
 
 class _Sizes:
-    """Sizes of a buffer alone, in place of a family."""
+    """Sizes of a buffer without a decoder, in place of a family."""
 
     levels = LEVELS_ALONE
     hidden = HIDDEN_ALONE
@@ -275,7 +276,7 @@ class _Sizes:
 
 @cache
 def _sizes_alone(family: str) -> Model:
-    """Return the sizes of a buffer alone, with a decoder that nobody calls."""
+    """Return the sizes of a buffer without a decoder; the decoder of the model is never called."""
     nothing = nn.Linear(1, 1)
     probe = NumericsProbe(nothing, LEVELS_ALONE, HIDDEN_ALONE)
     return Model(cast(Family, _Sizes(family)), nothing, probe, torch.float32, torch.device("cpu"))

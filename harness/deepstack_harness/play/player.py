@@ -51,11 +51,11 @@ from deepstack_harness.play.tensors import StepTensors, count_of
 
 T = TypeVar("T")
 _DUMMY = 1_000_000
-"""Hidden states of dummy runs are drawn apart from those of steps."""
+"""Added to the index of the inputs of a dummy run, so that they differ from the inputs of all steps."""
 
 
 def _repeat(step: Step, call: Callable[[], None]) -> None:
-    """Make a call as often as its step says."""
+    """Call `call` as often as its step states."""
     for _ in range(step.calls or 1):
         call()
 
@@ -93,10 +93,12 @@ class CasePlayer:
             for name in (None, SECOND)[: case.trace.buffers]
         }
         self._lane = self._lanes[None]
-        self._alone = case.compare is Compare.NOTHING
-        # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
-        alone = self._alone and not case.arm.captured
-        self._first_reference = self._reference = None if alone else self._reference_lane(make_buffer)
+        self._rows_only = case.compare is Compare.NOTHING
+        # Graphs need the second buffer: freed storage shows only where nothing references what get returned.
+        reference = None
+        if not self._rows_only or case.arm.captured:
+            reference = self._reference_lane(make_buffer)
+        self._first_reference = self._reference = reference
         self.records.add(self, self._tensors, *self._lanes.values())
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
@@ -140,7 +142,7 @@ class CasePlayer:
         return self._reloaded(facts)
 
     def _reloaded(self, facts: StepFacts) -> StepFacts:
-        """Save what the first step compiled and go on in a process that loaded it, where the arm says so."""
+        """Save what the first step compiled and go on in a process that loaded it, where the arm reloads."""
         if not self._case.arm.reloaded:
             return facts
         self.served_reloaded += self._loaded
@@ -188,7 +190,7 @@ class CasePlayer:
         return self._tensors.give(lane, step, payload, set_payload)
 
     def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
-        """Call a method of a buffer, with the failure that the step asks for."""
+        """Call a method of a buffer, with the failing allocation that the step states."""
         if step.fail is None:
             with self.records.untouched(call):
                 return attempt(call, function)
@@ -207,11 +209,11 @@ class CasePlayer:
         return done[0]
 
     def _state_of(self, lane: int) -> AbstractContextManager[None]:
-        """Have the decoder's state of a lane in force while open: 0 is the lane under test."""
+        """Make a lane's state the decoder's state while open: 0 is the lane under test."""
         return self._reference.in_force() if lane and self._reference is not None else nullcontext()
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
-        # An answer is noted outside of the call, because noting allocates too.
+        # What get returned is noted after the call, because noting allocates too.
         done = self._call(step, "get", lambda: self._lane.call_get(count_of(step), step.calls or 1))
         if done.returned:
             done = attempt("get", lambda: self._lane.record_answer(done.value))
@@ -223,7 +225,7 @@ class CasePlayer:
         for lane, (_, buffer) in enumerate(self._buffers()):
             with self._state_of(lane):
                 begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
-        if self._alone:
+        if self._rows_only:
             done = attempt("get", lambda: self._read_and_clear(step))
             if self._reference is not None:
                 self._reference.follow(step.tokens)
@@ -240,13 +242,13 @@ class CasePlayer:
         self._lane.clear(step.tokens)
 
     def _output(self, ran: Attempt[Tensor]) -> Tensor | None:
-        """Return what the decoder returned, also where only the clear behind it failed."""
+        """Return what the decoder returned, also where only the clear after it failed."""
         if ran.value is None and self._lane.outputs and ran.raised and ran.raised.call == "clear":
             return torch.cat(self._lane.outputs)
         return ran.value
 
     def _inputs(self, index: int, step: Step) -> Inputs:
-        if self._alone:
+        if self._rows_only:
             return self._tensors.no_inputs(step.tokens)
         return self._caller.inputs(step, self._tensors.inputs(step.tokens, index))
 
@@ -256,7 +258,7 @@ class CasePlayer:
         """Do the step in the reference lane; its payload, and how far `out` is from its output."""
         reference = self._reference
         assert reference is not None  # nobody compares where there is no reference lane
-        if self._alone:
+        if self._rows_only:
             return reference.follow(step.tokens), None
         ranges, thorough = self._caller.parts(step.tokens), self._case.compare is Compare.ALL
         return reference.compare(step.tokens, inputs, ranges, out, thorough=thorough)
@@ -281,7 +283,7 @@ class CasePlayer:
     def _capturable(self) -> ReferenceLane:
         """Return the reference lane.
 
-        Raises `StepUnavailable` where a graph would not record the step as the case says.
+        Raises `StepUnavailable` where a graph would not record what the case states.
         """
         if self._reference is None:
             raise StepUnavailable(f"arm {self._case.arm.name} captures no graphs")
@@ -313,7 +315,7 @@ class CasePlayer:
             return self._session.replay(inputs, self._lane)
 
     def _ungraphed(self, index: int, step: Step) -> StepFacts:
-        """Do this step without a graph and capture all graphs again: the buffer said that it moved."""
+        """Do this step without a graph and capture all graphs again: the generation of the buffer changed."""
         facts = self._forward(index, step)
         again = attempt("capture", self._capture_again)
         use = replace(facts.graph_use or GraphUse(), allocated=self._lane.allocated)

@@ -1,8 +1,8 @@
 """Cases whose ranks share steps: a worker for each rank, started once, in real process groups.
 
 `RankPool` plays a case: every rank plays its part in `play_rank`, and `merged` makes one observation of what
-all ranks observed.  A worker serves every group that has its rank: ranks 0 and 1 play the cases of two ranks,
-and with ranks 2 and 3 those of four.  A rank that dies or hangs ends all of them, since the others wait for
+all ranks observed. A worker serves every group that has its rank: ranks 0 and 1 play the cases of two ranks,
+and with ranks 2 and 3 those of four. A rank that dies or hangs ends all of them, since the others wait for
 it; the next case starts new workers.
 """
 
@@ -46,8 +46,8 @@ from deepstack_harness.workers.worker import Worker
 def merged(observations: Sequence[Observation], ranks: Sequence[int]) -> Observation:
     """Return the first observation with the shards of all ranks and their worst figures.
 
-    `ranks` are the numbers of the ranks, in the order of `observations`.  Everything else must be the same on
-    every rank; where it is not, the observation has an error that says so.
+    `ranks` are the numbers of the ranks, in the order of `observations`. Everything else must be the same on
+    every rank; where it is not, `error` of the observation names the step.
     """
     steps = zip(*(observation.steps for observation in observations), strict=True)
     errors = [observation.error for observation in observations if observation.error]
@@ -84,14 +84,14 @@ def _cause(facts: Sequence[StepFacts], ranks: Sequence[int]) -> Raised | None:
 
 
 def _disagreement(observations: Sequence[Observation], ranks: Sequence[int]) -> str | None:
-    """Name the first step in which a rank's buffer answered differently from the first rank's."""
+    """Name the first step in which the buffer of a rank behaved differently from that of the first rank."""
     for rank, observation in zip(ranks[1:], observations[1:], strict=True):
         for number, (first, facts) in enumerate(
             zip(observations[0].steps, observation.steps, strict=True), 1
         ):
             if _comparable(first) != _comparable(facts):
-                asked = f"step {number} '{facts.step}', where both were asked the same"
-                return f"the buffer of rank {rank} was another than that of rank {ranks[0]} in {asked}"
+                step = f"step {number} '{facts.step}', where both were called in the same way"
+                return f"the buffer of rank {rank} was another than that of rank {ranks[0]} in {step}"
     return None
 
 
@@ -111,7 +111,7 @@ _Kind = TypeVar("_Kind", bound=CallResult)
 
 
 class RanksLost(Exception):
-    """Ranks that gave no observation: their numbers, how that came about, and what they printed."""
+    """Ranks that returned no observation: their numbers, how that came about, and what they printed."""
 
     def __init__(self, ranks: Sequence[int], how: str, outputs: Sequence[str]) -> None:
         super().__init__(how)
@@ -120,7 +120,7 @@ class RanksLost(Exception):
 
 
 class RankPool:
-    """Pool of rank workers; it grows to the largest number of ranks that a case asked for."""
+    """Pool of rank workers; it grows to the largest number of ranks that a case has had."""
 
     def __init__(self, timeout_s: float = CASE_TIMEOUT_S) -> None:
         """Start no worker before the first case; `timeout_s` is the timeout of a case."""
@@ -141,7 +141,7 @@ class RankPool:
         """Play a case and return what its ranks saw, as one observation.
 
         Where a rank dies, hangs, or raises what is no fact of a step, the observation has no steps and an
-        error with that rank's output.  Raises `UsageError` and `MachineError` where all ranks raise it.
+        error with that rank's output. Raises `UsageError` and `MachineError` where all ranks raise it.
         """
         _check_machine(case)
         try:
@@ -193,7 +193,7 @@ class RankPool:
 
 
 def _call_all(workers: Sequence[Worker], arguments: dict[str, Any], timeout_s: float) -> list[CallResult]:
-    """Call all ranks at the same time.  Where a worker ends, stop the others: they would wait for it."""
+    """Call all ranks at the same time. Where a worker ends, stop the others: they would wait for it."""
 
     def call(_: Worker, rank: int) -> Iterator[tuple[int, CallResult]]:
         yield rank, workers[rank].call(PLAY_RANK, {**arguments, "rank": rank}, timeout_s=timeout_s)
@@ -209,7 +209,7 @@ def _call_all(workers: Sequence[Worker], arguments: dict[str, Any], timeout_s: f
 
 
 def _observation_of(results: Sequence[CallResult]) -> Observation:
-    """Merge what the ranks saw.  Raises `RanksLost`, or the error about the case that all of them raised."""
+    """Merge what the ranks saw. Raises `RanksLost`, or the error about the case that all of them raised."""
     raised, ended = _of_kind(results, RaisedInWorker), _of_kind(results, WorkerEnd)
     if ended:
         at_fault = {rank: end for rank, end in ended.items() if end.kind is not EndKind.STOPPED} or ended
@@ -272,7 +272,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.plat
 
 
 _COLLECTIVE_SHARE = 0.4
-"""Share of the time limit after which a rank stops waiting for another one, and says so."""
+"""Share of the time limit after which a rank stops waiting for another one, and raises."""
 _DUMP_SHARE = 0.9
 """Share of the time limit after which a rank prints its stack, which shows where it hangs."""
 
@@ -280,8 +280,8 @@ _DUMP_SHARE = 0.9
 def play_rank(case: Case, rank: int, meeting: str, timeout_s: float) -> Observation:
     """Play a case as `rank`.
 
-    `meeting` is the `file://` init_method of the process group, another one for every new group.
-    `timeout_s` are the seconds after which nobody waits for the answer any more.
+    `meeting` is the `file://` init_method of the process group, another one for every new group. After
+    `timeout_s` seconds the parent no longer waits for the result.
     """
     faulthandler.dump_traceback_later(timeout_s * _DUMP_SHARE, file=sys.stderr)
     try:

@@ -66,12 +66,12 @@ class _Text(str):
 class StepOptions:
     """How a region is run.
 
-    `warm_up` calls come before serving.  `neutral(*args, **kwargs)` returns views of a call's arguments, or
-    of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of an
-    answer that counts.  `split(*args, **kwargs)` returns the calls that do together what a call does, written
-    as steps are: those of micro-batches, whose answers are concatenated along dimension 0, or one, such as
-    the same call in two stages.  `neutral` and `split` are given the region too, which is a copy, where they
-    have a parameter `region`.
+    `warm_up` calls come before serving. `neutral(*args, **kwargs)` returns views of a call's arguments, or
+    of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of a
+    return value that is compared. `split(*args, **kwargs)` returns calls that together do what one call
+    does, written as steps are: those of micro-batches, whose results are concatenated along dimension 0, or
+    a single one, such as the same call in two stages. `neutral` and `split` are also given the region, which
+    is a copy, where they have a parameter `region`.
     """
 
     arms: Sequence[str] = STEP_ARMS
@@ -83,7 +83,7 @@ class StepOptions:
 
 
 def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:
-    """Return steps as `Call`s and changes.  Raises `UsageError` for what is none, and for too few calls."""
+    """Return steps as `Call`s and changes. Raises `UsageError` for what is none, and for too few calls."""
     checked: list[Step] = []
     for number, step in enumerate(steps, 1):
         if callable(step) and not isinstance(step, Tensor | torch.nn.Module):
@@ -169,9 +169,9 @@ def _copy_step(copier: Copier, step: Step) -> Step:
 
 
 class Left(NamedTuple):
-    """What a call left: the answer, or the exception.
+    """What a call left: its return value, or its exception; `values` has all that it returned and changed.
 
-    And by name what the answer, arguments and state hold.
+    `values` are the leaves of the return value, the arguments and the state, by name.
     """
 
     answer: object
@@ -181,7 +181,7 @@ class Left(NamedTuple):
 
 
 def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -> Left:
-    """Call a region; `run` is called in its place where it stands for the region, compiled."""
+    """Call a region; `run`, its compiled form, is called in its place where it is given."""
     torch.manual_seed(seed)
     answer, raised, refused = None, "", False
     try:
@@ -193,10 +193,10 @@ def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -
     return Left(detached(answer), raised, values_left(region, call, answer), refused)
 
 
-def of_user(words: str, function: Callable[..., T], *args: object, **kwargs: object) -> T:
+def call_user_function(words: str, function: Callable[..., T], *args: object, **kwargs: object) -> T:
     """Call a function of the user that is no region; raises `UsageError` for whatever it raises.
 
-    `words` say which one it is.
+    `words` name the function in the message.
     """
     try:
         return function(*args, **kwargs)
@@ -209,22 +209,22 @@ def of_user(words: str, function: Callable[..., T], *args: object, **kwargs: obj
 
 
 def detached(answer: T) -> T:
-    """Return an answer with a copy of each tensor, which later calls do not change."""
+    """Return a value with a detached copy of each of its tensors, which later calls do not change."""
     return structures.map_leaves(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, answer
     )
 
 
 def live_part(options: StepOptions, answer: object, call: Call) -> object:
-    """Return a copy of the part of an answer that counts: the whole, where the caller says nothing."""
+    """Return a copy of the part of a return value that is compared: all of it, where `live` is not given."""
     chosen = answer
     if options.live is not None:
-        chosen = of_user("`live`", options.live, answer, *call.args, **call.kwargs)
+        chosen = call_user_function("`live`", options.live, answer, *call.args, **call.kwargs)
     return detached(chosen)
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception in one line: its first, and where it is of the compiler its explanation too."""
+    """Return the first line of an exception, and the explanation that an error of the compiler has."""
     try:
         lines = [line.strip() for line in str(error).strip().splitlines()]
     except Exception:  # noqa: BLE001  # the code under test writes its own
@@ -234,14 +234,14 @@ def error_text(error: BaseException) -> str:
 
 
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
-    """Return by name what the answer, the arguments and the state hold, with a copy of each tensor."""
+    """Return the leaves of the return value, the arguments and the state by name, with copies of tensors."""
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
     held |= {f"argument {name}": value for name, value in inputs_in(arguments_of(region, call)).items()}
     return frozen(held | state_of(region))
 
 
 def refuse_unbound(words: str, region: Region, call: Call) -> None:
-    """Raise `UsageError` for a call that the signature of a region does not take; `words` say which one.
+    """Raise `UsageError` for a call that does not fit the signature of a region; `words` name the call.
 
     It is meant for a call that ended with a `TypeError`: a wrapper may take more than its signature has.
     """
@@ -262,7 +262,7 @@ def refuse_unbound(words: str, region: Region, call: Call) -> None:
 def parameters_of(region: Region) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a region by name.
 
-    Raises `TypeError` or `ValueError` where nothing says them.
+    Raises `TypeError` or `ValueError` for a callable without a signature.
     """
     called = region.forward if isinstance(region, torch.nn.Module) else region
     return inspect.signature(called).parameters

@@ -1,10 +1,10 @@
 """The state of a compiled region: copied, so that every arm starts from an equal one, and compared.
 
-A region is a module, a function, a bound method, a `functools.partial` or any callable object.  Its state is
-what a call may read or write beside the arguments: attributes of objects and of their classes, parameters
+A region is a module, a function, a bound method, a `functools.partial` or any callable object. Its state is
+what a call may read or write apart from the arguments: attributes of objects and of their classes, parameters
 and buffers, variables of enclosing functions, and globals with data that a function or a method of such a
-class names.  Copies keep what is shared: two names of one tensor, views of one storage, a variable of two
-functions.  Classes and globals have no copies, because methods would not see them: `SharedState` puts them
+class names. Copies preserve sharing: two names of one tensor, views of one storage, a variable of two
+functions. Classes and globals have no copies, because methods would not see them: `SharedState` puts them
 back.
 """
 
@@ -33,21 +33,21 @@ T = TypeVar("T")
 Region = Callable[..., object]
 
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType)
-"""Globals that are no data: they are shared by all copies."""
+"""Globals that are no data: all copies share them."""
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_is_torch_compile"}
-"""Attributes that torch gives every module, or one that is compiled: parameters and buffers among them are
-listed by their own names."""
+"""Attributes that torch gives every module, or one that is compiled. Parameters and buffers are among them;
+they are listed by their own names."""
 _DEEPEST = 6
-"""Objects within objects whose attributes are read."""
+"""Objects within objects whose attributes are read; what lies deeper is not compared."""
 
 
 class Copier:
     """Copies regions and arguments together; what two of them share is shared by their copies."""
 
     def __init__(self, code: Iterable["Code"] = (), *, leaves: bool = True) -> None:
-        """Begin with nothing copied.  Globals that `code` names stay what they are, wherever met.
+        """Begin with nothing copied. Globals that `code` names are shared, wherever they are met.
 
-        Copies of what autograd made are leaves, about which Dynamo does not warn; without `leaves` they can
+        Copies of results of autograd are leaves, about which Dynamo does not warn; without `leaves` they can
         be written in place.
         """
         self._leaves = leaves
@@ -60,9 +60,9 @@ class Copier:
     def copy(self, thing: T) -> T:
         """Return an equal thing in other memory; functions keep their code, with variables of their own.
 
-        What Python cannot copy because it is no data, a lock or a file, is shared.  Raises what
-        `copy.deepcopy` raises for anything else, a `TypeError` as a rule: an iterator that runs, a class
-        that refuses.
+        What Python cannot copy because it is no data, a lock or a file, is shared. Raises what
+        `copy.deepcopy` raises for anything else, usually a `TypeError`: for a running iterator, and for a
+        class that refuses.
         """
         held = state_of(thing) if callable(thing) else values_in("thing", thing)
         for value in held.values():
@@ -90,7 +90,7 @@ class Copier:
 
     def _share(self, value: object) -> None:
         self._memo[id(value)] = value
-        self._memo.setdefault(id(self._memo), []).append(value)  # keeps it alive, as deepcopy does
+        self._memo.setdefault(id(self._memo), []).append(value)  # a reference, so that the id stays unique
 
     def _add_leaf(self, leaf: object) -> None:
         """Copy tensors that autograd made, which deepcopy refuses."""
@@ -158,7 +158,7 @@ def _refused(error: BaseException) -> object:
 
 
 def _is_no_data(value: object) -> bool:
-    """Say whether all copies may share an object: it is no state, or state that lies outside of Python."""
+    """Return whether all copies may share an object: it is no state, or its state is outside of Python."""
     runs = isinstance(value, Iterator | Awaitable) and not isinstance(value, io.IOBase)
     return not runs and not any("__deepcopy__" in vars(cls) for cls in type(value).__mro__)
 
@@ -215,10 +215,7 @@ def _line_of(routine: Callable[..., object]) -> int:
 
 
 def state_of(region: Region) -> dict[str, object]:
-    """Return the values that a call may read or write beside its arguments, by name.
-
-    Tensors are not copied.
-    """
+    """Return what a call may read or write apart from its arguments, by name, without copies of tensors."""
     return dict(_state_of(region, _Seen()))
 
 
@@ -232,23 +229,24 @@ def code_of(things: Iterable[object]) -> list[Code]:
 
 
 class SharedState:
-    """What copies share: globals, variables and classes behind some code, and the modes of torch.
+    """What all copies share: globals, variables and classes that some code uses, and the modes of torch.
 
-    Where it cannot be put back, such as an iterator that runs, nothing is: two runs then differ.
+    Where it cannot all be put back, because of a running iterator for example, nothing is put back; two
+    uncompiled runs then differ.
     """
 
     def __init__(self, code: Sequence[Code]) -> None:
-        """Keep it as it is now."""
-        self._kept = Snapshot()
+        """Take the state as it is now."""
+        self._snapshot = Snapshot()
         with suppress(NotMeasured):
-            self._kept = state_behind(code)
+            self._snapshot = state_behind(code)
 
     def put_back(self) -> None:
         """Make it what it was."""
-        self._kept.restore()
+        self._snapshot.restore()
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def preserved(self) -> Iterator[None]:
         """Put it back when the block ends."""
         try:
             yield
@@ -317,12 +315,12 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
     if isinstance(owner, nn.Module):
         for part in ("_parameters", "_buffers", "_modules"):
             held |= dict(getattr(owner, part).items())
-        hooks = {each: value for each, value in held.items() if each.endswith("_hooks") and value}
-        held = {each: value for each, value in held.items() if each not in _OF_TORCH}
-        for each, value in hooks.items():
+        hooks = {key: hooked for key, hooked in held.items() if key.endswith("_hooks") and hooked}
+        held = {key: value for key, value in held.items() if key not in _OF_TORCH}
+        for key, hooked in hooks.items():
             yield Value(
-                f"{name}.{each}",
-                [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in value.values()],
+                f"{name}.{key}",
+                [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()],
             )
     for attribute, value in held.items():
         yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
@@ -380,12 +378,12 @@ def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value
 
 
 def values_in(name: str, value: object) -> dict[str, object]:
-    """Return what an argument or an answer holds, by name: `cache['k'][0]`, `batch.ids`, lengths and keys."""
+    """Return the leaves of a value by name: `cache['k'][0]`, `batch.ids`, lengths and keys."""
     return dict(_values(name, value, _Seen(), 0))
 
 
 def set_value(region: Region, name: str, value: object) -> None:
-    """Give a value of `state_of` another content.  Raises where the place is none that can be written."""
+    """Replace a value of `state_of`. Raises where the place cannot be written."""
     if isinstance(value, Routine):
         value = value.routine
         if isinstance(value, types.MethodType):
@@ -394,12 +392,12 @@ def set_value(region: Region, name: str, value: object) -> None:
 
 
 def set_input(region: Region, arguments: dict[str, object], name: str, value: object) -> None:
-    """Give a side input another content: in `arguments`, by names of parameters, or in the region.
+    """Replace a side input: in `arguments`, which have the names of parameters, or in the region.
 
-    Raises where the place is none that can be written.
+    Raises where the place cannot be written.
     """
     seen = _walked_arguments(arguments)
-    if name in arguments or any(name.startswith((f"{each}.", f"{each}[")) for each in arguments):
+    if name in arguments or any(name.startswith((f"{argument}.", f"{argument}[")) for argument in arguments):
         _place_of(seen, name).write(value)
     else:
         set_value(region, name, value)
@@ -417,7 +415,7 @@ def _walked_arguments(arguments: dict[str, object]) -> _Seen:
 class _Place(NamedTuple):
     """Where a value is: a member of a container, the content of a cell, or an attribute of an object.
 
-    `outer` is the place of the container, where another tuple has to take its place.
+    `outer` is the place of the container; it is used where the container is a tuple, which is replaced.
     """
 
     holder: Any
@@ -459,7 +457,7 @@ def _walked(region: Region) -> _Seen:
 
 
 def _place_of(seen: _Seen, path: str) -> _Place:
-    """Return the place of a name of `state_of`.  A child of a module may have any name: `self.a-b.2.scale`.
+    """Return the place of a name of `state_of`. A child of a module may have any name: `self.a-b.2.scale`.
 
     Raises `LookupError` where nothing leads there.
     """
@@ -499,7 +497,7 @@ def make_equal(
 ) -> None:
     """Give state and arguments at `places` the wanted values, tensors in their own memory where they fit.
 
-    `wanted` and `actual` are those of `values_left`.  Raises where a place cannot be written.
+    `wanted` and `actual` are those of `values_left`. Raises where a place cannot be written.
     """
     of_region, of_call = _walked(region), _walked_arguments(dict(arguments))
     sizes = [place for place in places if place.endswith(_SIZES)]

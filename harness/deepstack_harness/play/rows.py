@@ -1,13 +1,13 @@
-"""Origins of rows, and storage of graphs: facts about the answers of a buffer.
+"""Origins of rows, and storage of graphs: facts about what the `get` of a buffer returns.
 
-`RowOwners` traces rows of an answer back to the payloads that they came from.  A row is known by its content:
-its bytes, with every NaN one NaN and -0.0 a zero.  A content that was set is named after the first row that
-had it, as (payload, level, row), so that equal rows have one name; a tensor that its caller reused after
-`set` is known as such; zeros are zeros; anything else was never set.
+`RowOwners` finds the payload that a returned row came from. A row is known by its content: its bytes, where
+all NaNs are equal and -0.0 equals 0. A content that was set is named after the first row that had it, as
+(payload, level, row), so that equal rows have one name; a tensor that its caller reused after `set` is known
+as such; zeros are zeros; anything else was never set.
 
-`StorageWatch` says whether the storage that captured graphs read is still the buffer's, and still allocated.
-It watches the reference lane's buffer, which goes through the same steps: nothing keeps its answers, so that
-storage which the buffer lets go of is really freed.
+`StorageWatch` measures whether the storage that captured graphs read is still the buffer's, and still
+allocated. It watches the buffer of the reference lane, which goes through the same steps: nothing there
+references what get returned, so that storage which the buffer releases is really freed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,9 +146,9 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def join_answers(answers: Sequence[Answer]) -> Answer | None:
-    """Join the answers to micro-batches of one step: their rows follow each other, level by level.
+    """Join what get returned to the micro-batches of one step: their rows follow each other, level by level.
 
-    None where nothing answered; an answer of None makes the whole None.
+    None where get was not called; one return value of None makes the whole None.
     """
     if len(answers) < 2 or any(answer.structure == "none" for answer in answers):
         return min(answers, key=lambda answer: answer.structure == "tensors", default=None)
@@ -157,7 +157,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer | None:
 
 
 def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
-    """Join runs that go on where the last one ended."""
+    """Join runs that continue where the last one ended."""
     joined: list[RowRange] = []
     for run in chain.from_iterable(parts):
         if joined and _goes_on(joined[-1], run):
@@ -174,10 +174,10 @@ def _goes_on(last: RowRange, run: RowRange) -> bool:
 
 
 class TypeNames:
-    """Names of types, each its own: two that call themselves `tuple` are told apart."""
+    """Names of types; two types with the same `__name__` get different names."""
 
     def __init__(self) -> None:
-        """Begin with the types of an answer that is right."""
+        """Begin with the types of a correct return value of get: `tuple` and `Tensor`."""
         self._names: dict[type, str] = {tuple: "tuple", Tensor: "Tensor"}
 
     def name(self, of: type) -> str:
@@ -189,9 +189,10 @@ class TypeNames:
 
 
 def levels_of(answer: object) -> tuple[Tensor, ...]:
-    """Return the tensors (P, hidden) of an answer; one tensor for all levels, or None, has none."""
+    """Return the tensors (P, hidden) of what get returned; none for None or one tensor for all levels."""
     given = () if isinstance(answer, Tensor) else levels_in(answer) or ()
-    return tuple(level for level in given if isinstance(level, Tensor) and level.dim() == 2)  # else one lacks
+    # A level that is no tensor of two dimensions is left out, and is then missing.
+    return tuple(level for level in given if isinstance(level, Tensor) and level.dim() == 2)
 
 
 def answer_facts(
@@ -199,7 +200,7 @@ def answer_facts(
 ) -> Answer:
     """Return the facts of one get: structure, rows and their owners, placement, addresses, what guards see.
 
-    `answer` has a (P, hidden) tensor per level.  `types` are those of the answers before.
+    `answer` has a (P, hidden) tensor per level. `types` has the names of the types that were returned before.
     """
     if answer is None:
         return Answer("none")
@@ -235,7 +236,7 @@ Payload = tuple[Tensor, ...] | None
 
 @dataclass(frozen=True)
 class _Graphed:
-    """Answer of get when a graph was captured: addresses in bytes, storages, generation of the buffer."""
+    """Return value of get when a graph was captured: addresses in bytes, storages, and generation."""
 
     addresses: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
@@ -250,7 +251,7 @@ class StorageWatch:
         self._graphs: dict[int, _Graphed] = {}
 
     def note_capture(self, tokens: int, payload: Payload, generation: int | None) -> None:
-        """Note that a graph for `tokens` was captured while get answered `payload`; it replaces any other."""
+        """Note that a graph for `tokens` was captured while get returned `payload`; it replaces any other."""
         storages = (
             StorageWeakRef(level.untyped_storage())  # type: ignore[no-untyped-call]
             for level in levels_of(payload)
@@ -258,15 +259,15 @@ class StorageWatch:
         self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
 
     def use(self, generation: int | None, allocated: int = 0) -> GraphUse | None:
-        """Return what holds between replays; None while nothing is captured."""
+        """Return the facts that hold between replays; None while nothing is captured."""
         return GraphUse(freed=self._freed(generation), allocated=allocated) if self._graphs else None
 
     def replayed(self, tokens: int, payload: Payload, generation: int | None) -> GraphUse:
-        """Return the use of the graph for `tokens`, replayed at a moment when get answers `payload`.
+        """Return the use of the graph for `tokens`, replayed at a moment when get returns `payload`.
 
-        A graph that was captured with None reads no storage, so it is not detached
-        from any; nor is one whose buffer said, with this very get, that it moves.
-        An address alone says too little: an allocator may hand out freed memory again.
+        A graph that was captured with None reads no storage, so it is not detached from any; nor is one whose
+        buffer announced its move in this very get, by another generation. Equal addresses do not suffice: an
+        allocator may allocate freed memory again.
         """
         graph, now = self._graphs[tokens], _addresses(payload)
         left = graph.addresses != now or any(ref.expired() for ref in graph.storages)  # type: ignore[no-untyped-call]
@@ -274,9 +275,9 @@ class StorageWatch:
         return GraphUse(detached=moved and graph.generation == generation, freed=self._freed(generation))
 
     def _freed(self, generation: int | None) -> int:
-        """Count storages that graphs of this generation read and that are gone.
+        """Count storages that graphs of this generation read and that are freed.
 
-        Graphs of another one are captured again before they are replayed: their storage may go.
+        Graphs of another generation are captured again before they are replayed: their storage may be freed.
         """
         graphs = (graph for graph in self._graphs.values() if graph.generation == generation)
         storages = {ref.cdata: ref for graph in graphs for ref in graph.storages}

@@ -1,9 +1,9 @@
-"""State that a decoder keeps from call to call: taken, put back in place, and compared.
+"""State that a decoder retains between calls: recorded, put back in place, and compared.
 
 `DecoderState` follows a module to everything that its Python can change: attributes, parameters, buffers,
-containers, closures, globals that its code names, attributes of its classes, objects behind weak references.
-Random generators and torch's modes are part of the state.  What is put back is put into the very objects and
-tensors that had it, because compiled code and captured graphs hold on to them.
+containers, closures, globals that its code names, attributes of its classes, targets of weak references.
+Random generators and torch's modes are part of the state. Values are put back into the same objects and
+tensors, because compiled code and captured graphs hold references to them.
 
 `LaneStates` gives the two lanes of a case a state each: both begin equal, and each lane sees its own.
 
@@ -60,15 +60,15 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put everything back into the objects that had it."""
-        for each in self.saved:
-            each.put_back(each.content)
+        for saved in self.saved:
+            saved.put_back(saved.content)
 
 
 class DecoderState:
     """Everything that a module can reach and change, and the random generators and modes of the process."""
 
     def __init__(self, root: nn.Module) -> None:
-        """Take the module; raises `NotMeasured` where it holds what cannot be put back."""
+        """Take the module; raises `NotMeasured` where it holds something that cannot be put back."""
         self._root = root
         self.take()
 
@@ -83,7 +83,7 @@ class DecoderState:
         return snapshot
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def preserved(self) -> Iterator[None]:
         """Put the state back when the block ends."""
         before = self.take()
         try:
@@ -104,7 +104,7 @@ class LaneStates:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Have the state of the reference lane in force while open."""
+        """Make the state of the reference lane the decoder's state while open."""
         if self._inside:
             yield
             return
@@ -119,7 +119,7 @@ class LaneStates:
             played.restore()
 
     def adopt(self) -> None:
-        """Have the reference lane go on from the state of the lane under test, where it skips a step."""
+        """Give the reference lane the state of the lane under test, for a step that it does not run."""
         self._reference = self._before = self._state.take()
 
     def begin_step(self) -> None:
@@ -129,7 +129,7 @@ class LaneStates:
     def compare(self, noise: Mapping[str, float]) -> tuple[StateFacts, ...]:
         """Return the places that this step changed, or left different in the two lanes; then make them equal.
 
-        `noise` is how far another rounding moves a place.  Values of floating tensors are made equal, so that
+        `noise` is how far another rounding moves a place. Values of floating tensors are made equal, so that
         what rounding left does not add up from step to step.
         """
         played, reference = self._state.take(), self._reference
@@ -152,7 +152,7 @@ class LaneStates:
 def apart_at(place: str, values: Mapping[str, object], others: Mapping[str, object]) -> float:
     """Return how far two states are apart at a place, 0 where they are equal.
 
-    `NOT_FINITE` stands for anything but two floating values of one shape.
+    `NOT_FINITE` is returned for anything but two floating values of one shape.
     """
     if (place in values) != (place in others):
         return NOT_FINITE
@@ -162,9 +162,9 @@ def apart_at(place: str, values: Mapping[str, object], others: Mapping[str, obje
 def apart(one: Tensor, other: Tensor) -> float:
     """Return the largest absolute difference of two tensors of one shape, in fp64; the order does not matter.
 
-    Equal elements are 0 apart, infinities and NaN in the same place too.  `NOT_FINITE` stands for NaN or
-    infinity in other places, and for another shape.  This is the comparison of compiled with uncompiled code:
-    R0 and I1 to I5 are judged by it, each against a limit of its own.
+    Equal elements are 0 apart, and so are infinities and NaN in the same place. `NOT_FINITE` is returned for
+    NaN or infinity in different places, and for different shapes. This is the comparison of compiled with
+    uncompiled code: R0 and I1 to I5 are judged by it, each against a limit of its own.
     """
     if one.shape != other.shape or one.is_complex() != other.is_complex():
         return NOT_FINITE
@@ -263,22 +263,22 @@ def _set_again(read: Callable[[], Any], write: Callable[[Any], object], value: o
 
 
 def state_behind(code: Iterable[FunctionType | type]) -> Snapshot:
-    """Return what functions and classes lead to: variables, globals and attributes; and torch's modes.
+    """Return a snapshot of what functions and classes use: variables, globals, attributes and torch's modes.
 
-    What runs, such as an iterator, is not put back.  Raises `NotMeasured` where it is too much.
+    Running iterators are not put back. Raises `NotMeasured` where there are too many objects.
     """
     snapshot = Snapshot()
     for _, read, write in _settings():
         value = read()
         snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
     walk = _Walk(snapshot, runs=False)
-    for each in code:
-        walk.follow(each)
+    for root in code:
+        walk.follow(root)
     return snapshot
 
 
 class _Walk:
-    """One walk over all objects that a root leads to, each visited once.
+    """One walk over all objects that can be reached from a root, each visited once.
 
     An iterator raises `NotMeasured`, unless `runs` is False: then it is passed over.
     """
@@ -338,13 +338,13 @@ class _Walk:
 
     def _dict(self, place: str, value: dict[Any, Any], name: Callable[[Any], str] | None = None) -> None:
         name = name or (lambda key: f"{place}[{key!r:.40}]")
-        content = {key: each for key, each in value.items() if not str(key).startswith("_dynamo")}
+        content = {key: member for key, member in value.items() if not str(key).startswith("_dynamo")}
         self._snapshot.values[f"the names in {place or 'the decoder'}"] = list(
             map(repr, filter(_is_plain, content))
         )
         self._save(content, partial(_fill_dict, value))
-        for key, each in content.items():
-            self._left.append((name(key), each))
+        for key, member in content.items():
+            self._left.append((name(key), member))
             if not _is_plain(key):
                 self._left.append((f"key of {name(key)}", key))
 
@@ -415,12 +415,12 @@ class _Walk:
     def _class(self, place: str, value: type) -> None:
         if is_of_library(value.__module__):
             return
-        for name, each in list(vars(value).items()):
-            if isinstance(each, (FunctionType, staticmethod, classmethod, property)):
-                self._left.append((f"{place}.{name}", each))
-            elif not name.startswith("__") and name != "_abc_impl" and not hasattr(type(each), "__set__"):
-                self._save(each, partial(_set_attribute, value, name))
-                self._left.append((f"{place}.{name}", each))
+        for name, member in list(vars(value).items()):
+            if isinstance(member, (FunctionType, staticmethod, classmethod, property)):
+                self._left.append((f"{place}.{name}", member))
+            elif not name.startswith("__") and name != "_abc_impl" and not hasattr(type(member), "__set__"):
+                self._save(member, partial(_set_attribute, value, name))
+                self._left.append((f"{place}.{name}", member))
         self._left += [(base.__name__, base) for base in value.__bases__]
 
     def _function(self, place: str, value: FunctionType) -> None:
@@ -485,7 +485,7 @@ def _slots_of(base: type) -> Iterable[str]:
 
 
 def is_of_library(module: str) -> bool:
-    """Say whether a module, by name, is Python's own or of a library whose state is none of a user's code."""
+    """Return whether a module, by name, is Python's own or of a library whose state is not a user's."""
     top = module.partition(".")[0]
     return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
 

@@ -1,7 +1,7 @@
 """Run a region over a list of steps, uncompiled and under each arm, and measure where they differ.
 
-`compile_steps` is the library call; `measure_steps` is what it and the command `steps` run.  Every arm starts
-from an equal state: the region and its steps are copied, or made anew by a function of the user.  Two
+`compile_steps` is the library call; `measure_steps` is what it and the command `steps` run. Every arm starts
+from an equal state: the region and its steps are copied, or made anew by a function of the user. Two
 uncompiled runs are compared first, which shows whether the copies hold all of the state.
 """
 
@@ -41,13 +41,13 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     arguments_of,
     as_call,
+    call_user_function,
     check_steps,
     copying,
     described,
     detached,
     error_text,
     live_part,
-    of_user,
     refuse_unbound,
     restoring,
     run_call,
@@ -55,7 +55,7 @@ from deepstack_harness.play.region_calls import (
     values_left,
 )
 from deepstack_harness.play.region_state import Region, make_equal, values_in
-from deepstack_harness.play.uncompiled_calls import UncompiledRun, WantedCall, restless
+from deepstack_harness.play.uncompiled_calls import UncompiledRun, WantedCall, find_instability
 
 _POISON = 1e3
 """Size of the values that neutral rows are filled with."""
@@ -85,10 +85,10 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
              captures the calls of the warm-up, and replays them on the captured arguments, as a CUDA graph
              does
     warm_up  calls before serving: compilation and capture see these (default 1)
-    neutral, live, split   see `StepOptions`: rows that must not matter (I3), what counts of an answer, and
-             the parts of a call (I5)
+    neutral, live, split   see `StepOptions`: rows that must not matter (I3), the part of a result that is
+             compared, and the parts of a call (I5)
 
-    The region itself and the tensors of the steps are left as they are: copies run.  Raises `UsageError` for
+    The region itself and the tensors of the steps are left as they are: copies run. Raises `UsageError` for
     a wrong call, and for a region or arguments that cannot be copied.
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
@@ -107,11 +107,11 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     """
     specs = [_checked_arm(arm) for arm in options.arms]
     program, shared = restoring(program)
-    with shared.kept():
+    with shared.preserved():
         with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
             try:
                 wanted = list(UncompiledRun(program, options).run())
-                unequal = restless(program, options, wanted)
+                unequal = find_instability(program, options, wanted)
             except NotMeasured as error:
                 return SteppedRegion(name, str(torch.__version__), restless=str(error))
         parts: dict[int, object] = {}
@@ -143,15 +143,15 @@ class _Arm:
     ) -> None:  # fmt: skip
         self._program, self._options, self._spec, self._wanted = program, options, spec, wanted
         self._parts = parts
-        """By step, the joined answers of the parts, uncompiled; the first arm runs them."""
+        """By step, the joined results of the parts, uncompiled; the first arm runs them."""
         self._watched = WatchedRegions()
         self._captured: dict[tuple[int, ...], _Capture] = {}
         self._answers: dict[int, object] = {}
-        """By step, the part that counts of the answer under this arm."""
+        """By step, the part of the result under this arm that is compared."""
         self._stopped = ""
 
     def run(self) -> SteppedArm:
-        """Run all steps, and again with other neutral rows and in parts, where that is asked for."""
+        """Run all steps, and again with other neutral rows and in parts, where these options are given."""
         name = self._spec.name
         try:
             calls = list(self._steps(_with_call))
@@ -204,7 +204,7 @@ class _Arm:
                     if self._stopped:
                         return
                 else:
-                    of_user("a step", step, region)
+                    call_user_function("a step", step, region)
 
     def _compiled(self, region: Region, steps: Sequence[Step]) -> Region:
         if not self._spec.compiled:
@@ -254,8 +254,11 @@ class _Arm:
         differences = differences_of("answer", wanted.left.answer, left.answer, wanted.limits)
         differences += in_place
         changed = [
-            replace(each, remains=min(distances(left.answer, wanted.without.get(each.key, ())), default=None))
-            for each in changed
+            replace(
+                change,
+                remains=min(distances(left.answer, wanted.without.get(change.key, ())), default=None),
+            )
+            for change in changed
         ]
         return SteppedCall(
             wanted.step, warm_up, differences=tuple(differences), changed=tuple(changed), guards=guards,
@@ -263,7 +266,7 @@ class _Arm:
         )  # fmt: skip
 
     def _with_poison(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
-        views = list(_of_caller(self._options.neutral, runs.region, call))
+        views = list(_call_option(self._options.neutral, runs.region, call))
         for view in views:
             if not isinstance(view, Tensor):
                 raise UsageError(f"neutral rows are {described(view)}: give views of tensors")
@@ -293,9 +296,9 @@ class _Arm:
         return SteppedCall(wanted.step, warm_up, poisoned=value, neutral=tuple(tensors))
 
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
-        asked = _of_caller(self._options.split, runs.region, call)
+        split = _call_option(self._options.split, runs.region, call)
         try:
-            parts = [as_call(part) for part in asked]
+            parts = [as_call(part) for part in split]
         except UsageError as error:
             raise UsageError(f"a part of step {wanted.step} is {error}") from None
         value, raised, differences = None, "", []
@@ -330,7 +333,7 @@ class _Arm:
 
         Without it a step would be blamed for what an earlier one did.
         """
-        places = [each.place for each in differences_in_place(wanted.left, left, {})]
+        places = [difference.place for difference in differences_in_place(wanted.left, left, {})]
         try:
             make_equal(region, arguments_of(region, call), wanted.left.values, left.values, places)
         except Exception as error:  # noqa: BLE001  # an attribute that a class of the user refuses
@@ -340,10 +343,10 @@ class _Arm:
             )
 
     def _excess(self, wanted: WantedCall, answer: object) -> float:
-        """Return how far an answer is from that of the same step under this arm; 0 within the tolerance."""
+        """Return how far a result is from that of the same step under this arm; 0 within the tolerance."""
         differences = differences_of("answer", self._answers[wanted.step], answer, wanted.limits)
         return max(
-            (NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0
+            (NOT_FINITE if leaf.distance is None else leaf.distance for leaf in differences), default=0.0
         )
 
     def _failed(self) -> Iterator[tuple[tuple[int, tuple[str, str]], FailedGuard]]:
@@ -364,12 +367,12 @@ class _NotCompiled(Exception):
 
 
 def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
-    """Return what changed, where an input at another address comes first, with its measured influence."""
-    measured = {each.key: each.influence for each in changed}
-    keys = {each.key for each in moved}
+    """Return what changed, an input at another address first, with the influence that was measured of it."""
+    measured = {change.key: change.influence for change in changed}
+    keys = {change.key for change in moved}
     return [
-        *(replace(each, influence=measured.get(each.key)) for each in moved),
-        *(each for each in changed if each.key not in keys),
+        *(replace(change, influence=measured.get(change.key)) for change in moved),
+        *(change for change in changed if change.key not in keys),
     ]
 
 
@@ -386,7 +389,7 @@ def _as_function(region: Region) -> Region:
 
 
 def _refusing(compiled: Region) -> Region:
-    """Return what refuses to recompile once it has run, as an engine does whose `evaluate_guards` is set."""
+    """Return a function that refuses to recompile after its first run, as vLLM's `evaluate_guards` does."""
     warm = False
 
     def run(*args: object, **kwargs: object) -> object:
@@ -415,9 +418,9 @@ def _share_memory(one: Tensor, other: Tensor) -> bool:
 
 @torch.no_grad()
 def _fill(view: Tensor, tensors: Iterable[Tensor], generator: torch.Generator) -> bool:
-    """Write other values over neutral rows; say whether one changed.
+    """Write other values over neutral rows; return whether one changed.
 
-    Those of integers are values that the tensor itself has, so that an index stays one.
+    Integers get other values of the same tensor, so that an index stays a valid one.
     """
     if not view.numel():
         return False
@@ -434,7 +437,7 @@ def _fill(view: Tensor, tensors: Iterable[Tensor], generator: torch.Generator) -
     return len(values) > 1
 
 
-def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # as it answers
+def _call_option(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # the user's
     """Call a function of `StepOptions` with the arguments of a call, and with the region if it takes one."""
     assert function is not None
     parameters, args, kwargs = list(inspect.signature(function).parameters), list(call.args), call.kwargs
@@ -444,14 +447,14 @@ def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) 
             args.insert(at, region)
         else:
             kwargs = {**kwargs, "region": region}
-    return of_user(f"'{getattr(function, '__qualname__', function)}'", function, *args, **kwargs)
+    return call_user_function(f"'{getattr(function, '__qualname__', function)}'", function, *args, **kwargs)
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:
-    """Say whether parts are another way to make a call: several, or one with other arguments."""
+    """Return whether parts differ from the call: several, or one with other arguments."""
     if len(parts) != 1:
         return bool(parts)
-    own, other = (structures.leaves((each.args, each.kwargs)) for each in (call, parts[0]))
+    own, other = (structures.leaves((made.args, made.kwargs)) for made in (call, parts[0]))
     return len(own) != len(other) or any(a is not b for (_, a), (_, b) in zip(own, other, strict=True))
 
 
@@ -491,7 +494,7 @@ def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> N
 
 
 class _Capture(NamedTuple):
-    """A captured call: its graph, its answer, and the addresses of its tensors by name."""
+    """A captured call: its graph, its result, and the addresses of its tensors by name."""
 
     graph: Graph
     answer: object
@@ -508,8 +511,8 @@ class _Runs:
     def captured(self, call: Call, *, warm_up: bool) -> tuple[Region, bool, list[ChangedInput]]:
         """Return what runs this call: a capture in the warm-up, then a replay where the sizes are known.
 
-        A replay takes no arguments: it works on those that were captured.  Also whether it is one, and the
-        tensors that stand at another address now.
+        A replay takes no arguments: it uses those that were captured. The second value is True for a replay,
+        the third has the tensors whose address is no longer the captured one.
         """
         held = side_inputs(self.region, call)
         tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}

@@ -24,11 +24,11 @@ from deepstack_harness.play.region_calls import (
     Program,
     Step,
     StepOptions,
+    call_user_function,
     check_steps,
     copied,
     copying,
     described,
-    of_user,
 )
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
@@ -41,13 +41,13 @@ from deepstack_harness.workers.remote import Remote
 class _Target:
     """What a name leads to: a program with steps of its own, or a region whose steps are drawn.
 
-    `asked` are keywords of `compile_steps` that the program gives: `neutral`, `live` and `split`.
+    `keywords` are those that the program gives for `compile_steps`: `neutral`, `live` and `split`.
     """
 
     region: Region
     steps: tuple[Step, ...]
     program: Program | None
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_steps(
@@ -55,12 +55,12 @@ def run_steps(
 ) -> list[SteppedHistory]:
     """Run `MODULE:NAME` or `FILE.py:NAME` over its steps.
 
-    Where it has none, or `examples` is not 0, the steps are drawn.  Raises `UsageError` for a name that leads
+    Where it has none, or `examples` is not 0, the steps are drawn. Raises `UsageError` for a name that leads
     to nothing that can be called.
     """
     channel.phase(f"the import of {target}")
     found = _target(target, warm_up)
-    options = StepOptions(tuple(arms), warm_up, seed=seed, **found.asked)
+    options = StepOptions(tuple(arms), warm_up, seed=seed, **found.keywords)
     name = target.partition(":")[2]
     if found.steps and not examples:
         channel.phase("its steps")
@@ -78,7 +78,7 @@ def run_steps(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )
     histories = [
-        _history(each.words, each.judged.region, target, found, each.steps, warm_up) for each in drawn
+        _history(draw.words, draw.judged.region, target, found, draw.steps, warm_up) for draw in drawn
     ]
     return [replace(history, undrawn=unvaried) for history in histories]
 
@@ -100,13 +100,13 @@ def play_region(channel: Channel, target: str) -> PlayedRegion:
 
 
 def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> SteppedRegion:
-    """Run a region of ours over its steps, with what its caller says of rows and parts."""
+    """Run a region of ours over its steps, with its `neutral`, `live` and `split`."""
     region, steps = program.make()
-    asked: dict[str, Any] = {
-        name: None if name in program.unasked.split() else getattr(program, name)
+    keywords: dict[str, Any] = {
+        name: None if name in program.unfit_options.split() else getattr(program, name)
         for name in ("neutral", "live", "split")
     }
-    options = StepOptions(arms, program.warm_up, **asked)
+    options = StepOptions(arms, program.warm_up, **keywords)
     return measure_steps(copying(region, check_steps(steps, program.warm_up)), options, program.__name__)
 
 
@@ -141,7 +141,7 @@ def _target(target: str, warm_up: int) -> _Target:
     if made is None:
         return _Target(thing, (), None)
     return _Target(
-        made.region, tuple(check_steps(made.steps, warm_up)), fresh_program(thing, warm_up), made.asked
+        made.region, tuple(check_steps(made.steps, warm_up)), fresh_program(thing, warm_up), made.keywords
     )
 
 
@@ -150,7 +150,7 @@ class MadeProgram(NamedTuple):
 
     region: Region
     steps: Sequence[object]
-    asked: Mapping[str, Any] = MappingProxyType({})
+    keywords: Mapping[str, Any] = MappingProxyType({})
 
 
 def _made(thing: Callable[..., object]) -> MadeProgram | None:
@@ -160,7 +160,7 @@ def _made(thing: Callable[..., object]) -> MadeProgram | None:
     """
     torch.manual_seed(0)
     try:
-        made = of_user(f"'{getattr(thing, '__qualname__', thing)}'", thing)
+        made = call_user_function(f"'{getattr(thing, '__qualname__', thing)}'", thing)
     except UsageError:
         with suppress(TypeError, ValueError):  # of what has no signature
             if not inspect.signature(thing).parameters:
@@ -168,18 +168,20 @@ def _made(thing: Callable[..., object]) -> MadeProgram | None:
         return None  # it has parameters: it is the region
     match made:
         case (region, steps, *rest) if callable(region) and len(rest) <= 1:
-            asked = rest[0] if rest else {}
+            keywords = rest[0] if rest else {}
         case _:
             return None
     if not isinstance(steps, Iterable) or isinstance(steps, Mapping | Tensor | str):
         raise UsageError(f"the calls are {described(steps)}: return (callable, calls), with a list of calls")
-    if not isinstance(asked, Mapping) or (unknown := sorted(map(str, asked.keys() - _ASKED))):
-        wrong = described(asked) if not isinstance(asked, Mapping) else f"'{unknown[0]}'"
-        raise UsageError(f"{wrong} is no question: give {', '.join(_ASKED)}, or some of them")
-    return MadeProgram(region, list(steps), asked)
+    if not isinstance(keywords, Mapping) or (unknown := sorted(map(str, keywords.keys() - _KEYWORDS))):
+        wrong = described(keywords) if not isinstance(keywords, Mapping) else f"'{unknown[0]}'"
+        raise UsageError(
+            f"{wrong} is no keyword of compile_steps: give {', '.join(_KEYWORDS)}, or some of them"
+        )
+    return MadeProgram(region, list(steps), keywords)
 
 
-_ASKED = ("neutral", "live", "split")
+_KEYWORDS = ("neutral", "live", "split")
 """Keywords of `compile_steps` that the third member of a program may have."""
 
 
@@ -202,7 +204,7 @@ def judge_program(name: str, arms: Sequence[str]) -> JudgedSteps:
     program = HISTORIES.load(name, _is_program, "a function that returns a region and its calls")
     made = _made(program)
     assert made is not None, name
-    options = StepOptions(tuple(arms), **made.asked)
+    options = StepOptions(tuple(arms), **made.keywords)
     return judge_steps(measure_steps(fresh_program(program), options, name))
 
 

@@ -1,12 +1,13 @@
 """Tampering: code under test that changes, while a case is played, what the harness notes or how it measures.
 
-`Records` compares the harness's records before and after each call of a method, in which nothing of ours
-runs: whoever reaches them, through frames, the garbage collector or a patched class, changes them then.  It
-also notes calls that hand out the objects of the whole process (`gc.get_objects`, `gc.get_referrers`), which
-Python announces to audit hooks.  `Instruments` compares the functions that measure at the end of a case with
-those at its beginning.
+`Records` compares the harness's records before and after each call of a method. Nothing of the harness runs
+during such a call, so a record that is different afterwards was changed by code that reached it: through
+frames, the garbage collector or a patched class. It also notes calls that return the objects of the whole
+process (`gc.get_objects`, `gc.get_referrers`), which Python announces to audit hooks. `Instruments` compares
+the functions that measure at the end of a case with those at its beginning.
 
-This finds accidents and plain attacks.  Code that knows this file can undo what it did before it is asked.
+This finds accidents and simple attacks. Code that knows this file can restore what it changed before the call
+returns.
 """
 
 import builtins
@@ -40,7 +41,7 @@ def _listen() -> None:
 
 
 class Records:
-    """The objects that hold the notes of one case, and what changed them while a method ran."""
+    """The objects with the notes of one case, and a sentence about a method that changed them."""
 
     def __init__(self) -> None:
         """Begin without a record."""
@@ -55,9 +56,9 @@ class Records:
 
     @contextmanager
     def untouched(self, call: str) -> Iterator[None]:
-        """Watch the records while a method runs, `call` is its name.
+        """Watch the records while a method runs; `call` is its name.
 
-        Raises `NotMeasured` where they changed: whatever comes behind is measured with what the method left.
+        Raises `NotMeasured` where they changed: later measurements would use what the method left.
         """
         if _CALLS:  # inside a call of the same kind
             yield
@@ -94,8 +95,8 @@ def _contents(holders: tuple[object, ...]) -> Mapping[tuple[int, str], tuple[int
 def _size(value: Collection[object]) -> int:
     inner = value.values() if isinstance(value, dict) else value
     if not any(issubclass(kind, _CONTAINERS) for kind in set(map(type, inner))):
-        return len(value)  # most records of a long trace: nothing to look into, for each of a thousand steps
-    return len(value) + sum([len(each) for each in inner if isinstance(each, _CONTAINERS)])
+        return len(value)  # the usual case: a long trace has a thousand records, none of them a container
+    return len(value) + sum([len(member) for member in inner if isinstance(member, _CONTAINERS)])
 
 
 class Instruments:
@@ -106,7 +107,7 @@ class Instruments:
         self._before = {owner: names.copy() for owner, names in _namespaces()}
 
     def replaced(self) -> str:
-        """Return a sentence that names functions which are others now, or empty."""
+        """Return a sentence that names the functions that were replaced since, or an empty string."""
         if getattr(sys.modules.get(__name__), "Instruments", None) is not type(self):
             # Code under test ran before the case too, where its interface was looked at.
             return f"{__name__} was taken out of sys.modules, or replaced"
@@ -149,4 +150,4 @@ _USED = (
     "equal", "cat", "zeros", "empty", "clone", "hash", "len", "isinstance", "dumps", "loads", "copy_", "cpu",
     "view", "contiguous", "detach", "masked_fill", "isnan", "flatten", "numpy", "data_ptr",
 )  # fmt: skip
-"""Functions of torch, Python and json by which rows are told apart."""
+"""Functions of torch, Python and json with which rows are compared."""

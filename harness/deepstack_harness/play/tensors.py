@@ -1,6 +1,6 @@
 """Tensors of a case's steps: payloads and inputs drawn from its seed, and the owner of each row.
 
-A payload has the values that its step asks for, and the caller's tensor lies in memory as engines have it:
+A payload has the values that its step states, and the caller's tensor lies in memory as those of engines do:
 with gaps, permuted, expanded, and overwritten as soon as `set` has returned.
 """
 
@@ -72,10 +72,10 @@ def _integers(step: Step, drawn: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> CallersTensor:
-    """Return a copy of a payload (levels, N, hidden) that lies in memory as the step says.
+    """Return a copy of a payload (levels, N, hidden) in the memory layout of the step.
 
-    It lies in the memory of the `last` one where that fits, as with engines that keep theirs: an address
-    says nothing about the content.
+    It lies in the memory of the `last` one where that fits, because engines reuse theirs: a buffer that
+    recognises a payload by its address is found by that.
     """
     levels, tokens, hidden = payload.shape
     memory_of = partial(_memory, payload, last)
@@ -113,7 +113,7 @@ def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> 
 
 
 def reshaped(step: Step, payload: Tensor) -> Tensor:
-    """Return a payload (levels, N, hidden) with its elements in the shape that the step asks for."""
+    """Return a payload (levels, N, hidden) with its elements in the shape that the step states."""
     match step.shape:
         case "flat":
             return payload.flatten(0, 1)
@@ -136,18 +136,18 @@ class _TensorBefore:
     def __init__(self, given: CallersTensor) -> None:
         self._given = given
         self._memory = given.memory.detach().clone()
-        self._properties = self._of(given.payload)
+        self._properties = self._layout_of(given.payload)
 
     def changes(self) -> tuple[str, ...]:
-        """Return what is different now, in words; a write also makes another version, which is not named."""
-        now = self._of(self._given.payload)
+        """Return the names of what is different now, without "version" where "bytes" states the write."""
+        now = self._layout_of(self._given.payload)
         changes = [name for name, value in self._properties.items() if now[name] != value]
         if same_bytes(self._memory, self._given.memory):
             return tuple(changes)
         return ("bytes", *(name for name in changes if name != "version"))
 
     @staticmethod
-    def _of(payload: Tensor) -> dict[str, object]:
+    def _layout_of(payload: Tensor) -> dict[str, object]:
         return {
             "shape": payload.shape,
             "strides": payload.stride(),
@@ -165,13 +165,13 @@ def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
 
 
 def count_of(step: Step) -> int:
-    """Return the count of a call as the step asks for it: a Python int, or an integer that is none."""
+    """Return the count of a call in the type of the step: a Python int, or another kind of integer."""
     given = _COUNTS[step.count](step.tokens) if step.count else step.tokens
     return cast(int, given)
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Say whether two tensors of one shape and dtype hold the same bytes, NaN and -0.0 told apart."""
+    """Return whether two tensors of one shape and dtype have the same bytes; -0.0 differs from 0."""
     return torch.equal(*(bytes_of(tensor).flatten() for tensor in (one, other)))
 
 
@@ -184,7 +184,7 @@ def _within(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def _sprinkled(drawn: Tensor, value: float, dtype: torch.dtype) -> Tensor:
-    """Put `value` into every third element; each row keeps numbers of its own."""
+    """Put `value` into every third element; the others stay drawn, so that each row remains unique."""
     made = drawn.to(dtype).clone()
     made[..., ::3] = value
     return made
@@ -201,7 +201,7 @@ def _nan(drawn: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _huge(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """Use the upper end of the caller's dtype, which another dtype may turn into infinity."""
+    """Use the upper end of the caller's dtype, which becomes infinity in a narrower one."""
     return (drawn.double().tanh() * torch.finfo(dtype).max).to(dtype)
 
 
@@ -300,8 +300,8 @@ class StepTensors:
     ) -> tuple[Attempt[None], tuple[str, ...]]:
         """Set the last payload (levels, tokens, hidden) as its step lays it out, and reuse its memory.
 
-        `lane` is 0 for the buffer under test and 1 for the one beside it, each with memory of its own.
-        The second value names what the call changed of the tensor that it was given.
+        `lane` is 0 for the buffer under test and 1 for that of the reference lane, each with memory of its
+        own. The second value names what the call changed of the tensor that it was given.
         """
         given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
         before = _TensorBefore(given)

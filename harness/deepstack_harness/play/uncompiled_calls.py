@@ -1,7 +1,7 @@
 """The uncompiled runs of a region over its steps: what every arm is compared with.
 
-For each call behind the warm-up it is measured which inputs differ from the warm-up, and what each of them
-changes: the call runs again from an equal state with the warm-up's value in its place.
+For each call after the warm-up it is measured which inputs differ from the warm-up, and how each of them
+influences the result: the call runs again from an equal state with the warm-up's value of that input.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     arguments_of,
     call_of,
+    call_user_function,
     input_facts_of,
     inputs_in,
-    of_user,
     refuse_unbound,
     run_call,
     side_inputs,
@@ -60,9 +60,10 @@ _MOST_CHANGED = 16
 class WantedCall:
     """One call of the uncompiled code.
 
-    `left` is what it left, `limits` are the tolerances by name, `effects` counts what it changed.
-    `changed` are the inputs that differ from the warm-up, and `without` has by the key of such an input the
-    answers with the warm-up's value in its place: of two tensors that were one, either may take it.
+    `left` is what it left, `limits` are the tolerances by name, `effects` counts the values that it changed.
+    `changed` are the inputs that differ from the warm-up. `without` has, by the key of such an input, the
+    return values of runs with the warm-up's value of it: two runs where two names shared one tensor and no
+    longer do, because either of the two can be replaced.
     """
 
     step: int
@@ -91,7 +92,7 @@ class UncompiledRun:
         number = 0
         for step in self._steps:
             if not isinstance(step, Call):
-                of_user("a step", step, self._region)
+                call_user_function("a step", step, self._region)
                 continue
             number += 1
             yield self._call(number, step)
@@ -103,14 +104,14 @@ class UncompiledRun:
         noisy = trial.run(_rounded)
         held = side_inputs(self._region, call)
         changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
-        without = {each.key: self._without(trial, each) for each in changed}
+        without = {change.key: self._without(trial, change) for change in changed}
         if number <= self._options.warm_up:
             self._warm.append(facts)
             self._warm_same.append(_same_tensors(held))
             self._warm_data = frozen(held)
             copier = Copier()
-            kept = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
-            self._last_warm = (kept, frozen(state_of(self._region)))
+            copied = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
+            self._last_warm = (copied, frozen(state_of(self._region)))
         left = run_call(self._region, call, seed)
         if left.raised.startswith(TypeError.__name__):
             refuse_unbound(f"step {number}", self._region, call)
@@ -121,8 +122,8 @@ class UncompiledRun:
         )
         effects += sum(name not in before and not name.startswith("answer") for name in left.values)
         measured = [
-            replace(each, influence=max(distances(left.answer, without[each.key]), default=None))
-            for each in changed
+            replace(change, influence=max(distances(left.answer, without[change.key]), default=None))
+            for change in changed
         ]
         limits = limits_of(left, noisy, trial.run_narrow(left))
         return WantedCall(number, left, limits, effects, measured, without)
@@ -148,7 +149,7 @@ class UncompiledRun:
             aspects = [aspect_of(earlier.get(name, absent), fact) for earlier in self._warm]
             if all(aspects) and (aspect := aspects[-1]) is not None:
                 then = self._warm[-1].get(name, absent)
-                yield ChangedInput(name, aspect, then.beside(fact), fact.beside(then))
+                yield ChangedInput(name, aspect, then.text_next_to(fact), fact.text_next_to(then))
         for name, value in held.items():
             before = self._warm_data.get(name)
             if not (isinstance(value, Tensor) and isinstance(before, Tensor)):
@@ -157,7 +158,7 @@ class UncompiledRun:
                 yield ChangedInput(name, "data", str(facts[name]), "other numbers")
 
     def _without(self, trial: "_Trial", changed: ChangedInput) -> list[object]:
-        """Return the uncompiled answers with one input as in the warm-up; none where that cannot be run."""
+        """Return what uncompiled runs return with one input as in the warm-up; empty where none can run."""
         assert self._last_warm is not None
         answers = []
         for name, value_of in _ways_back(changed):
@@ -200,7 +201,7 @@ class _Trial:
     def __init__(self, region: Region, call: Call, seed: int, code: Sequence[Code]) -> None:
         self._seed, self._code = seed, code
         self._shared = SharedState(code)
-        self._kept = self._copy(region, call)
+        self._before = self._copy(region, call)
 
     def _copy(self, region: Region, call: Call) -> tuple[Region, Call]:
         copier = Copier(self._code, leaves=False)
@@ -208,15 +209,15 @@ class _Trial:
 
     def run(self, change: Callable[[Tensor], None]) -> Left:
         """Run a copy with each floating-point tensor of the arguments changed in place."""
-        region, call = self._copy(*self._kept)
-        with self._shared.kept():
+        region, call = self._copy(*self._before)
+        with self._shared.preserved():
             self._change(call, change)
             return run_call(region, call, self._seed)
 
     def run_narrow(self, left: Left) -> NarrowNoise | None:
-        """Run copies with other roundings of what is narrower than all that the call `left`.
+        """Run copies with other roundings of each dtype that is narrower than the finest one in `left`.
 
-        None where nothing is.
+        None where the call uses no such dtype.
         """
         kept = (value for value in left.values.values() if isinstance(value, Tensor))
         epses = [torch.finfo(value.dtype).eps for value in kept if value.is_floating_point()]
@@ -224,7 +225,7 @@ class _Trial:
             return None
         runs, coarsest = [], 0.0
         for one_way in (False, True):
-            region, call = self._copy(*self._kept)
+            region, call = self._copy(*self._before)
             mode = OtherNarrowBits(min(epses), one_way=one_way)
 
             def run(
@@ -233,7 +234,7 @@ class _Trial:
                 with mode:
                     return region(*args, **kwargs)
 
-            with self._shared.kept():
+            with self._shared.preserved():
                 ran = run_call(region, call, self._seed, run)
             if ran.raised or not mode.coarsest:
                 return None
@@ -257,15 +258,15 @@ class _Trial:
     def run_with(
         self, name: str, warm: Call, state: Mapping[str, object], value_of: _ValueOf | None = None
     ) -> Left:
-        """Run a copy with one input as it was in the warm-up, or as `value_of` makes it of those of the call.
+        """Run a copy with one input as in the warm-up, or as `value_of` makes it from the values of the call.
 
         Raises what the call raises.
         """
-        region, call = self._copy(*self._kept)
+        region, call = self._copy(*self._before)
         arguments, then = arguments_of(region, call), Copier().copy(arguments_of(region, warm))
         held, before = side_inputs(region, call), {**state, **inputs_in(then)}
         parameter = _parameter_of(name, arguments)
-        with self._shared.kept():
+        with self._shared.preserved():
             if value_of is not None:
                 set_input(region, arguments, name, value_of(held))
             elif parameter is None or parameter not in then:
@@ -301,8 +302,11 @@ def _rounded(tensor: Tensor) -> None:
         tensor.mul_(1 + (2 * steps - 1) * torch.finfo(tensor.dtype).eps)
 
 
-def restless(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:
-    """Run uncompiled once more, and say where the two runs differ, or what of an answer has no value yet."""
+def find_instability(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:
+    """Run uncompiled once more; return where the two runs differ, or which result is no value yet.
+
+    Empty where both runs are equal: only then can compiled runs be judged by them.
+    """
     for want in wanted:
         for place, leaf in structures.leaves(want.left.answer):
             if isinstance(leaf, Iterator | Awaitable):
@@ -312,7 +316,7 @@ def restless(program: Program, options: StepOptions, wanted: Sequence[WantedCall
     expected = iter(wanted)
     for step in steps:
         if not isinstance(step, Call):
-            of_user("a step", step, region)
+            call_user_function("a step", step, region)
             continue
         want = next(expected)
         left = run_call(region, step, options.seed + want.step)

@@ -1,4 +1,4 @@
-"""Written programs are run before they are handed out: each has to show what it was written for."""
+"""Written programs are run before the user gets them: each has to show the fault that it was written for."""
 
 import io
 import runpy
@@ -45,7 +45,7 @@ _RUN_SCRIPT = Remote(f"{__name__}:run_script", ScriptRun)
 
 
 def why_not_shown(text: str) -> str:
-    """Run a written program in a worker of its own; return "" where it ends with 1, else how it ended."""
+    """Run a written program in a worker of its own; return "" where it exits with 1, else how it ended."""
     with Worker(FOREIGN_LIMITS, preload=__name__, sandbox=COMPILE) as worker:
         try:
             ran = value_of(worker.call(_RUN_SCRIPT, {"text": text}), "running the written program")

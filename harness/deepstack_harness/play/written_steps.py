@@ -1,4 +1,4 @@
-"""Programs that show a finding of `steps` with torch alone."""
+"""Programs that show a finding of `steps` with nothing but torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +24,8 @@ _FILTERS = {
 def write_steps(target: str, make: str, row: Row[Promise], steps: Sequence[Step], warm_up: int) -> str:
     """Return a program that shows a broken promise; `make` is an expression of the region, and of its steps.
 
-    Without `steps` it has those that `make` returns.  Raises `UsageError` for a step that cannot be written
-    as text, and for an arm that torch alone does not have.
+    Without `steps` it has those that `make` returns. Raises `UsageError` for a step that cannot be written
+    as text, and for a guard policy that torch itself does not offer.
     """
     module, _, name = target.partition(":")
     folder = Path(module).resolve().parent if module.endswith(".py") else Path.cwd()
@@ -85,7 +85,7 @@ def _value(value: object) -> str:
         case list():
             return f"[{', '.join(map(_value, value))}]"
         case tuple():
-            return f"({''.join(f'{_value(each)}, ' for each in value)})"
+            return f"({''.join(f'{_value(member)}, ' for member in value)})"
         case dict():
-            return f"{{{', '.join(f'{key!r}: {_value(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{key!r}: {_value(member)}' for key, member in value.items())}}}"
     raise UsageError(f"{type(value).__name__} cannot be written as text")

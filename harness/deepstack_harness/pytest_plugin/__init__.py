@@ -1,7 +1,7 @@
 """The pytest plugin: six fixtures for projects with a decoder or a buffer of their own.
 
 Loaded into every pytest run where the harness is installed, so nothing here imports
-torch or anything else that costs time; the fixtures do, when a test asks for one.
+torch or anything else that costs time; the fixtures do, when a test requests one.
 
 Private, but for the name of this plugin and of its fixtures: what is public is imported from
 `deepstack_harness` itself.
@@ -59,7 +59,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and prepare what was asked for."""
+    """Register the marker, and prepare what the options request."""
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; skipped, with the reason, where there is none"
     )
@@ -155,12 +155,12 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
     payload may be any structure, and another one for each size: None, (), a dict, a number, nested tuples.
     A tensor or number of it that never moves the output fails the test: nothing shows that it is read.
 
-    Every run begins from the state in which the decoder was given.  State that it keeps from call to call is
+    Every run begins from the state in which the decoder was given. State that it retains between calls is
     compared as its output is: a count, cache, random generator or mode that is not the same when compiled
     breaks R0.  Payloads are multiplied until they matter to the output, and the tolerance is measured.
 
     Both return one run per arm and trace, with `arm`, `worst` (distance to eager), `graphs`, and `state`: the
-    places of state that the decoder keeps.
+    places of state that the decoder retains.
 
         def test_decoder(compile_arms):
             traces = ["cap 16: profile 16; set 9; forward 16"]
@@ -184,7 +184,7 @@ def compile_steps_fixture(request: pytest.FixtureRequest) -> Iterator[Callable[.
     arms      such as ["inductor/drop_all"] (default: eager/stock, eager/drop_all, aot_eager/drop_all;
               `eager/full` captures the warm-up, and replays it)
     neutral   function of a call's arguments -> views of rows that must have no influence (I3)
-    live      function (answer, arguments of the call) -> the part of the answer that counts
+    live      function (result, arguments of the call) -> the part of the result that is compared
     split     function of a call's arguments -> the `Call`s of its parts (I5)
 
     Returns what was judged; fails too where nothing was put to the test.  `deepstack_harness.compile_steps`
@@ -225,7 +225,7 @@ def graph_budget(request: pytest.FixtureRequest) -> Iterator[GraphBudget]:
     recompiles  most recompiles (default: as many as the graphs allow)
 
     Gives a counter; its `so_far` has graphs, recompiles, breaks and the reasons of torch. Fails too when a
-    guard that was dropped fails in the block, and decides the answer: a graph is used for something else than
+    guard that was dropped fails in the block, and decides the result: a graph is used for something else than
     it was compiled for (see `guard_watch`; seen of graphs that are compiled in the same test).
 
         def test_serving_compiles_once(graph_budget):
@@ -267,7 +267,7 @@ def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
 
 @pytest.fixture
 def guard_watch(request: pytest.FixtureRequest) -> Iterator[WatchedRegions]:
-    """Fail a test in which a guard that was dropped fails in a later call, and decides the answer.
+    """Fail a test in which a guard that was dropped fails in a later call, and decides the result.
 
     Drops what was compiled before, watches every region that is compiled in the test, by whoever calls
     `torch.compile`, and fails too where none was, or one has no guards that could be evaluated.
@@ -301,5 +301,5 @@ def _take_gpu(device: str) -> None:
     try:
         gpus = visible_gpus()
     except MachineError:
-        return  # whatever needs a GPU says so
+        return  # a fixture that needs a GPU reports it
     os.environ[VISIBLE] = gpus[int(worker[2:]) % len(gpus)]

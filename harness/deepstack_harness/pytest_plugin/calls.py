@@ -1,4 +1,4 @@
-"""A function and its inputs, in the places where a decoder, a buffer and an engine stand.
+"""A function and its inputs, in place of a decoder, a buffer and an engine.
 
 `compile_arms.calls` compares any function with itself compiled.  The inputs are drawn once and copied for
 each call, so that every arm and the eager reference are called with the same values in the same structure.
@@ -93,7 +93,7 @@ class FunctionModule(nn.Module):
         """Take a function that runs on `device`."""
         super().__init__()
         self._function = function
-        # Tells the probes where the function runs.
+        # The probes read from it where the function runs.
         self.place = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
 
     @override
@@ -144,7 +144,7 @@ class GivenCalls(Engine):
 
 
 class GivenBuffer:
-    """A buffer that answers with the payloads of given inputs in their order, whatever was set."""
+    """A buffer whose get returns the payloads of given inputs in their order, whatever was set."""
 
     def __init__(self, calls: Sequence[Inputs], capacity: int) -> None:
         """Take the inputs of all steps, and a capacity: the rows of the largest call."""
@@ -192,7 +192,7 @@ class CallNumerics(NumericsProbe):
 
     def output(self, call: Inputs) -> Tensor | None:
         """Return the uncompiled output (n, h), and leave the state as it was; None where it raises."""
-        with self._kept():
+        with self._preserved():
             try:
                 return self._run(call, call.payload)
             except Exception:  # noqa: BLE001  # a function may raise anything for values that it did not expect
@@ -277,7 +277,7 @@ def trace_of(sizes: Sequence[int], arm: ArmSpec) -> Trace:
 
 
 def graphs_needed(calls: Sequence[Inputs], arm: ArmSpec) -> int:
-    """Return the number of graphs that a right function needs: guards tell structures of payloads apart."""
+    """Return the number of graphs that a right function needs: guards require one for each structure."""
     sizes = [call.positions.size(-1) for call in calls]
     if arm.guards in {GuardPolicy.DROP_ALL, GuardPolicy.SHAPE_ENV_ONLY}:
         return graph_budget(trace_of(sizes, arm), arm)

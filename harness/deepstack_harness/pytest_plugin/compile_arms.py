@@ -120,7 +120,7 @@ class ArmRun(JudgedCase):
 
     @property
     def state(self) -> tuple[str, ...]:
-        """Places of the state that the decoder keeps from call to call, compared as its outputs are."""
+        """Places of the state that the decoder retains between calls, compared as its outputs are."""
         return state_places(self.observation)
 
     @property
@@ -165,7 +165,7 @@ class CompileArms(Fixture):
             model = Model(family, decoder, numerics, dtype, device, state)
             parsed = [Trace.parse(str(trace)) for trace in traces]
             first = draw_first_inputs(model, parsed[0])
-            with state.kept(), torch.no_grad():
+            with state.preserved(), torch.no_grad():
                 run_eagerly(decoder, device, name_of(type(decoder)), first)
                 model = replace(model, payload_scale=_scale_that_matters(model, first, options))
             cases = [
@@ -204,7 +204,7 @@ class CompileArms(Fixture):
             given = draw_inputs(inputs, sizes)
             decoder = function if isinstance(function, nn.Module) else FunctionModule(function, device)
             state = DecoderState(decoder)
-            with state.kept():
+            with state.preserved():
                 outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
             width = outputs[0].size(-1)
             numerics = CallNumerics(decoder, width, state, thorough=options["thorough"])
@@ -235,7 +235,7 @@ class CompileArms(Fixture):
 
     def _run(self, case: Case, model: Model, make: BufferFactory, engine: Engine, options: Options) -> ArmRun:
         assert model.state is not None  # both ways of the fixture watch it
-        with model.state.kept():  # every run begins from the state in which the decoder was given
+        with model.state.preserved():  # every run begins from the state in which the decoder was given
             observation = play(case, model, make, engine)
         judged = judge_case(PlannedCase(case, None), observation, _wanted(options))
         self.store(judged)
@@ -250,8 +250,8 @@ _MARGIN = 4
 def _scale_that_matters(model: Model, inputs: Inputs, options: Options) -> float:
     """Return the least power of 8 by which payloads are multiplied to move the output by what R0 needs.
 
-    `inputs` are those of the first step.  Where no scale suffices it is the one that moves the output most
-    for the rounding that it brings; R0 then says that this is too little to judge by.
+    `inputs` are those of the first step. Where no scale suffices it is the one that moves the output most
+    for the rounding that it brings; R0 then reports that this is too little to judge by.
     """
     dtype, best, most = options.get("dtype", "float32"), 1.0, 0.0
     for scale in _SCALES:
@@ -321,7 +321,7 @@ def _checked(runs: list[ArmRun], complaints: Sequence[str]) -> list[ArmRun]:
 
 
 def _complaints(runs: Sequence[ArmRun], options: Options) -> list[str]:
-    """Return a line for each broken rule, and for each that was asked for and not put to the test."""
+    """Return a line for each broken rule, and for each requested rule that was not put to the test."""
     lines = [line for run in runs for line in _complaints_of(run)]
     for rule in _wanted(options):
         judgements = [judgement for run in runs for judgement in run.judgements if judgement.rule is rule]
@@ -333,7 +333,7 @@ def _complaints(runs: Sequence[ArmRun], options: Options) -> list[str]:
 
 
 def _without_payload(runs: Sequence[ArmRun]) -> Iterator[str]:
-    """Iterate over a complaint for each arm that kept R0 and ran no step on a payload in any trace."""
+    """Iterate over a complaint for each arm that passes R0 and ran no step on a payload in any trace."""
     for arm in dict.fromkeys(run.arm for run in runs):
         of_arm = [run for run in runs if run.arm == arm]
         kept = all(Rule.OUTPUT in run.kept for run in of_arm)
@@ -369,7 +369,7 @@ def _not_compared(run: ArmRun) -> Iterator[tuple[str, str]]:
 
 
 def _applies(rule: Rule, arm: ArmSpec) -> bool:
-    """Say whether a rule that was named has to be judged under this arm."""
+    """Return whether a rule that was named has to be judged under this arm."""
     return arm.compiled if rule is Rule.GRAPHS else rule is Rule.OUTPUT and (arm.compiled or arm.captured)
 
 

@@ -2,8 +2,8 @@
 
 `deepstack_contract` holds a class or a factory to the contract of the buffer, `graph_budget` limits the
 graphs that a piece of a test may build, and `kernel_facts` returns the kernels that Inductor makes of a
-compiled callable.  `Fixture` reads the settings of the run, tells a wrong call in one sentence, and stores
-judgements for the report.  Live objects are played in the process of the test, named classes in a worker.
+compiled callable. `Fixture` reads the settings of the run, reports a wrong call in one sentence, and stores
+judgements for the report. Live objects are played in the process of the test, named classes in a worker.
 """
 
 import json
@@ -119,7 +119,7 @@ def name_of(thing: Callable[..., object] | str) -> str:
 def judge_in_process(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) -> list[JudgedCase]:
     """Play a plan, one case after the other, and judge each.  Raises what `play_case` raises.
 
-    Oracles see plain JSON values, as from a worker: a size that a live object answered may be an `int` with
+    Oracles see plain JSON values, as from a worker: a size that a live object returned may be an `int` with
     a comparison of its own.
     """
     return list(judge_cases(plan, lambda case: _plain(play_case(case, bound))))
@@ -158,7 +158,7 @@ class DeepstackContract(Fixture):
         `rules` has to be put to the test by them, too.  `regime` is `live`, `captured` (graphs replay what
         get and clear recorded) or `both`; by default `live`, and both for `traces` of your own.
         A buffer of another shape or with other names has an adapter class (`check --write-adapter`).
-        Returns where every rule stands.
+        Returns the verdict of every rule.
         """
         __tracebackhide__ = True
         with self.one_sentence():
@@ -244,9 +244,9 @@ def _complaints(verdicts: ClassVerdicts, wanted: Sequence[Rule], *, named: bool)
 
 
 def _never_read(cases: Sequence[JudgedCase]) -> Iterator[str]:
-    """Iterate over one complaint where payloads were set and no answer had a row of any of them.
+    """Iterate over one complaint where payloads were set and no get returned a row of any of them.
 
-    A rule that such a buffer keeps says nothing: capacity, rejections and answers were those of an empty one.
+    A rule that such a buffer passes was not put to the test: all that was seen is that of an empty buffer.
     """
     refusals: list[Raised | None] = []
     read = False
@@ -287,7 +287,7 @@ class GraphBudget(Fixture):
 
         A budget of 0 is for code that is warm: what was compiled before stays, and the block builds nothing
         more.  `breaks` are graph breaks that are accepted, `recompiles` recompiles (None: as
-        many as the graphs allow).  Gives the counter, to look at in the block and behind it.
+        many as the graphs allow). Gives the counter, to look at in the block and after it.
         """
         __tracebackhide__ = True
         with self.one_sentence():
@@ -392,7 +392,7 @@ def _nothing_of_inductor(backends: Sequence[str]) -> str:
 
 
 def _called(call: Callable[[], object] | None, probe: KernelProbe) -> int:
-    """Call, and answer how many graphs were called until now."""
+    """Call, and return how many graphs were called until now."""
     with suppress(NotRun):
         if call is not None:
             call()

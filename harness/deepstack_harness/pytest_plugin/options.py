@@ -16,7 +16,7 @@ JUDGED: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
 """Results of the fixtures in one test: cases with their rows, as plain data."""
 
 NOTICES = (r"ignore:Guards may run slower on Python 3\.13\.0:RuntimeWarning",)
-"""Filters for what torch says of the machine while it compiles, and not of the code that it compiles.
+"""Filters for warnings of torch that are about the machine, and not about the code that it compiles.
 
 Where a project makes warnings errors, such a notice would end each compilation.  The sentence is that of
 torch/_dynamo/guards.py, read in torch 2.15 (`_get_generic_dict_manager_example_value`).
@@ -59,7 +59,7 @@ _HANDLERS = ("caplog_handler", "report_handler")
 def quiet_torch(config: pytest.Config) -> Callable[[], None]:
     """Drop torch's records below INFO until the function that is returned is called.
 
-    Nothing is dropped where the project sets `log_level`: it asked for what it gets.
+    Nothing is dropped where the project sets `log_level`: these records are then wanted.
     """
     plugin = config.pluginmanager.get_plugin("logging-plugin")
     if plugin is None or config.getoption("log_level") or config.getini("log_level"):

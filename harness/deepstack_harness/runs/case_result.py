@@ -1,4 +1,4 @@
-"""The stored result of a case: its rows, its record, and a program that shows its fault with torch alone."""
+"""The stored result of a case: its rows, its record, and a program that shows its fault with only torch."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ from deepstack_harness.runs.records import CaseEnding, CaseRecord, StepRecord
 _BUFFER_RULES = frozenset(
     {Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.ADDRESS, Rule.REJECTION}
 )
-"""Rules that a buffer alone breaks, so that a script without a decoder shows it."""
+"""Rules that a buffer breaks without a decoder, so that a script without one shows it."""
 
 
 def script_of(judged_case: JudgedCase) -> str | None:
     """Return a program that shows the worst of the rules that a case broke; None where nobody wrote one.
 
-    It is the incident's where that is about this very subject and arm. Else a rule that needs a decoder,
-    such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
-    rule of the buffer by one that plays the trace on the buffer alone.
+    It is the incident's where that is about this very subject and arm. Else a rule that needs a decoder, such
+    as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a rule
+    of the buffer by one that plays the trace on the buffer without a decoder.
     """
     case = judged_case.case
     shown = next(judgement for judgement in judged_case.judgements if judgement.rule in judged_case.broken)
-    incident = next((each for each in catalogue() if each.id == judged_case.planned.incident), None)
+    incident = next((entry for entry in catalogue() if entry.id == judged_case.planned.incident), None)
     script = incident.script if incident else None
     try:
         if (
@@ -48,14 +48,14 @@ def script_of(judged_case: JudgedCase) -> str | None:
 
 
 def _buffer_script(case: Case, shown: Judgement) -> str | None:
-    """Return the trace on the buffer alone, where that breaks the rule."""
+    """Return a program that plays the trace on the buffer without a decoder, where that breaks the rule."""
     if shown.rule not in _BUFFER_RULES or case.caller != ENGINE or not _has_a_name(case.buffer):
         return None
     return render_finding(case.trace, shown.rule, shown.detail, ProgramBuffer(case.buffer.name))
 
 
 def _has_a_name(buffer: BufferRef) -> bool:
-    """Say whether a program can find the class: not in a source, and not inside a function."""
+    """Return whether a program can import the class: not from a source, and not from inside a function."""
     return buffer.kind is not BufferKind.SOURCE and "<locals>" not in buffer.name
 
 
@@ -143,10 +143,10 @@ def _ending(seen: Observation) -> CaseEnding:
 def _step_record(facts: StepFacts) -> StepRecord:
     error = facts.raised
     raised = f"{error.call} raised {error.type}: {error.message}" if error else None
-    return StepRecord(facts.step, _rows_asked(facts.step), facts.attended, facts.graphs, raised)
+    return StepRecord(facts.step, _rows_of_get(facts.step), facts.attended, facts.graphs, raised)
 
 
-def _rows_asked(text: str) -> int | None:
-    """Return P of a step that reads: a set and a reload ask for nothing."""
+def _rows_of_get(text: str) -> int | None:
+    """Return P of a step that reads; None for a set and a reload, which read no rows."""
     op, *rest = text.split()
     return int(rest[0]) if rest and op != Op.SET else None

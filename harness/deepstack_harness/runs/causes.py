@@ -1,13 +1,13 @@
 """Causes of the changes between two runs: which changes are one fault, and which follow from it.
 
-A fault is what a row says was observed: the rule, the call, the shape, the type of an exception.  Rows with
-one fault are one finding, in however many cases, revisions and arms: what changed between two runs is as a
-rule one thing below them (torch, a decoder, a class), and the finding names the revisions.  Two faults are
-two findings, unless the second was never seen without the first and can follow from it (`explains`).
-Of all else (a rule that is no longer put to the test, a distance, a number of graphs) it is asked case by
-case whether a rule broke there: then it is a consequence, else a finding of its own.  Rules that are no
-longer put to the test in the very same cases are one finding.  Other guards and kernels follow from a
-fault or another number of graphs in the case; where there is neither, the same difference is one finding.
+A fault is what a row has observed: the rule, the call, the shape, the type of an exception. Rows with one
+fault are one finding, in however many cases, revisions and arms: what changed between two runs is as a rule
+one thing below them (torch, a decoder, a class), and the finding names the revisions. Two faults are two
+findings, unless the second was never seen without the first and can follow from it (`explains`). For
+everything else (a rule that is no longer put to the test, a distance, a number of graphs) it counts whether a
+rule broke in the same case: then it is a consequence, else a finding of its own. Rules that are no longer put
+to the test in the very same cases are one finding. Other guards and kernels follow from a fault or another
+number of graphs in the case; where there is neither, the same difference is one finding.
 """
 
 import re
@@ -25,7 +25,7 @@ from deepstack_harness.runs.store import StoredRun
 from deepstack_harness.text import one_line, shortened
 
 _OF_DECODERS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.GRAPHS, Rule.MEMORY})
-"""Rules of what runs behind the buffer: a fault of the buffer shows there too, never the other way round."""
+"""Rules of what runs after the buffer: a fault of the buffer shows there too, never the other way round."""
 _FORMS = frozenset({FaultKind.NONE, FaultKind.LEVELS, FaultKind.ONE_TENSOR})
 _CALLS = frozenset({FaultKind.RAISED, FaultKind.ACCEPTED, FaultKind.CAPACITY})
 _STORAGE = frozenset(
@@ -41,10 +41,10 @@ _ROWS = frozenset({
     FaultKind.OTHER_BUFFER, FaultKind.CALLER, FaultKind.MISSING, FaultKind.SURPLUS, FaultKind.WIDTH,
 })  # fmt: skip
 _FOLLOW: tuple[tuple[frozenset[FaultKind], frozenset[FaultKind]], ...] = (
-    (_FORMS, _ROWS | _CALLS | _STORAGE),  # of an answer that is None no row is looked at
+    (_FORMS, _ROWS | _CALLS | _STORAGE),  # where get returned None no row is examined
     (_CALLS, _FORMS | _ROWS | _CALLS | _STORAGE),  # a call that raised has not done its work
     (_STORAGE, _ROWS),  # a graph reads the storage that it was captured on
-    (_LAYOUT | {FaultKind.WIDTH}, frozenset({FaultKind.ALLOCATED})),  # such an answer is made anew
+    (_LAYOUT | {FaultKind.WIDTH}, frozenset({FaultKind.ALLOCATED})),  # such tensors are made anew
     (frozenset({FaultKind.CALLER}), _STORAGE),  # the tensor of a caller is another storage
 )
 """Shapes that may follow from others; of all that are not here nothing follows in the buffer."""
@@ -70,11 +70,11 @@ class ObservedFault(NamedTuple):
 
     @property
     def is_of_decoder(self) -> bool:
-        """Say whether it was seen behind the buffer; R11 judges the layout of answers too."""
+        """Return whether it was seen after the buffer; R11 judges the layout of what get returns too."""
         return self.rule in _OF_DECODERS and self.shape not in _LAYOUT
 
     def explains(self, other: "ObservedFault") -> bool:
-        """Say whether the other fault can follow from this one."""
+        """Return whether the other fault can follow from this one."""
         if other.is_of_decoder:
             return not self.is_of_decoder or (self.rule is Rule.OUTPUT and self.shape == FaultKind.RAISED)
         if self.is_of_decoder:
@@ -82,7 +82,7 @@ class ObservedFault(NamedTuple):
         return any(self.shape in causes and other.shape in effects for causes, effects in _FOLLOW)
 
     def is_seen_as(self, other: "ObservedFault") -> bool:
-        """Say whether the other fault is the same observation under another rule: which one depends on P."""
+        """Return whether the other fault is the same observation; the rule may differ, as it depends on P."""
         return (self.call, self.shape, self.exception) == (other.call, other.shape, other.exception)
 
 
@@ -90,7 +90,7 @@ class ObservedFault(NamedTuple):
 class ChangeCause:
     """Changes with one cause, and the changes that follow from them.
 
-    `title` names the cause.  `shortest` is the case with the shortest trace, `detail` what was seen there;
+    `title` names the cause. `shortest` is the case with the shortest trace, `detail` what was seen there;
     None and empty where the changes are of cases that only one of the runs has.
     """
 
@@ -153,7 +153,7 @@ def findings(changes: Iterable[Change], old: StoredRun, new: StoredRun) -> list[
         sorter.titles[f"{kind} {title}"] = title
     found = [sorter.finding(sorter.titles[key], draft) for key, draft in drafts.items()]
     kinds = list(ChangeKind)
-    return sorted(found, key=lambda each: (kinds.index(each.kind), -len(each.changes), each.title))
+    return sorted(found, key=lambda cause: (kinds.index(cause.kind), -len(cause.changes), cause.title))
 
 
 class _Sorter:
@@ -214,7 +214,7 @@ class _Sorter:
         own = draft.own or draft.consequences
         records = {change.case: self._records[change.case] for change in own if change.case in self._records}
         shortest = min(records.values(), key=lambda case: (len(case.trace), case.case), default=None)
-        change = next((each for each in own if shortest and each.case == shortest.case), None)
+        change = next((item for item in own if shortest and item.case == shortest.case), None)
         row = self._row(change, draft.kind) if change else None
         return ChangeCause(
             draft.kind, title, tuple(draft.own), tuple(draft.consequences), tuple(records.values()), shortest,
@@ -292,7 +292,7 @@ class _Sorter:
         return heads
 
     def _follows(self, effect: _Node, cause: _Node) -> bool:
-        """Say whether `effect` was never seen without `cause`, and can follow from it."""
+        """Return whether `effect` was never seen without `cause`, and can follow from it."""
         if (effect.kind, effect.subject) != (cause.kind, cause.subject):
             return False
         if cause.fault.is_seen_as(effect.fault):
@@ -336,7 +336,7 @@ def unexpected_causes(rows: Iterable[Row], cases: Iterable[CaseRecord]) -> Count
 
 
 def fault_of(row: Row) -> ObservedFault:
-    """Return what a row of a broken rule says was observed."""
+    """Return the fault that a row of a broken rule has observed."""
     call = "" if row.rule in _OF_DECODERS else row.call or ""
     return ObservedFault(row.rule, call, row.shape or "", row.exception or "")
 
@@ -376,7 +376,7 @@ def _title_of_guards(group: Iterable[Change]) -> str:
 def _title_of_kernels(change: Change) -> str:
     """Return which kernels went and came; of one that has another name, what its name gained and lost.
 
-    A generated kernel is named for the operations in it.  How often each runs is left out, so that the same
+    A generated kernel is named for the operations in it. How often each runs is left out, so that the same
     difference in a graph with twice the layers is the same finding.
     """
     went, came = (
@@ -396,9 +396,9 @@ def _renamed(before: str, after: str) -> str:
     """Return `cpp .. with view without reciprocal` of two names of a kernel."""
     was, now = before.split("_"), after.split("_")
     words = [
-        f"{word} {' '.join(dict.fromkeys(each for each in names if each not in others))}"
+        f"{word} {' '.join(dict.fromkeys(name for name in names if name not in others))}"
         for word, names, others in (("with", now, was), ("without", was, now))
-        if any(each not in others for each in names)
+        if any(name not in others for name in names)
     ]
     return f"{before.partition('_')[0]} .. {' '.join(words)}" if words else f"{before} in another order"
 

@@ -44,10 +44,10 @@ class Change:
     It is `kernels` where Inductor's code runs other kernels (`before` and `after` have those that only one
     run has), and `guards TYPE` where another number of guards of a type was dropped.
 
-    `since` is what NEW was compared with: `OLD`, or `the last N runs`.  `promise` is that of the rule,
-    None for other metrics and for rules of their own.  `cause` is the title of the finding that the change
-    belongs to (`deepstack_harness.runs.causes`), and `consequence` says that it follows from another change;
-    empty and False where causes were not asked for.
+    `since` is what NEW was compared with: `OLD`, or `the last N runs`. `promise` is that of the rule, None
+    for other metrics and for rules of their own. `cause` is the title of the finding that the change belongs
+    to (`deepstack_harness.runs.causes`), and `consequence` is True where it follows from another change;
+    empty and False where causes were not requested.
     """
 
     kind: ChangeKind
@@ -84,9 +84,9 @@ class Measure:
 class ComparableRun:
     """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric).
 
-    `shapes` say how rules are broken, with the type of an exception; the middle of several runs has none, and
-    no `compiled`, which has the kernels and the dropped guards of each case by metric.
-    Of a run that is not `whole`, cases that are not there have not been played yet.
+    `shapes` are the kinds of faults, with the type of an exception; the middle of several runs has none, and
+    no `compiled`, which has the kernels and the dropped guards of each case by metric. Of a run that is not
+    `whole`, cases that are not there have not been played yet.
     """
 
     cases: Mapping[str, str]
@@ -100,7 +100,7 @@ class ComparableRun:
 def compare(old: StoredRun, new: StoredRun, history: Sequence[StoredRun] = ()) -> list[Change]:
     """Return every change from `old` to `new`, and what became worse than the middle of `history` and `old`.
 
-    The middle of a measure is its median, of a state the most frequent one.  What became
+    The middle of a measure is its median, of a state the most frequent one. What became
     better over the history is not repeated in every run.
     """
     after = comparable(new)
@@ -171,7 +171,7 @@ def _compiled(code: CompiledCode) -> dict[str, Counter[str]]:
 
 
 def _behaviour(before: ComparableRun, after: ComparableRun, since: str) -> Iterator[Change]:
-    """Yield what was compiled otherwise, of the cases of which both runs tell it."""
+    """Yield what was compiled differently, in cases for which both runs recorded it."""
     for case in [case for case in before.compiled if case in after.compiled]:
         was, now, where = before.compiled[case], after.compiled[case], after.cases[case]
         for kind in sorted(was[GUARDS].keys() | now[GUARDS].keys()):
@@ -207,7 +207,7 @@ def _typical_run(runs: Sequence[ComparableRun]) -> ComparableRun:
             if len(values) > half
         },
         {
-            key: Measure(median(each.value for each in values), median(each.floor for each in values))
+            key: Measure(median(value.value for value in values), median(value.floor for value in values))
             for key, values in measures.items()
             if len(values) > half
         },
@@ -216,8 +216,8 @@ def _typical_run(runs: Sequence[ComparableRun]) -> ComparableRun:
 
 def _values_by_key(maps: Iterable[Mapping[K, V]]) -> dict[K, list[V]]:
     gathered: dict[K, list[V]] = {}
-    for each in maps:
-        for key, value in each.items():
+    for mapping in maps:
+        for key, value in mapping.items():
             gathered.setdefault(key, []).append(value)
     return gathered
 
@@ -233,7 +233,7 @@ def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterato
         if kind := _verdict_change(was, now):
             texts = str(was), str(now)
         elif before_as and now_as and before_as != now_as:
-            # Another fault of a rule must not hide behind the one that was there.
+            # A known fault of a rule must not hide a new one.
             kind, texts = ChangeKind.REGRESSION, (f"{was}: {before_as}", f"{now}: {now_as}")
         else:
             continue

@@ -1,10 +1,9 @@
 """Environments to judge a torch in: made for a release from the configured index, or an interpreter named.
 
-A made environment has one release of torch and what the harness requires, lies in the cache, and is used
-again.  Its stamp is written last, so that half an environment is never taken for one.  The harness is no
-package of it: every environment is led to the very code that runs here (`harness_path`), so that torch is all
-that differs.  An interpreter of the user, with a nightly torch or one that was built here, is asked what it
-has.
+A made environment has one release of torch and what the harness requires, is in the cache, and is used again.
+Its stamp is written last, so that half an environment is never taken for one. The harness is no package of
+it: PYTHONPATH of every environment has the very code that runs here (`harness_path`), so that only torch
+differs. An interpreter of the user, with a nightly torch or one that was built here, reports what it has.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ SIZE_GB = 6.0
 _NEEDED_GB = SIZE_GB + 4
 """Room on the disk: the environment, and what the installer unpacks next to it."""
 _EXTRAS = ("reports", "kernels")
-_ASK_S = 300.0
+_PROBE_S = 300.0
 """The first import of torch from a cold disk takes a minute."""
 
 
@@ -74,8 +73,8 @@ class TorchHome:
 def harness_path() -> Path:
     """Return a folder for PYTHONPATH that holds this harness and nothing else.
 
-    The folder of an installed package holds our torch too, so a link to the package stands alone in one.
-    Raises `MachineError` where the cache cannot be written.
+    The folder of an installed package holds our torch too, so a folder with only a link to the package is
+    made. Raises `MachineError` where the cache cannot be written.
     """
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256(str(package).encode()).hexdigest()[:12]
@@ -100,7 +99,7 @@ def _project() -> dict[str, Any]:
 
 
 def requirements() -> list[str]:
-    """Return what the harness requires beside torch, with what `run` can use; from `pyproject.toml`."""
+    """Return what the harness requires except torch, with what `run` can use; from `pyproject.toml`."""
     project = _project()
     optional = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in _EXTRAS for line in optional[extra])]
@@ -109,8 +108,8 @@ def requirements() -> list[str]:
 
 def oldest_supported() -> str:
     """Return the oldest torch that the harness takes, from `pyproject.toml`."""
-    wanted = next(each for each in map(Requirement, _project()["dependencies"]) if each.name == TORCH.name)
-    return str(min(Version(each.version) for each in wanted.specifier))
+    wanted = next(line for line in map(Requirement, _project()["dependencies"]) if line.name == TORCH.name)
+    return str(min(Version(bound.version) for bound in wanted.specifier))
 
 
 def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[Version]:
@@ -120,23 +119,25 @@ def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[V
     Raises `UsageError` for what is no version, and for a release that is not there, with the nearest ones.
     """
     chosen: list[Version] = []
-    final = sorted({each for each in releases if not each.is_prerelease})
+    final = sorted({release for release in releases if not release.is_prerelease})
     for text in texts:
         low, dots, high = text.partition("..")
         first, last = _version(low, text), _version(high if dots else low, text)
         parts = len(first.release)
         if dots:
-            between = [each for each in final if first.release[:2] <= each.release[:2] <= last.release[:2]]
-            found = list({each.release[:2]: each for each in between}.values())
+            between = [known for known in final if first.release[:2] <= known.release[:2] <= last.release[:2]]
+            found = list({known.release[:2]: known for known in between}.values())
         elif first in releases and (parts > 2 or first.is_prerelease):
             found = [first]
         else:
-            matching = [each for each in releases if parts < 3 and each.release[:parts] == first.release]
+            matching = [known for known in releases if parts < 3 and known.release[:parts] == first.release]
             found = (
-                [max([each for each in matching if not each.is_prerelease] or matching)] if matching else []
+                [max([known for known in matching if not known.is_prerelease] or matching)]
+                if matching
+                else []
             )
         if not found:
-            below = sum(each < first for each in final)
+            below = sum(known < first for known in final)
             near = ", ".join(map(str, final[max(0, below - 2) : below + 2]))
             raise UsageError(
                 f"--torch '{text}': the index has no such torch; near it are {near}, "
@@ -157,11 +158,11 @@ def _version(text: str, whole: str) -> Version:
 
 
 def is_interpreter(text: str) -> bool:
-    """Say whether a text names a path, and not a version."""
+    """Return whether a text names a path, and not a version."""
     return "/" in text or text.startswith("~") or not re.match(r"[0-9v]", text)
 
 
-class _Asked(msgspec.Struct):
+class _Probed(msgspec.Struct):
     torch: str | None
     missing: list[str]
     error: str = ""
@@ -190,34 +191,34 @@ print(json.dumps({"torch": torch, "missing": missing, "error": error or ""}))
 def named_home(text: str) -> TorchHome:
     """Return an interpreter that the user names, or the one of an environment's folder.
 
-    Raises `UsageError` for what is none, `MachineError` for one that lacks torch or what the harness needs.
+    Raises `UsageError` for what is none, `MachineError` for one without torch or what the harness needs.
     """
     python = interpreter_at(text)
     if python is None:
         raise UsageError(f"--torch '{text}' is no interpreter, and no folder with bin/python")
-    asked = _ask(python)
-    if asked.error:
-        raise MachineError(f"torch cannot be imported by '{python}': {asked.error}")
-    if asked.torch is None:
+    probed = _probe(python)
+    if probed.error:
+        raise MachineError(f"torch cannot be imported by '{python}': {probed.error}")
+    if probed.torch is None:
         raise MachineError(f"'{python}' has no torch")
-    if asked.missing:
+    if probed.missing:
         raise MachineError(
-            f"'{python}' lacks what the harness needs: {python} -m pip install {' '.join(asked.missing)}"
+            f"'{python}' lacks what the harness needs: {python} -m pip install {' '.join(probed.missing)}"
         )
-    return TorchHome(python, asked.torch)
+    return TorchHome(python, probed.torch)
 
 
-def _ask(python: Path) -> _Asked:
+def _probe(python: Path) -> _Probed:
     names = [Requirement(line).name for line in requirements()]
     command = [str(python), "-c", _PROBE, *names]
     try:
         end = run_command(
-            Command(command, environment=clean_environment(), stderr=False), Limits(call_s=_ASK_S)
+            Command(command, environment=clean_environment(), stderr=False), Limits(call_s=_PROBE_S)
         )
     except OSError as error:
         raise MachineError(f"cannot run '{python}': {error.strerror}") from None
     try:
-        return msgspec.json.decode(end.output.strip().rpartition("\n")[2].encode(), type=_Asked)
+        return msgspec.json.decode(end.output.strip().rpartition("\n")[2].encode(), type=_Probed)
     except msgspec.MsgspecError:
         raise MachineError(f"'{python}' is no Python that answers: {end.reason}") from None
 
@@ -238,9 +239,9 @@ def made_home(release: Version) -> TorchHome | None:
 def made_homes() -> list[TorchHome]:
     """Return the whole environments for any Python, the one that was used last first."""
     found = [EnvironmentFolder(folder) for folder in sorted(_folder().glob("torch-*-python*"))]
-    whole = [(each, stamp["torch"]) for each in found if "torch" in (stamp := each.stamp())]
+    whole = [(folder, stamp["torch"]) for folder in found if "torch" in (stamp := folder.stamp())]
     whole.sort(key=lambda pair: -pair[0].used())
-    return [TorchHome(python_of(each.folder), torch, each.folder) for each, torch in whole]
+    return [TorchHome(python_of(made.folder), torch, made.folder) for made, torch in whole]
 
 
 def keep_newest(number: int) -> list[Path]:
@@ -252,7 +253,7 @@ def keep_newest(number: int) -> list[Path]:
 
 
 def make_home(release: Version, say: Say) -> TorchHome:
-    """Return the environment of a release, made where it is not there; `say` gets a line before it starts.
+    """Return the environment of a release, made where it is not there; then `say` prints a line first.
 
     Raises `MachineError` where the disk has no room, or an installer fails, with the end of its output.
     """
@@ -275,7 +276,7 @@ def _fill(release: Version, making: NewEnvironment) -> dict[str, object]:
     )
     making.install(f"the installation {of_torch}", [f"{TORCH.name}=={release}", *wanted, *_constraints()])
     (site,) = making.folder.glob("lib/python3*/site-packages")
-    # For whoever starts this interpreter by hand; our processes get PYTHONPATH.
+    # For people who start this interpreter themselves; our processes get PYTHONPATH.
     (site / "deepstack_harness.pth").write_text(f"{harness_path()}\n", "utf-8")
     return {"torch": named_home(making.python).torch, "requirements": wanted}
 

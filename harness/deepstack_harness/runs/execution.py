@@ -51,8 +51,8 @@ class Tier(StrEnum):
 def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[PlannedCase]:
     """Return every case of a tier; a case that several incidents have comes once for each of them.
 
-    With `buffers`, classes of the user's own (MODULE:CLASS), these alone are planned, over the whole
-    contract and without expectations.
+    With `buffers`, classes of the user's own (MODULE:CLASS), only these are planned, over the whole contract
+    and without expectations.
     """
     cases: list[PlannedCase] = []
     for device in devices:
@@ -83,7 +83,7 @@ def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
 def select(cases: Sequence[PlannedCase], words: Sequence[str]) -> list[PlannedCase]:
     """Return the cases that fit all words KEY=GLOB and KEY!=GLOB, where KEY is one of `COLUMNS`.
 
-    Several KEY=GLOB of one key are alternatives.  Raises `UsageError` for another word, and where no case
+    Several KEY=GLOB of one key are alternatives. Raises `UsageError` for another word, and where no case
     fits.
     """
     wanted: dict[str, list[_Fit]] = defaultdict(list)
@@ -186,7 +186,7 @@ class RunRequest:
 
     @property
     def shares_gpus(self) -> bool:
-        """Say whether this process shares out GPUs: with Ray they are the cluster's, and Ray does it."""
+        """Return whether this process shares out GPUs: with Ray they are the cluster's, and Ray does it."""
         return self.executor == "local" and any(device.startswith("cuda") for device in self.devices)
 
 
@@ -217,7 +217,7 @@ class Execution:
             self.groups.sort(key=lambda group: group.seconds / len(group.cases))
 
     def play(self) -> Generator[CaseResult]:
-        """Play every case that is left; each result is stored when it comes.  Then the run is finished."""
+        """Play every case that is left; each result is stored when it comes. Then the run is finished."""
         with closing(self._pool.play(self.groups)) as ended:
             for result in ended:
                 self.writer.append(result.rows, result.case)
@@ -242,7 +242,7 @@ def _gpus(request: RunRequest) -> list[str]:
 
 
 def _too_wide(group: Group, gpus: int) -> bool:
-    """Say whether its ranks want more GPUs than there are."""
+    """Return whether its ranks need more GPUs than there are."""
     return group.device.startswith("cuda") and group.ranks > gpus
 
 

@@ -1,6 +1,6 @@
 """A run as tables for other tools: Parquet files, a dataset of them on the hub, and pandas frames.
 
-The harness itself works with typed records (`deepstack_harness.runs.store`).  The libraries are those of the
+The harness itself works with typed records (`deepstack_harness.runs.store`). The libraries are those of the
 extra `reports`, and are imported where they are used: processes that only write JSON lines, or play, need
 none.
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RUN = "run"
-"""The column that tells runs apart in one dataset: the start of each."""
+"""The column that distinguishes runs in one dataset: the start of each."""
 
 
 def has_datasets() -> bool:
-    """Say whether the library is installed; importing it takes a second."""
+    """Return whether the library is installed; importing it takes a second."""
     return importlib.util.find_spec("datasets") is not None
 
 
@@ -74,9 +74,9 @@ def _column(kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401  # one of severa
 
     match kind:
         case msgspec.inspect.UnionType(types=types):
-            return _column(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
+            return _column(next(kind for kind in types if not isinstance(kind, msgspec.inspect.NoneType)))
         case msgspec.inspect.DataclassType(fields=fields):
-            return {each.name: _column(each.type) for each in fields}
+            return {field.name: _column(field.type) for field in fields}
         case msgspec.inspect.VarTupleType(item_type=item):
             return datasets.List(_column(item))
     names = {msgspec.inspect.BoolType: "bool", msgspec.inspect.IntType: "int64"}
@@ -107,7 +107,7 @@ def read_history(source: str) -> tuple[list[StoredRun], list[str]]:
 
 
 def read_dataset(name: str, folder: Path) -> Iterator[StoredRun]:
-    """Read the runs whose `rows*.parquet` and `cases*.parquet` lie in whatever folders of a dataset."""
+    """Read the runs whose `rows*.parquet` and `cases*.parquet` are in any folders of a dataset."""
     rows, cases = (
         _dataset_records(name, folder, "rows", Row[Rule]),
         _dataset_records(name, folder, "cases", CaseRecord),
@@ -125,7 +125,7 @@ def _dataset_records(name: str, folder: Path, kind: str, type_: type[T]) -> dict
     by_start: dict[str, list[T]] = defaultdict(list)
     where = f"history '{name}'"
     try:
-        # Each file with its own columns: those of an earlier version lack some, which have a default.
+        # Each file with its own columns: those of an earlier version do not have some, which have a default.
         tables = [read_table(path) for path in sorted(folder.rglob(f"{kind}*.parquet"))]
         for record in (line for table in tables for line in table.to_pylist()):
             started = record.pop(RUN)
@@ -177,6 +177,6 @@ def _frame(records: Sequence[object], kind: type[DataclassInstance]) -> pd.DataF
         import pandas as pd  # processes that only write, or play, need none
     except ModuleNotFoundError as error:
         raise missing_extra(error) or error from None
-    names = [each.name for each in fields(kind)]
+    names = [field.name for field in fields(kind)]
     plain = msgspec.json.decode(msgspec.json.encode(list(records)))  # tuples become lists, as in the files
     return pd.DataFrame(plain, columns=names)

@@ -1,6 +1,6 @@
 """The machine of a run: versions, devices, commit and settings, and the GPUs that a run may use.
 
-torch is not imported in this process, so that it can still be told which GPUs to see.
+torch is not imported in this process, so that the GPUs which it sees can still be chosen.
 """
 
 import os
@@ -65,7 +65,7 @@ def environment() -> Environment:
 
 
 def _cpu() -> str:
-    """Return the processor's name; on Linux `platform` knows the architecture alone."""
+    """Return the processor's name; on Linux `platform` only knows the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -99,7 +99,7 @@ _COUNTING_S = 120.0
 def visible_gpus() -> list[str]:
     """Return the caller's own list (indices, UUIDs, MIG names), or the indices of all that torch sees.
 
-    A list ends where CUDA ends it: at -1.  Raises `MachineError` where there is no GPU.
+    A list ends where CUDA ends it: at -1. Raises `MachineError` where there is no GPU.
     """
     listed = os.environ.get(VISIBLE)
     names = _count_in_worker() if listed is None else [name.strip() for name in listed.split(",")]
@@ -119,7 +119,7 @@ def count_gpus() -> int:
 
 
 def _count_in_worker() -> list[str]:
-    # In a worker: a process that has asked for its GPUs cannot be told afterwards which ones to see.
+    # In a worker: once a process has counted its GPUs, the ones that it sees cannot be changed.
     with Worker(Limits(call_s=_COUNTING_S)) as worker:
         counted = worker.call(_COUNT)
     match counted:
@@ -130,5 +130,5 @@ def _count_in_worker() -> list[str]:
 
 
 def gpu_environment(gpus: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a process that sees these GPUs alone."""
+    """Return the environment of a process that sees only these GPUs."""
     return {VISIBLE: ",".join(gpus)}

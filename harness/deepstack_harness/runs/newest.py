@@ -1,9 +1,9 @@
 """`python -m deepstack_harness.runs.newest FOLDER HISTORY`: audit the newest release of every engine.
 
-Writes `newest.jsonl`, the rows, and `newest.json`, the record of what could be driven and which rules
-broke, which the next night compares with its own.  A class that was driven when its package was last audited
-and cannot be driven now is a finding, because no rule would be broken by it.  A release that cannot be
-looked up or fetched is printed, and is no finding.
+Writes `newest.jsonl`, the rows, and `newest.json`, the record of what could be called and which rules broke,
+which the next night compares with its own. A class that was called when its package was last audited and
+cannot be called now is a finding, because no rule would be broken by it. A release that cannot be looked up
+or fetched is printed, and is no finding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_REASON = Reason("nothing of this name can be driven now")
 
 
 class AuditedPackage(msgspec.Struct, frozen=True):
-    """One package in one night: `FILE:LINE` of everything that was driven, and the broken rules.
+    """One package in one night: `FILE:LINE` of everything that was called, and the broken rules.
 
     Records of schema_version 2, which none states, have the unit of the figure in the place of the shape.
     """
@@ -46,7 +46,7 @@ def record_of(audited: AuditedSource) -> AuditedPackage:
 
 
 def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
-    """Return the reasons why something could not be driven, by its name.
+    """Return the reasons why something could not be called, by its name.
 
     The place of each is as seen from the folder that holds the package.
     """
@@ -64,9 +64,9 @@ def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
 def no_longer_driven(
     before: AuditedPackage, now: AuditedPackage, reasons: Mapping[str, Reason]
 ) -> Iterator[str]:
-    """Yield a sentence for each name that was driven before and is not driven now.
+    """Yield a sentence for each name that was called before and is not called now.
 
-    `reasons` are by name; the reason of an empty name is that of the whole release.  To a reason without
+    `reasons` are by name; the reason of an empty name is that of the whole release. To a reason without
     a line the place is added where the name was.
     """
     for name, place in before.driven.items():
@@ -79,7 +79,7 @@ def no_longer_driven(
 
 
 def changes(before: AuditedPackage, now: AuditedPackage) -> Iterator[str]:
-    """Yield a sentence for each rule that is broken in one of both audits alone.
+    """Yield a sentence for each rule that is broken in only one of both audits.
 
     A record of version 2 has no shapes: they are left out.
     """
@@ -130,7 +130,7 @@ class NewestReleases:
         rows.write_text("")
 
     def lines(self, packages: Iterable[KnownPackage], before: dict[str, AuditedPackage]) -> Iterator[str]:
-        """Judge each package; yield what there is to tell of it."""
+        """Judge each package; yield the lines to print about it."""
         for package in packages:
             try:
                 text = self._newest(package)
@@ -176,7 +176,7 @@ class NewestReleases:
 def audit_newest(
     folder: Path, history: Path, newest: Newest = newest_source, audit: Audit = _audit
 ) -> ExitCode:
-    """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
+    """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer called."""
     folder.mkdir(parents=True, exist_ok=True)
     releases = NewestReleases(folder / "newest.jsonl", newest, audit)
     packages = [engine.package for engine in RELEASED]
@@ -186,13 +186,13 @@ def audit_newest(
     print(
         f"{len(releases.seen)} of {len(packages)} engines audited, {releases.unexpected} unexpected verdicts"
     )
-    for line in releases.lost:  # last, because a night tells the last lines of a stage
+    for line in releases.lost:  # last, because a night prints the last lines of a stage
         print(line)
     return ExitCode.BROKEN if releases.lost or releases.unexpected else ExitCode.HOLDS
 
 
 def main(words: Sequence[str]) -> ExitCode:
-    """Judge into the first folder, beside the second; raise `UsageError` where the folders are not named."""
+    """Judge into the first folder, compare with the second; raise `UsageError` where they are not named."""
     if len(words) != 2:
         raise UsageError("name two folders: python -m deepstack_harness.runs.newest FOLDER HISTORY")
     return audit_newest(Path(words[0]).resolve(), Path(words[1]).resolve())

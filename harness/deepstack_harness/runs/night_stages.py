@@ -1,8 +1,8 @@
-"""The stages of a night, by tier: `full` is everything, `gpu` is what a GPU alone can tell.
+"""The stages of a night, by tier: `full` is everything, `gpu` is what needs a GPU.
 
-The most valuable stages come first, because a short night has no time for the last ones.  A stage of the
-tier `gpu` has a rehearsal for machines without one: the same work on the CPU where that says something, else
-a look at its arguments and files.
+The most valuable stages come first, because a short night has no time for the last ones. A stage of the tier
+`gpu` has a rehearsal for machines without one: the same work on the CPU where that is meaningful, else a look
+at its arguments and files.
 """
 
 import os
@@ -52,9 +52,9 @@ def default_workers(tier: NightTier) -> int:
 class NightRequest:
     """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing.
 
-    `minutes` are those of the whole night, None where its stages have their own limits alone.  With
-    `rehearse` the stages of the tier `gpu` run without one.  With `resume` runs of the matrix go on where
-    they were ended.
+    `minutes` are those of the whole night, None where its stages only have their own limits. With `rehearse`
+    the stages of the tier `gpu` run without one. With `resume` runs of the matrix go on where they were
+    ended.
     """
 
     folder: Path
@@ -422,19 +422,19 @@ def _cases_folder() -> Path:
 
 
 def has_selftests() -> bool:
-    """Return True in a checkout; a wheel carries the product's cases and not the tests of the harness."""
+    """Return whether this is a checkout; a wheel has the product's cases and not the tests of the harness."""
     return (_cases_folder() / "cases" / "selftest").is_dir()
 
 
 def _last_finished_run(request: NightRequest) -> Path | None:
     """Return the last run of the history that came to its end, over all cases of the same tier.
 
-    A night of the tier `gpu` plays three incidents alone: beside it every other case would be new.
+    A night of the tier `gpu` plays only three incidents: compared with it every other case would be new.
     """
     others = sorted(request.history.iterdir()) if request.history.is_dir() else []
     for folder in reversed(others):
         files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
-        abouts = [read_about(each) for each in files]
+        abouts = [read_about(path) for path in files]
         if abouts and all(
             about.finished and about.selection is None and about.tier == request.matrix_tier
             for about in abouts
@@ -444,14 +444,14 @@ def _last_finished_run(request: NightRequest) -> Path | None:
 
 
 def has_unexpected(rows: Path) -> bool:
-    """Return True if a file of `--json` rows has an unexpected row; known broken rules are XFAIL.
+    """Return whether a file of `--json` rows has an unexpected row; known broken rules are XFAIL.
 
     Rows of carriers that were not judged have no rule, and count by their verdict as well.
     """
     try:
         lines = [msgspec.json.decode(line, type=_JudgedLine) for line in rows.read_bytes().splitlines()]
     except (OSError, msgspec.MsgspecError):
-        return True  # no row says that what broke is known
+        return True  # no row shows that what broke is known
     return not lines or any(line.verdict in UNEXPECTED for line in lines)
 
 
@@ -468,15 +468,15 @@ def missing_requirements(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     missing: dict[str, tuple[str, ...]] = {}
     found: set[str] = set()
     for extra in _optional_dependencies():
-        wanted = [each for each in _requirements(extra) if each.name in names and each.name not in found]
-        found.update(each.name for each in wanted)
-        if absent := tuple(str(each) for each in wanted if not _is_installed(each)):
+        wanted = [line for line in _requirements(extra) if line.name in names and line.name not in found]
+        found.update(line.name for line in wanted)
+        if absent := tuple(str(line) for line in wanted if not _is_installed(line)):
             missing[extra] = absent
     return missing
 
 
 def _names_of(extra: str) -> tuple[str, ...]:
-    return tuple(each.name for each in _requirements(extra))
+    return tuple(line.name for line in _requirements(extra))
 
 
 @cache

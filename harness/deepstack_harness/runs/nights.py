@@ -1,7 +1,7 @@
 """The runner of a night: stages, each a command in a process of its own, one after the other.
 
 A stage that fails, a GPU that is gone or a full disk does not end the night: the report is made last, and
-names what could not be run.  `runs.night_stages` has the stages of each tier.
+names what could not be run. `runs.night_stages` has the stages of each tier.
 """
 
 import shutil
@@ -39,8 +39,8 @@ _LONGEST_CELL = 300
 class StageOutcome(StrEnum):
     """Outcome of a stage; FAILED: it was to judge and could not; NOT_RUN: it was not started.
 
-    REHEARSED: it ended well without the GPU that it is for, which says nothing of a GPU.  LEFT_OUT: this
-    machine lacks what it is for, such as a second GPU, and always will.
+    REHEARSED: it ended well without the GPU that it is for, which is no result for a GPU. LEFT_OUT: this
+    machine does not have what it is for, such as a second GPU, and never will.
     """
 
     HELD = "held"
@@ -58,13 +58,12 @@ class Stage:
 
     `without_gpu` is the command to run instead where the GPU is lost; without it the stage is not run.
     `has_unexpected` is called where the command exits with "broken", and returns False if all that is broken
-    is known.  A `last` stage runs whatever happened before.  `needs` are distributions of extras without
-    which it cannot run, and `missing` those that are not installed, by extra; an `optional` stage needs more
-    than a night is documented to need.  `least_gpus` is how many GPUs a stage for them needs.  `rehearses`
-    says what a stage shows that runs without the GPU that it is for.  `measured` is the file of `Measured`
-    rows that it writes.  `about` describes it in a list of stages.
-    Where the whole night has a limit, a stage gets a part of what is left by its `share`, and is not started
-    with less than `least` seconds.
+    is known. A `last` stage runs whatever happened before. `needs` are distributions of extras without which
+    it cannot run, and `missing` those that are not installed, by extra; an `optional` stage needs more than a
+    night is documented to need. `least_gpus` is how many GPUs a stage for them needs. `rehearses` describes
+    what a stage shows that runs without the GPU that it is for. `measured` is the file of `Measured` rows
+    that it writes. `about` describes it in a list of stages. Where the whole night has a limit, a stage gets
+    a part of what is left by its `share`, and is not started with less than `least` seconds.
     """
 
     name: str
@@ -107,17 +106,17 @@ class EndedStage:
 
     @property
     def judged(self) -> bool:
-        """True if it came to its end: a night that goes on does not run it again."""
+        """Return whether it came to its end: a night that goes on does not run it again."""
         return self.outcome in {StageOutcome.HELD, StageOutcome.REHEARSED, StageOutcome.BROKEN}
 
     @property
     def held(self) -> bool:
-        """True if there is nothing to tell of it."""
+        """Return whether there is nothing to report."""
         return self.outcome is StageOutcome.HELD
 
     @property
     def wrong(self) -> bool:
-        """True if somebody has to look: what the machine will never have is told, and is not wrong."""
+        """Return whether somebody has to look; what the machine will never have is printed, and not wrong."""
         return self.outcome not in {StageOutcome.HELD, StageOutcome.LEFT_OUT}
 
     @property
@@ -131,10 +130,10 @@ class EndedStage:
 
 @dataclass
 class NightlyRun:
-    """Runner of stages in a folder; it calls `gpu_fault` and `free` repeatedly, as their answers change.
+    """Runner of stages in a folder; it calls `gpu_fault` and `free` repeatedly, as their results change.
 
-    `seconds` is the limit of the whole night by `clock`, None for a night whose stages have their own limits
-    alone.
+    `seconds` is the limit of the whole night by `clock`, None for a night whose stages only have their own
+    limits.
     """
 
     folder: Path
@@ -149,7 +148,7 @@ class NightlyRun:
     def run(self, stages: Sequence[Stage]) -> Iterator[EndedStage]:
         """Yield every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
         end = None if self.seconds is None else self.clock() + self.seconds
-        with suppress(OSError):  # the disk is full then, and every stage says so
+        with suppress(OSError):  # the disk is full then, and every stage reports it
             (self.folder / "ballast").write_bytes(bytes(_BALLAST))
         try:
             if any(stage.gpu for stage in stages):
@@ -246,13 +245,13 @@ def not_installed(missing: Mapping[str, Sequence[str]]) -> str:
 def _limit(stages: Sequence[Stage], left: float) -> float:
     """Return the seconds of the first of the stages that are left, of `left` seconds.
 
-    What the last stages need is kept back for them.  Stages that could not be started anyway have no share.
+    The time that the last stages need is reserved for them. Stages that could not be started have no share.
     """
     stage, *_ = stages
     if stage.last:
         return min(stage.seconds, max(left, stage.least))
-    usable = left - sum(each.least for each in stages if each.last)
-    shares = [each.share for each in stages if not each.last and each.least <= usable]
+    usable = left - sum(other.least for other in stages if other.last)
+    shares = [other.share for other in stages if not other.last and other.least <= usable]
     part = usable * stage.share / sum(shares) if shares else usable
     return min(stage.seconds, usable, max(part, stage.least))
 
@@ -291,7 +290,7 @@ def write_summary(folder: Path, ended: Sequence[EndedStage]) -> None:
 
 
 def read_summary(folder: Path) -> list[EndedStage]:
-    """Return the stages in `nightly.json`; none without the file.  Raises `UsageError` for another file."""
+    """Return the stages in `nightly.json`; none without the file. Raises `UsageError` for another file."""
     file = folder / "nightly.json"
     try:
         return msgspec.json.decode(read_regular(file), type=list[EndedStage])
@@ -312,7 +311,7 @@ def gpu_fault() -> str | None:
 
 
 def use_gpu() -> float:
-    """Multiply on the GPU; raises where that is impossible.  For a worker."""
+    """Multiply on the GPU; raises where that is impossible. For a worker."""
     import torch
 
     ones = torch.ones(64, 64, device="cuda")

@@ -31,7 +31,7 @@ _SECONDS = {
     Backend.INDUCTOR: 8.0,
     Backend.H200: 20.0,
 }
-"""Rough seconds of a case on one core: long groups begin first, so that no worker is left alone with one."""
+"""Rough seconds of a case on one core: long groups begin first, so that none is the last to end by far."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ RUN_LIMITS = replace(
 def play_group(worker: CaseWorker, group: Group, environment: Mapping[str, str]) -> Generator[CaseResult]:
     """Yield the result of every case of a group; after a case that broke its process a new one is started.
 
-    The worker measures, this process judges.  The process is of this group only: it ends with the iterator.
+    The worker measures, this process judges. The process is of this group only: it ends with the iterator.
     Where one does not even start, the cases that are left are not tried.
     """
     worker.prepare(
@@ -193,7 +193,7 @@ class FreeGpus:
 
     @contextmanager
     def taken(self, group: Group) -> Iterator[dict[str, str]]:
-        """Wait for the GPUs of a group; yield the environment of a process that sees these alone."""
+        """Wait for the GPUs of a group; yield the environment of a process that sees only these."""
         if group.device != "cuda":  # every process sees a GPU that was named, such as cuda:1
             yield {}
             return

@@ -40,7 +40,7 @@ def play_in_ray(group: str, limits: str) -> Iterator[str]:
 
 
 def awake() -> bool:
-    """Return True, which shows that a process of Ray has started."""
+    """Return True; a result shows that a process of Ray has started."""
     return True
 
 
@@ -63,7 +63,7 @@ class RayPool:
     def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
         """Yield the result of every case; closing the iterator leaves Ray, which ends its processes.
 
-        Cases that were lost with a node are played on another one.  Raises `MachineError` where the
+        Cases that were lost with a node are played on another one. Raises `MachineError` where the
         processes of one group are lost again and again.
         """
         with self._connected():

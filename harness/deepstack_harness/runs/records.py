@@ -36,13 +36,13 @@ class CaseEnding(StrEnum):
 
     @property
     def is_whole(self) -> bool:
-        """Say whether the trace came to its end, so that its process may play another case."""
+        """Return whether the trace came to its end, so that its process may play another case."""
         return self in {CaseEnding.PLAYED, CaseEnding.RECOMPILE_LIMIT}
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step: rows asked for, rows that attention processed (None: not seen), graphs built until then."""
+    """One step: its P, rows that attention processed (None: not seen), graphs built until then."""
 
     step: str
     asked: int | None
@@ -55,10 +55,10 @@ class StepRecord:
 class CaseRecord:
     """One case as it ended; `seconds` of wall time, `rows` is the number of its judgements.
 
-    `expected` has the rules that the catalogue wants broken.  `distances`: those of the whole case, see
-    `deepstack_harness.contract.oracles.outputs.case_distances`.  `output` is the end of what a process
-    printed that did not answer as it should.  `code` says what was compiled, None where nothing was, and in
-    records of earlier harnesses.
+    `expected` has the rules that the catalogue wants broken. `distances`: those of the whole case, see
+    `deepstack_harness.contract.oracles.outputs.case_distances`. `output` is the end of what the process
+    printed, where it failed. `code` describes what was compiled, None where nothing was, and in records of
+    earlier harnesses.
     """
 
     case: str
@@ -101,7 +101,7 @@ class Planning:
 class About:
     """`run.json`; times are ISO 8601 in UTC, `finished` is None until the run came to its end.
 
-    `plan` tells two plans apart: a run is resumed with the plan it was started with.
+    `plan` identifies a plan: a run is resumed with the plan it was started with.
     """
 
     harness: str

@@ -1,7 +1,7 @@
 """The folder of a run: read typed, and written line by line so that a killed run can go on.
 
-Readers change nothing, and refuse by name what no run has written.  The writer has an appended case on the
-disk when `append` returns.  `read_nights` reads a folder that holds folders of runs.
+Readers change nothing, and refuse by name what no run has written. The writer has an appended case on the
+disk when `append` returns. `read_nights` reads a folder that holds folders of runs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 class RunPart:
     """One run, or one shard of it, as its files have it.
 
-    `rows` are those of cases that ended, `bytes_of` the length of each file that they
-    take from its start on; `notes` say what else the files hold.
+    `rows` are those of cases that ended, `bytes_of` the length of each file that they take from its start on;
+    `notes` describe what else the files hold.
     """
 
     files: Files
@@ -125,7 +125,7 @@ def read_part(files: Files) -> RunPart:
     part = RunPart(files, read_about(files))
     part.cases = list(_ended_records(part, files.cases, CaseRecord))
     ended = {case.case for case in part.cases}
-    # Rows come before their case, so those of a case that did not end stand last.
+    # Rows come before their case, so those of a case that did not end come last.
     part.rows = list(_ended_records(part, files.rows, Row[Rule], lambda row: row.case in ended))
     _refuse_incomplete(part)
     return part
@@ -170,7 +170,7 @@ def _ended_records(
 
 
 def _whole_lines(text: bytes) -> tuple[list[bytes], bytes]:
-    """Return the whole lines, and what stands behind the last line end."""
+    """Return the whole lines, and what follows the last line end."""
     *lines, torn = text.split(b"\n")
     return lines, torn
 
@@ -183,7 +183,7 @@ def _read(path: Path) -> bytes:
 
 
 def _refuse_incomplete(part: RunPart) -> None:
-    """Refuse a case that is there twice or lacks rows, and a finished run that lacks cases."""
+    """Refuse a case that is there twice or without all rows, and a finished run without all cases."""
     named = [case.case for case in part.cases]
     if len(named) > len(set(named)):
         twice = next(name for name in named if named.count(name) > 1)
@@ -223,9 +223,9 @@ def read_nights(folder: Path) -> tuple[list[StoredRun], list[str]]:
     A run that does not read is left out and noted: one damaged night must not end all later ones.
     """
     runs, notes = [], []
-    for each in sorted(path for path in folder.iterdir() if any(run_files_in(path))):
+    for path in sorted(path for path in folder.iterdir() if any(run_files_in(path))):
         try:
-            runs.append(read_stored(each))
+            runs.append(read_stored(path))
         except UsageError as error:
             notes.append(f"not in the history: {error}")
     return sorted(runs, key=attrgetter("started")), notes
@@ -235,7 +235,7 @@ class RunWriter:
     """The files of one run, or of one shard, open for appending."""
 
     def __init__(self, files: Files, about: About, *, resume: bool) -> None:
-        """Make the files, or, with `resume`, go on behind what a run with the same plan left.
+        """Make the files, or, with `resume`, append to those of a run with the same plan.
 
         Raises `UsageError` for a folder that holds a run already (without `resume`), a
         run of other cases, or one that another process writes; nothing is changed then.
@@ -270,13 +270,13 @@ class RunWriter:
         self._write_about(finished=now())
 
     def close(self) -> None:
-        """Close the files.  Data left in a buffer belongs to an append that raised, on a full disk."""
+        """Close the files. Data left in a buffer belongs to an append that raised, on a full disk."""
         for stream in (self._rows, self._cases):
             with suppress(OSError):
                 stream.close()
 
     def _go_on(self) -> None:
-        """Drop the torn lines behind the last whole case of a killed run, and record that the run goes on."""
+        """Drop the torn lines after the last whole case of a killed run, and record that the run goes on."""
         for stream in (self._rows, self._cases):
             with _machine_errors(Path(stream.name)):
                 stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))

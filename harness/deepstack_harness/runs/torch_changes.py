@@ -1,8 +1,8 @@
-"""What does another torch change?  One table over runs of the same cases, each in an environment of its own.
+"""What does another torch change? One table over runs of the same cases, each in an environment of its own.
 
 First the changes by cause (`deepstack_harness.runs.causes`), each version against the one before it; then
-what was measured, arm by arm, over the cases that all of the runs have.  Times are ratios to the first run:
-seconds of one machine say nothing about another one.
+what was measured, arm by arm, over the cases that all of the runs have. Times are ratios to the first run:
+seconds of one machine cannot be compared with those of another one.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class VersionLine:
-    """One line: the section that it stands in, its name, and a text for each version."""
+    """One line: the section that it is in, its name, and a text for each version."""
 
     section: str
     name: str
@@ -82,7 +82,7 @@ _OTHERS: Mapping[str, Callable[[StoredRun], str]] = {
         sorted({name for about in run.abouts for name in about.environment.device})
     ),
 }
-"""What else a run depends on; triton comes with its torch, and is told with it."""
+"""What else a run depends on; triton comes with its torch, and is listed with it."""
 
 
 def _cause_lines(causes: Sequence[Sequence[ChangeCause]]) -> Iterator[VersionLine]:
@@ -93,7 +93,7 @@ def _cause_lines(causes: Sequence[Sequence[ChangeCause]]) -> Iterator[VersionLin
             cells[cause.kind, cause.title][column] = len(cause.cases)
     order = list(ChangeKind)
     for (kind, title), counts in sorted(
-        cells.items(), key=lambda each: (order.index(each[0][0]), -max(each[1].values()), each[0][1])
+        cells.items(), key=lambda cell: (order.index(cell[0][0]), -max(cell[1].values()), cell[0][1])
     ):
         texts = (
             plural(counts[column], "case") if column in counts else NOTHING
@@ -112,7 +112,7 @@ def _arm_lines(runs: Sequence[StoredRun], common: set[str]) -> Iterator[VersionL
     alike = []
     for arm, cases in sorted(by_arm.items()):
         section = f"{arm}, {plural(len(cases), 'case')}"
-        lines = list(_lines_of(section, [each.of(cases) for each in measured], measured, cases))
+        lines = list(_lines_of(section, [run.figures(cases) for run in measured], measured, cases))
         alike += [] if lines else [f"{arm} ({plural(len(cases), 'case')})"]
         yield from lines
     if alike:
@@ -122,13 +122,13 @@ def _arm_lines(runs: Sequence[StoredRun], common: set[str]) -> Iterator[VersionL
 def _lines_of(
     section: str, figures: Sequence[Mapping[str, str]], measured: Sequence["_Measured"], cases: Sequence[str]
 ) -> Iterator[VersionLine]:
-    names = list(dict.fromkeys(name for each in figures for name in each))
+    names = list(dict.fromkeys(name for version in figures for name in version))
     names.sort(key=lambda name: (_place(name), name))
     for name in names:
-        cells = tuple(each.get(name, "0" if name.startswith(_INDENT) else NOTHING) for each in figures)
+        cells = tuple(version.get(name, "0" if name.startswith(_INDENT) else NOTHING) for version in figures)
         if len(set(cells)) > 1:
             yield VersionLine(section, name, cells)
-    ratios = tuple(_ratio(measured[0], each, cases) for each in measured)
+    ratios = tuple(_ratio(measured[0], run, cases) for run in measured)
     if any(ratio != NOTHING for ratio in ratios[1:]):
         yield VersionLine(section, "compile time", ratios)
 
@@ -153,7 +153,7 @@ class _Measured:
         for row in run.rows:
             self._rows[row.case].append(row)
 
-    def of(self, names: Sequence[str]) -> dict[str, str]:
+    def figures(self, names: Sequence[str]) -> dict[str, str]:
         """Return the figures of some cases; those that were not measured are not there."""
         cases = [self.cases[name] for name in names]
         codes = [case.code for case in cases if case.code is not None]

@@ -143,7 +143,7 @@ class _Bounded(io.BufferedIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         assert size is not None
-        assert size >= 0  # tarfile and we say how much
+        assert size >= 0  # tarfile and we pass a size
         FILE_MIB.check(size, self._path)  # a header may claim to have any size
         UNPACKED_MIB.check(self._file.tell() + size, self._path, _UNPACKED)
         return self._file.read(size)
@@ -160,7 +160,7 @@ class _Bounded(io.BufferedIOBase):
 def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
     """Return the bytes of one member of a zip file, whatever size its directory claims.
 
-    `shown` is the archive's name in messages.  Raises `UsageError` for a link and the like,
+    `shown` is the archive's name in messages. Raises `UsageError` for a link and the like,
     and for a member above the limit; raises what `zipfile` raises for damage.
     """
     info = archive.getinfo(name)
@@ -174,8 +174,8 @@ def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
 def _count_in_zip(path: Path) -> int:
     """Return the number of members that the end record of a zip file claims.
 
-    `zipfile` makes an object for each before it can be asked.  Layout: APPNOTE 6.3.10, 4.3.14
-    to 4.3.16; the end record is followed by a comment of up to 65,535 bytes.
+    `zipfile` makes an object for each member before it returns the number. Layout: APPNOTE 6.3.10, 4.3.14 to
+    4.3.16; the end record is followed by a comment of up to 65,535 bytes.
     """
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
@@ -184,7 +184,7 @@ def _count_in_zip(path: Path) -> int:
         tail = file.read()
         end = tail.rfind(b"PK\x05\x06")
         if end < 0 or len(tail) < end + 22:
-            return 0  # damaged: `zipfile` says so
+            return 0  # damaged: `zipfile` reports it
         (count,) = struct.unpack_from("<H", tail, end + 10)
         if count < 0xFFFF or tail[max(0, end - 20) : end - 16] != b"PK\x06\x07":
             return int(count)
@@ -197,7 +197,7 @@ def _count_in_zip(path: Path) -> int:
 
 
 def _checked(path: Path, names: Iterable[str]) -> frozenset[str]:
-    """Refuse an archive with a path that would lie outside of the folder it is unpacked to."""
+    """Refuse an archive with a path that would be outside of the folder it is unpacked to."""
     for name in names:
         parts = PurePosixPath(name.replace("\\", "/")).parts
         if ".." in parts or name.startswith(("/", "\\")) or "\0" in name:
@@ -228,14 +228,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Archive:
-    """A wheel (.whl), or an sdist or repository archive (.zip, .tar.gz, .tgz).  Nothing is unpacked."""
+    """A wheel (.whl), or an sdist or repository archive (.zip, .tar.gz, .tgz). Nothing is unpacked."""
 
     def __init__(
         self, package: KnownPackage, path: Path, files: ArchiveFiles | None = None, *, shown: str = ""
     ) -> None:
         """Read the metadata, and the list of members unless `files` has it.
 
-        `shown` names a file that was downloaded: its path is that of a temporary folder.  Raises `UsageError`
+        `shown` names a file that was downloaded: its path is that of a temporary folder. Raises `UsageError`
         when the archive does not hold the package, and what `open_files` raises.
         """
         self.path = path.absolute()
@@ -298,7 +298,7 @@ def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:
 
 
 def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
-    """Return the folder in which the package lies: none in a wheel, one in an sdist; None for neither."""
+    """Return the folder that has the package: none in a wheel, one in an sdist; None for neither."""
     mark = f"{package.mark}/"
     tops = {name.partition(mark)[0] for name in files.names if f"/{mark}" in f"/{name}"}
     return min((top for top in tops if _depth(top) <= 1), key=len, default=None)

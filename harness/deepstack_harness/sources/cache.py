@@ -1,11 +1,11 @@
-"""SHA-256-checked disk cache of release files.  A miss, damage or a read-only folder is never fatal.
+"""SHA-256-checked disk cache of release files. A miss, damage or a read-only folder is never fatal.
 
-Every file has its digest beside it, in `NAME.sha256`, and a file that does not match is a miss.
-Where it cannot be written, files are kept in a private folder of this process, which its workers read too:
-a worker with foreign code has no network to fetch them again.
-Several processes may use the cache at once: both files are written under another name and then
-renamed, so that a reader finds the old one, the new one or none, and a reader that comes between
-the two sees a digest that does not match.  Nothing is locked, and nothing is ever removed.
+Every file has its digest in `NAME.sha256`, and a file that does not match is a miss. Where the cache cannot
+be written, files are stored in a private folder of this process, which its workers read too: a worker with
+foreign code has no network to fetch them again. Several processes may use the cache at once: both files are
+written under another name and then renamed, so that a reader finds the old one, the new one or none, and a
+reader that comes between the two sees a digest that does not match. Nothing is locked, and nothing is ever
+removed.
 """
 
 import atexit
@@ -61,7 +61,7 @@ class CachedRelease:
         return path
 
     def is_absent(self, member: str) -> bool:
-        """Tell whether the release is known to have no such file."""
+        """Return whether the release is known to have no such file."""
         return any(_absent(folder / member).exists() for folder in self._folders)
 
     def note_absent(self, member: str) -> None:
@@ -106,7 +106,7 @@ def versions(package: str) -> list[Version]:
 
 
 def alternatives(package: str) -> str:
-    """Tell what to give instead of a release that cannot be fetched."""
+    """Return what to give instead of a release that cannot be fetched, as a part of a sentence."""
     have = versions(package)
     also = f", or a release that is cached here ({', '.join(map(str, have))})" if have else ""
     return f"give a wheel, an sdist or a source tree instead{also}"
@@ -168,7 +168,7 @@ def _digest_path(path: Path) -> Path:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write beside the file and rename, so that nobody ever reads half of it."""
+    """Write next to the file and rename, so that nobody ever reads half of it."""
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

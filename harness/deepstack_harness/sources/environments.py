@@ -1,7 +1,7 @@
 """Environments in the cache: made once under a lock by an installer, stamped when whole, and used again.
 
 What goes into one is known to its owner: a release of vLLM (`deepstack_harness.engines.live.environment`), or
-of torch (`deepstack_harness.runs.environments`).  uv installs the packages where it is on the path, else pip,
+of torch (`deepstack_harness.runs.environments`). uv installs the packages where it is on the path, else pip,
 from the same indexes.
 """
 
@@ -101,7 +101,7 @@ def interpreter_at(text: str) -> Path | None:
     It is not resolved: a link to the interpreter of the system is what makes an environment.
     """
     path = Path(text).expanduser()
-    return next((each.absolute() for each in (python_of(path), path) if each.is_file()), None)
+    return next((found.absolute() for found in (python_of(path), path) if found.is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class EnvironmentFolder:
     ) -> T:
         """Return what `find` returns; where that is None, make the environment by `fill` before.
 
-        `fill` returns the stamp.  Raises `MachineError` where the disk or an installer fails.
+        `fill` returns the stamp. Raises `MachineError` where the disk or an installer fails.
         """
         if (found := find()) is not None:
             return found
@@ -156,14 +156,14 @@ class EnvironmentFolder:
             (self.folder / STAMP).unlink(missing_ok=True)  # first: half of it must not pass for whole
             shutil.rmtree(self.folder, ignore_errors=True)
         for kind in ("log", "lock"):
-            _beside(self.folder, kind).unlink(missing_ok=True)
+            _sibling(self.folder, kind).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self, say: Say) -> Iterator[None]:
-        """Hold its lock; wait, after a line to `say`, where another process makes it."""
+        """Hold its lock; where another process makes it, print a line with `say`, and wait."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = _beside(self.folder, "lock").open("wb")
+            lock = _sibling(self.folder, "lock").open("wb")
         except OSError as error:
             raise MachineError(f"cannot make '{self.folder.parent}': {error.strerror}") from None
         with lock:
@@ -190,7 +190,7 @@ class NewEnvironment:
 
     def begin(self, doing: str, what: str, gigabytes: float, lines: Sequence[str]) -> None:
         """Print `lines`, and make the empty environment; `what` needs so many GB on the disk."""
-        free = shutil.disk_usage(self.folder.parent).free  # the lock lies there already
+        free = shutil.disk_usage(self.folder.parent).free  # the folder exists: the lock is in it
         if free < gigabytes * 1e9:
             raise MachineError(
                 f"'{self.folder.parent}' has {free / 1e9:.1f} GB free, {what} needs {gigabytes:.1f} GB; "
@@ -211,12 +211,12 @@ class NewEnvironment:
         if end.status != 0:
             raise MachineError(
                 f"{doing} failed: {end.reason}{_last_error(end.output)}; "
-                f"all of it: {_beside(self.folder, 'log')}"
+                f"all of it: {_sibling(self.folder, 'log')}"
             )
 
     def run(self, words: Sequence[str]) -> WorkerEnd:
         """Run a command with the installer's variables; its output goes to the log next to the folder."""
-        log = _beside(self.folder, "log")
+        log = _sibling(self.folder, "log")
         try:
             return run_command(Command(words, environment=self.installer.environment(), log=log), _LIMITS)
         except OSError as error:
@@ -231,6 +231,6 @@ def _last_error(output: str) -> str:
     return f": {' '.join(reason)}" if reason else ""
 
 
-def _beside(folder: Path, kind: str) -> Path:
+def _sibling(folder: Path, kind: str) -> Path:
     """Return a file next to a folder: `with_suffix` would take `.11` of python3.11 for a suffix."""
     return folder.with_name(f"{folder.name}.{kind}")

@@ -1,11 +1,11 @@
 """Files of a folder that nobody vouches for, and the commits of a repository.
 
 Such a folder may hold a pipe that blocks its reader for ever, a device, a link to a private file, or
-a file without an end.  Each of them is refused by name.
+a file without an end. Each of them is refused by name.
 
 git obeys the configuration of the repository that it is called in: `core.fsmonitor`, hooks, filters
-and pagers all name programs (git-config(1)).  So HEAD, refs and packed-refs are read without git
-(gitrepository-layout(5)); whether files were changed since the commit is not known.  The files of
+and pagers all name programs (git-config(1)). So HEAD, refs and packed-refs are read without git
+(gitrepository-layout(5)); whether files were changed since the commit is not known. The files of
 another commit are written by git in an empty repository of ours, which borrows the objects of the
 other one (`objects/info/alternates`) and has a copy of its refs: no hook, filter, pager or remote of
 a tree is there.
@@ -35,7 +35,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 class TreeFiles:
-    """The files below one folder.  Links may lead from one place in it to another, but not out of it.
+    """The files below one folder. Links may lead from one place in it to another, but not out of it.
 
     With `vouched` they may lead anywhere: an installed package is imported by the user's own
     programs, and some installers link its files to a cache.
@@ -49,7 +49,7 @@ class TreeFiles:
             self._real = Path(os.path.realpath(root, strict=True))
 
     def has_folder(self, folder: str) -> bool:
-        """Tell whether there is such a folder; raise `UsageError` where a link leads out of the tree."""
+        """Return whether there is such a folder; raise `UsageError` where a link leads out of the tree."""
         try:
             with _named(self.root / folder):
                 return self._resolved(folder).is_dir()
@@ -59,8 +59,8 @@ class TreeFiles:
     def read(self, member: str) -> bytes:
         """Return the bytes of a regular file.
 
-        Raises `FileNotFoundError` when it is not there, `UsageError` for everything else that
-        keeps it from being read.
+        Raises `FileNotFoundError` when it is not there, `UsageError` for everything else that prevents
+        reading it.
         """
         with _named(self.root / member):
             return read_regular(self._resolved(member), self.root / member)
@@ -68,7 +68,7 @@ class TreeFiles:
     def python_files(self, folder: str) -> dict[str, bytes]:
         """Return the Python files in `folder` and below it, sorted, by their path below the root.
 
-        A link to nothing is no file.  Raises `UsageError` for what is no regular file, and for files that
+        A link to nothing is no file. Raises `UsageError` for what is no regular file, and for files that
         are too many or too large together.
         """
 
@@ -167,7 +167,7 @@ _DEPTH = 5  # how many symbolic refs git follows (refs.h, SYMREF_MAXDEPTH)
 
 
 class GitFiles:
-    """The references of one repository.  Content that is no reference is ignored."""
+    """The references of one repository. Content that is no reference is ignored."""
 
     def __init__(self, root: Path) -> None:
         """Open the folder `root` that has `.git`, a folder or the file of a worktree."""
@@ -182,7 +182,7 @@ class GitFiles:
         return self._follow(_text(self.folder / "HEAD")) if self.folder else None
 
     def tagged(self, name: str) -> str | None:
-        """Return the commit that a tag stands for, where the refs tell.
+        """Return the commit of a tag, where the refs have it.
 
         An annotated tag is known by its commit in packed-refs only.
         """

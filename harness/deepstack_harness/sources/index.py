@@ -1,9 +1,9 @@
 """Releases on the package indexes that are configured on this machine, and their files.
 
-unearth does the search.  It takes every refusal for an empty index, so the client here raises instead:
-a release that does not exist and an index that cannot be asked are told apart.  Files are read by byte
-ranges with remotezip where the server has them (half a second instead of 300 MB), otherwise from a
-download, which stays in the cache.
+unearth does the search. It takes every refusal for an empty index, so the client here raises instead: a
+release that does not exist and an index that cannot be reached are different errors. Files are read by byte
+ranges with remotezip where the server has them (half a second instead of 300 MB), otherwise from a download,
+which stays in the cache.
 """
 
 import atexit
@@ -42,12 +42,12 @@ _LOG = logging.getLogger("deepstack_harness.sources")
 
 
 class RemoteArchive:
-    """A wheel or an sdist on an index, or in a folder that stands for one."""
+    """A wheel or an sdist on an index, or in a folder that serves as one."""
 
     def __init__(self, package: KnownPackage, link: Link, client: PyPIClient, redact: Redactor) -> None:
         """Read through `client`, which carries certificates, proxies and credentials.
 
-        `redact` keeps the credentials out of messages.
+        `redact` removes the credentials from messages.
         """
         self._package = package
         self._link = link
@@ -174,7 +174,7 @@ def reason(error: Exception) -> str:
 
 
 def _sparse_copy(server: "_RangeFetcher", package: KnownPackage, own: Path) -> Path:
-    """Write the wheel with holes: its directory, its metadata and all Python files lie where they belong.
+    """Write the wheel with holes: its directory, its metadata and all Python files are at their offsets.
 
     Files of one folder follow each other in a wheel: the 3,231 of vLLM 0.33.0 take 13 ranges.
     """
@@ -196,20 +196,20 @@ def _is_read(package: KnownPackage, name: str) -> bool:
 
 
 def _spans(members: list[zipfile.ZipInfo], end_of_files: int) -> list[tuple[int, int]]:
-    """Return byte ranges (first, behind last) of members; what lies close together is read at once."""
+    """Return byte ranges (first, last + 1) of members; ranges that are close together are joined."""
     spans: list[tuple[int, int]] = []
     for info in sorted(members, key=lambda member: member.header_offset):
         # A local header has 30 bytes and names; its extra field may differ from the directory's.
-        behind = info.header_offset + 30 + len(info.filename.encode()) + info.compress_size + _SLACK
+        end = info.header_offset + 30 + len(info.filename.encode()) + info.compress_size + _SLACK
         if spans and info.header_offset <= spans[-1][1] + _NEAR:
-            spans[-1] = (spans[-1][0], min(behind, end_of_files))
+            spans[-1] = (spans[-1][0], min(end, end_of_files))
         else:
-            spans.append((info.header_offset, min(behind, end_of_files)))
+            spans.append((info.header_offset, min(end, end_of_files)))
     return spans
 
 
 class _NoRanges(Exception):
-    """The server answers with whole files only."""
+    """The server only sends whole files."""
 
 
 class _RangeFetcher:
@@ -223,17 +223,17 @@ class _RangeFetcher:
 
     def read(self, first: int, last: int) -> bytes:
         """Return the bytes first..last."""
-        return self._ask(first, last)[0]
+        return self._fetch(first, last)[0]
 
     def fetch(self, data_range: tuple[int, int | None], stream: bool = False) -> PartialBuffer:
         first, last = data_range
         if last is None:
-            size = self._ask(0, 0)[1]
+            size = self._fetch(0, 0)[1]
             first, last = max(0, size + first), size - 1
-        data, _ = self._ask(first, last)
+        data, _ = self._fetch(first, last)
         return PartialBuffer(io.BytesIO(data), first, len(data), stream=False)
 
-    def _ask(self, first: int, last: int) -> tuple[bytes, int]:
+    def _fetch(self, first: int, last: int) -> tuple[bytes, int]:
         """Return the bytes first..last, and the size of the whole file."""
         headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
         with self._client.stream("GET", self._url, headers=headers) as response:
@@ -246,7 +246,7 @@ class _RangeFetcher:
 
 
 _ABSENT = {404, 410}
-_TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: a machine without a network says so at once
+_TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: without a network a connection fails at once
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
 
 
@@ -262,8 +262,8 @@ class _Place:
 class _Listing:
     """The releases of one package in all places together.
 
-    `unreachable` says which places could not be asked, and why; `warnings` has unearth's warnings
-    about the others, such as that a page is not there.
+    `unreachable` names the places that could not be reached, and why; `warnings` has unearth's warnings about
+    the others, such as that a page is not there.
     """
 
     packages: list[Package] = field(default_factory=list)
@@ -276,7 +276,7 @@ class _Listing:
 
 
 class Index:
-    """All indexes and `find-links` places that pip is configured with, asked for one package."""
+    """All indexes and `find-links` places that pip is configured with, for one package."""
 
     def __init__(self, package: KnownPackage, settings: PipSettings | None = None) -> None:
         """Take pip's settings where none are given."""
@@ -293,9 +293,9 @@ class Index:
         """
         listing = self._listing
         wanted = SpecifierSet(f"=={version}")
-        matching = [each for each in listing.packages if wanted.contains(str(each.version), prereleases=True)]
+        matching = [item for item in listing.packages if wanted.contains(str(item.version), prereleases=True)]
         if matching:
-            best = min(matching, key=lambda each: _rank(each, version))
+            best = min(matching, key=lambda item: _rank(item, version))
             return RemoteArchive(self._package, best.link, self._client, self._redact)
         name = self._package.name
         if listing.unreachable or not listing.packages:
@@ -312,8 +312,8 @@ class Index:
         return releases
 
     def yanked(self) -> set[Version]:
-        """Return the releases of which every file is yanked (PEP 592): pip installs them by `==` alone."""
-        kept = {Version(str(each.version)) for each in self._listing.packages if not each.link.is_yanked}
+        """Return the releases of which every file is yanked (PEP 592): pip installs them only by `==`."""
+        kept = {Version(str(item.version)) for item in self._listing.packages if not item.link.is_yanked}
         return set(self._listing.versions()) - kept
 
     def newest(self) -> Version:
@@ -321,8 +321,8 @@ class Index:
 
         Raises `MachineError` where none can be seen.
         """
-        offered = [each for each in self._listing.packages if not each.link.is_yanked and _fits(each)]
-        final = [version for each in offered if not (version := Version(str(each.version))).is_prerelease]
+        offered = [item for item in self._listing.packages if not item.link.is_yanked and _fits(item)]
+        final = [version for item in offered if not (version := Version(str(item.version))).is_prerelease]
         if not final:
             raise MachineError(f"the newest {self._package.name} cannot be looked up: {self._reasons}")
         return max(final)
@@ -339,12 +339,12 @@ class Index:
         with _unearth_warnings(listing.warnings):
             for place in self._places:
                 try:
-                    listing.packages += self._ask(place)
+                    listing.packages += self._list_place(place)
                 except _UNREACHABLE as error:
                     listing.unreachable.append(f"{place.address} cannot be reached ({reason(error)})")
         return listing
 
-    def _ask(self, place: _Place) -> Sequence[Package]:
+    def _list_place(self, place: _Place) -> Sequence[Package]:
         """Return all releases that one place has, for any platform and Python, yanked ones included."""
         finder = PackageFinder(
             cast("Fetcher", self._client),
@@ -401,7 +401,7 @@ def _rank(package: Package, version: Version) -> tuple[bool, bool, bool]:
 
 
 def _fits(package: Package) -> bool:
-    """Return True unless the file says that it is for another Python."""
+    """Return whether this Python may use the file; False only if the file requires another one."""
     try:
         wanted = SpecifierSet(package.link.requires_python or "")
     except InvalidSpecifier:  # pip ignores it too
@@ -410,14 +410,14 @@ def _fits(package: Package) -> bool:
 
 
 def _neighbours(version: Version, releases: Sequence[Version]) -> str:
-    below = sum(each < version for each in releases)
+    below = sum(release < version for release in releases)
     near = ", ".join(map(str, releases[max(0, below - 2) : below + 2]))
     return f"near it are {near}, the newest is {releases[-1]}"
 
 
 @contextmanager
 def _unearth_warnings(messages: list[str]) -> Iterator[None]:
-    """Collect unearth's warnings: that one index lacks a package is no news while another one has it."""
+    """Collect unearth's warnings: a package that one index does not have may be on another one."""
     logger = logging.getLogger("unearth.collector")
 
     def hold_back(record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
-"""The indexes that pip is configured with, how to reach them, and credentials kept out of every text.
+"""The indexes that pip is configured with, how to reach them, and the removal of credentials from texts.
 
-pip itself is asked, so that its files, its environment variables and their order count exactly as
-they do in an installation (pip.pypa.io/en/stable/topics/configuration).
+The settings come from pip itself, so that its files, its environment variables and their order count exactly
+as they do in an installation (pip.pypa.io/en/stable/topics/configuration).
 """
 
 import ast
@@ -24,9 +24,9 @@ _TRUE = {"1", "true", "t", "yes", "y", "on"}
 
 @dataclass(frozen=True)
 class PipSettings:
-    """The settings that say where packages come from.
+    """The settings that determine where packages come from.
 
-    `index_url` is None where nothing is configured, so that pip's default counts.  Paths and
+    `index_url` is None where nothing is configured, so that pip's default counts. Paths and
     addresses are as the user wrote them: they may carry passwords, and are left out of `repr`.
     """
 
@@ -46,7 +46,7 @@ class PipSettings:
 
 
 def read() -> PipSettings:
-    """Return what `pip config list` says; without pip only the environment's variables count."""
+    """Return the output of `pip config list`; without pip only the environment's variables count."""
     read_by_pip = {name: text for name, text in os.environ.items() if name.startswith(_READ_BY_PIP)}
     values = _from_pip(sys.executable, frozenset(read_by_pip.items())) or _from_environment()
 
@@ -69,7 +69,7 @@ def read() -> PipSettings:
 def _from_pip(interpreter: str, _environment: frozenset[tuple[str, str]]) -> Mapping[str, str]:
     """Parse lines `section.name='value'`, the value a Python literal; return nothing when pip fails.
 
-    pip is asked once for the same variables: it takes 0.3 s, and an audit of releases asks for each.
+    pip is called once for the same variables: it takes 0.3 s, and an audit of releases reads them for each.
     """
     command = [interpreter, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     try:
@@ -92,18 +92,18 @@ def _from_environment() -> Mapping[str, str]:
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s'\"<>]*)")
 _HIDDEN = "***"
-_SHORTEST = 4  # characters of a password that is hidden wherever it stands; shorter ones are in every text
+_SHORTEST = 4  # characters of a password that is hidden wherever it occurs; shorter ones are in every text
 
 
 class Redactor:
     """Filter that hides user names, passwords and queries of addresses of any scheme, `file` included.
 
-    What stands before the last `@` counts as credentials, although a path may have an `@`: an
-    address that is shown less well does no harm.  A query may be a token, so it is hidden too.
+    What is before the last `@` counts as credentials, although a path may have an `@`: an address that is
+    shown less well does no harm. A query may be a token, so it is hidden too.
     """
 
     def __init__(self, addresses: Iterable[str] = ()) -> None:
-        """Take the configured addresses, whose credentials are hidden also where they stand alone."""
+        """Take the configured addresses, whose credentials are hidden also outside of an address."""
         secrets = {secret for address in addresses for secret in _secrets(address)}
         self._secrets = sorted(secrets, key=len, reverse=True)
 

@@ -1,8 +1,8 @@
-"""What a user writes for SOURCE, and the source that it stands for.
+"""The text that a user writes for SOURCE, and the source that it names.
 
 SOURCE is a release (`vllm==0.22.1`), an installation (`installed:vllm`), a path, or a plugin with the
-package whose classes it changes (`PLUGIN over BASE`).  `parse_source` checks the syntax for any
-package name, and `locate` knows which packages can be judged.  A release is read from the cache first,
+package whose classes it changes (`PLUGIN over BASE`). `parse_source` checks the syntax for any
+package name, and `locate` knows which packages can be judged. A release is read from the cache first,
 then from the index.
 """
 
@@ -76,14 +76,14 @@ SourceRequest = ReleaseRequest | InstalledRequest | PathRequest
 
 
 def parse_source(text: str) -> SourceRequest:
-    """Parse what a user wrote for SOURCE; raise `UsageError` that quotes it and says what would be right.
+    """Parse what a user wrote for SOURCE; raise `UsageError` that quotes it and gives the right form.
 
     A requirement wins over a file of the same name: that is written `./vllm==0.22.1`.
     """
     head, colon, rest = text.partition(":")
     if head == _INSTALLED:
         return _parse_installed(text, rest if colon else "")
-    if _is_path(text):
+    if text.startswith((".", "~")) or os.sep in text:
         return PathRequest(text)
     if _is_version(text):
         raise UsageError(
@@ -93,7 +93,7 @@ def parse_source(text: str) -> SourceRequest:
 
 
 def names_source(text: str) -> bool:
-    """Return True for a release, an installation, and for a path that begins as one or exists.
+    """Return whether the text is a release, an installation, or a path that begins as one or exists.
 
     Everything else may be the name of a commit, a number as well: tags are named so.
     """
@@ -107,7 +107,7 @@ def names_source(text: str) -> bool:
 def expand_shorthand(package: str, text: str) -> str:
     """Turn the value of `--vllm` and the like, where the option names the package, into a SOURCE.
 
-    A version and `installed` are completed; everything else is taken as it is.  Raises
+    A version and `installed` are completed; everything else is taken as it is. Raises
     `UsageError` for a SOURCE of another package.
     """
     if _is_version(text):
@@ -126,10 +126,6 @@ def _parse_installed(text: str, name: str) -> InstalledRequest:
             f"'{text}' names no package: write installed:PACKAGE, or ./{text} for a path of that name"
         )
     return InstalledRequest(canonicalize_name(name))
-
-
-def _is_path(text: str) -> bool:
-    return text.startswith((".", "~")) or os.sep in text
 
 
 def _is_version(text: str) -> bool:
@@ -181,7 +177,7 @@ class Overlaid:
         return self._source_of(folder).mentioning(folder, word)
 
     def python_files(self) -> Mapping[str, bytes]:
-        """See `Source.python_files`: those of the plugin alone."""
+        """See `Source.python_files`: only those of the plugin."""
         return self._plugin.python_files()
 
     def _source_of(self, member: str) -> Source:
@@ -191,7 +187,7 @@ class Overlaid:
 def split_over(text: str) -> tuple[str, str | None]:
     """Return both parts of `PLUGIN over BASE`, the second one None where there is none.
 
-    A path that exists is a path, whatever its name.  Raises `UsageError` for a part that is empty.
+    A path that exists is a path, whatever its name. Raises `UsageError` for a part that is empty.
     """
     plugin, separator, base = text.partition(OVER)
     if not separator or Path(text).expanduser().exists():
@@ -202,7 +198,7 @@ def split_over(text: str) -> tuple[str, str | None]:
 
 
 def needs_base(text: str, package: KnownPackage, base: KnownPackage) -> UsageError:
-    """Return the error for a plugin whose files say no version of the base."""
+    """Return the error for a plugin whose files state no version of the base."""
     return UsageError(
         f"'{text}': {package.title} changes classes of {base.title}, and pins no version of it: give --base "
         f"{base.name}==VERSION, or write '{text}{OVER}{base.name}==VERSION'"
@@ -302,10 +298,10 @@ class Release:
 
 
 def locate(text: str, packages: Sequence[KnownPackage]) -> Source:
-    """Return the source that `text` stands for; `packages` are those that can be judged.
+    """Return the source that `text` names; `packages` are those that can be judged.
 
-    Nothing is asked of the network before a file of a release is read.  Raises `UsageError`
-    for what is no source, and for a source of another package.
+    No network is used before a file of a release is read. Raises `UsageError` for what is no source, and for
+    a source of another package.
     """
     request = parse_source(text)
     match request:

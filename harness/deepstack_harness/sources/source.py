@@ -1,6 +1,6 @@
 """The interface of a source, the facts by which a package is recognised, and the limits on what is read.
 
-Limits are for trees and archives that nobody vouches for.  Every limit can be raised by an environment
+Limits are for trees and archives that nobody vouches for. Every limit can be raised by an environment
 variable, and every message names it.
 """
 
@@ -25,7 +25,7 @@ class SourceFile:
 
 
 class Source(Protocol):
-    """One version of one package, wherever its files lie.
+    """One version of one package, wherever its files are.
 
     Programs use `package` and `version`; `label` is for people and is never parsed.
     """
@@ -43,7 +43,7 @@ class Source(Protocol):
     def version(self) -> Version | None:
         """The version that the files are known to be, builds between releases included; None where unknown.
 
-        `deepstack_harness.catalogue.orders` says what is concluded from it.
+        `deepstack_harness.catalogue.orders` describes what is concluded from it.
         """
         ...
 
@@ -80,7 +80,7 @@ class NoSuchMember(UsageError):
     """The source has no such file."""
 
     def __init__(self, label: str, member: str) -> None:
-        """Name the source by its `label`, and the file that it lacks."""
+        """Name the source by its `label`, and the file that it does not have."""
         super().__init__(f"{label} has no {member}")
 
 
@@ -91,7 +91,7 @@ def buffer_of(source: Source, model_class: str) -> BufferRef:
 
 
 def files_having(files: Mapping[str, bytes], folder: str, word: str) -> list[str]:
-    """Return those of `files` that lie in `folder` or below it and whose text has `word`, sorted."""
+    """Return those of `files` that are in `folder` or below it and whose text has `word`, sorted."""
     wanted = word.encode()
     return sorted(name for name, data in files.items() if name.startswith(f"{folder}/") and wanted in data)
 
@@ -107,12 +107,12 @@ def decode(data: bytes, filename: str) -> SourceFile:
     try:
         return SourceFile(importlib.util.decode_source(data), filename)
     except (SyntaxError, LookupError, ValueError) as error:
-        # LookupError: a codec from bytes to bytes, such as rot13.  ValueError: bytes that the codec refuses.
+        # LookupError: a codec from bytes to bytes, such as rot13. ValueError: bytes that the codec refuses.
         raise UsageError(f"{filename} is not Python source: {error}") from error
 
 
 def read_since(source: Source, member: str, since: str) -> SourceFile:
-    """Read `member`; the `UsageError` for a missing file says since which release there is one."""
+    """Read `member`; the `UsageError` for a missing file names the first release that has one."""
     try:
         return source.read(member)
     except NoSuchMember as error:
@@ -124,8 +124,8 @@ class KnownPackage:
     """A package that can be judged: its names, and the files that identify it.
 
     `name` is the normalised name in requirements and on package indexes (PEP 503), `title`
-    the name in sentences.  `mark` is a folder that no other package has, from the root of a
-    wheel or repository on; its first part is the module that Python imports.  `version_file`
+    the name in sentences. `mark` is a folder that no other package has, from the root of a
+    wheel or repository on; its first part is the module that Python imports. `version_file`
     is where the build writes the version.
     """
 
@@ -161,7 +161,7 @@ class Limit:
 
     @property
     def advice(self) -> str:
-        """The sentence that tells how to raise the bound."""
+        """The sentence that explains how to raise the bound."""
         return f"the limit is {self.value():,} {self.unit}, {self.variable} raises it"
 
     @property
@@ -176,10 +176,10 @@ class Limit:
 
 
 FILE_MIB = Limit("DEEPSTACK_HARNESS_MAX_FILE_MIB", 16, "MiB")
-"""One file.  The largest model file of vLLM 0.33.0 has 0.2 MiB."""
+"""One file. The largest model file of vLLM 0.33.0 has 0.2 MiB."""
 
 MEMBERS = Limit("DEEPSTACK_HARNESS_MAX_MEMBERS", 200_000, "files")
-"""Files in one archive or folder.  The wheel of vLLM 0.33.0 has 5,000."""
+"""Files in one archive or folder. The wheel of vLLM 0.33.0 has 5,000."""
 
 UNPACKED_MIB = Limit("DEEPSTACK_HARNESS_MAX_UNPACKED_MIB", 4096, "MiB")
 """Everything that is unpacked to read one archive, or read to search one folder."""
@@ -197,6 +197,6 @@ def limited(contents: Iterable[tuple[str, bytes]], subject: object, what: str) -
 
 
 DEPTH = Limit("DEEPSTACK_HARNESS_MAX_DEPTH", 1000, "levels")
-"""Nested expressions and chains of bases.  Released classes have up to 12 bases."""
+"""Nested expressions and chains of bases. Released classes have up to 12 bases."""
 MOST_DEPTH = 10_000
 """`DEPTH` cannot be raised further: Python's parser and compiler use the stack, which has 8 MiB."""

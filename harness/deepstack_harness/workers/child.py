@@ -1,6 +1,6 @@
 """The child half of a worker: a supervisor, and the process that it watches.
 
-This file needs the standard library of Python 3.11 to 3.14 and nothing else.  `workers.supervised` runs it
+This file needs the standard library of Python 3.11 to 3.14 and nothing else. `workers.supervised` runs it
 by its path, also under the interpreter of another environment, with its settings as JSON in `sys.argv[1]`:
 
     parent    process id of the process that started this one
@@ -10,7 +10,7 @@ by its path, also under the interpreter of another environment, with its setting
     folder    a folder to remove when everything has ended, or null
     command   a command line to execute; without it the process serves calls:
     requests  inherited pipe: requests are read from it
-    answers   inherited pipe: messages are written to it
+    answers   inherited pipe: messages about results are written to it
     path      entries that replace `sys.path`, or null
     preload   a module to import before the first request, or null
 
@@ -154,7 +154,7 @@ def descendants(most: int) -> list[int]:
         if len(pids) > most:
             break
         try:
-            # Only the first thread of each process is asked: torch's threads start no processes.
+            # Only the first thread of each process is examined: torch's threads start no processes.
             pids += _listed_children(pid)
         except OSError:
             continue  # it has ended
@@ -195,11 +195,11 @@ class Channel:
         self.send("phase", text)
 
     def fact(self, value: object) -> None:
-        """Send a JSON value that is kept whatever happens afterwards."""
+        """Send a JSON value; the parent stores it, whatever happens to this process afterwards."""
         self.send("fact", value)
 
     def send(self, kind: str, value: object) -> None:
-        """Write one message.  A fork of the worker writes nothing: its messages would be taken for ours."""
+        """Write one message. A fork of the worker writes nothing: its messages would be taken for ours."""
         if os.getpid() == self.owner:
             line = _line({"call": self.call, "kind": kind, "value": value})
             with self._lock:
@@ -211,7 +211,7 @@ def _become_the_process(supervisor: int, settings: Mapping[str, Any]) -> None:
     os.setsid()
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:  # it ended before we asked to be ended with it
+    if os.getppid() != supervisor:  # it ended before the request to be ended with it was in force
         os._exit(1)
     _limit(settings["limits"])
     if settings["sandbox"]:  # before any module of the code under test, and before torch starts threads
@@ -274,25 +274,25 @@ def _serve(settings: Mapping[str, Any]) -> None:
         channel.phase(f"the import of {settings['preload']}")
         importlib.import_module(settings["preload"])
     channel.send("ready", None)
-    # Not closed behind the loop: code under test may have closed it, and the exit status must be reported.
+    # Not closed after the loop: code under test may have closed it, and the exit status must be reported.
     for line in os.fdopen(requests, "rb", closefd=False):
         request = json.loads(line)
         channel.call = request["call"]
-        _answer(channel, request)
+        _call_function(channel, request)
         if os.getpid() != channel.owner:  # the function forked: this copy must not take requests
             os._exit(0)
 
 
-def _answer(channel: Channel, request: Mapping[str, Any]) -> None:
+def _call_function(channel: Channel, request: Mapping[str, Any]) -> None:
     try:
         function = _find(channel, request["target"])
         arguments = request["arguments"]
         if _has_parameter(function, "channel"):
             arguments = {**arguments, "channel": channel}
         through = request.get("through")
-        answer = _find(channel, through)(function, arguments) if through else function(**arguments)
-        channel.send("answered", answer)
-    except Exception as error:  # noqa: BLE001  # an exception of the called function is an answer
+        result = _find(channel, through)(function, arguments) if through else function(**arguments)
+        channel.send("answered", result)
+    except Exception as error:  # noqa: BLE001  # an exception of the called function is a result
         channel.send("raised", _describe(error))
 
 

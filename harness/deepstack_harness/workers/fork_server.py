@@ -1,9 +1,9 @@
 """The child half of a fork server: a process that imports modules once, and forks a worker for each request.
 
 Like `child`, which loads this file by its path, it needs the standard library of Python 3.11 to 3.14 and
-nothing else.  An import of torch takes 1.5 s of processor time, a fork of a process that has imported it
-20 ms.  The fork is safe: the server has one thread, and runs imports of our own modules and no more; code
-under test runs in the forks alone.
+nothing else. An import of torch takes 1.5 s of processor time, a fork of a process that has imported it 20
+ms. The fork is safe: the server has one thread, and runs imports of our own modules and no more; code under
+test runs only in the forks.
 
 Settings of the server, in which `child` finds it by `door`:
 
@@ -18,7 +18,7 @@ A request is one message: a JSON object, and the streams that are named in `STRE
     folder        working directory
 
 The server writes a line to `control` when it has forked the supervisor, "started", and when that has ended,
-its exit status.  One byte the other way kills the supervisor.
+its exit status. One byte the other way kills the supervisor.
 """
 
 import gc
@@ -110,7 +110,7 @@ class _Server:
         if order:
             os.kill(pid, signal.SIGKILL)  # it is not reaped: the number is still its own
         else:
-            # The parent has ended, or will.  Killed, the supervisor would leave daemons of its tree behind.
+            # The parent has ended, or will. To kill the supervisor would leave daemons of its tree running.
             self._deaf.add(pid)
 
     def _take_request(self, door: socket.socket) -> dict[str, Any] | None:
@@ -160,7 +160,7 @@ def _import(module: str, output: int, answers: int) -> None:
     os.write(answers, json.dumps(phase).encode() + b"\n")
     silent = os.dup(1)
     _print_to(output)
-    # A worker that finds it missing imports it again, and tells the error.
+    # A worker that finds it missing imports it again, and reports the error.
     with suppress(BaseException):
         importlib.import_module(module)
     _print_to(silent)
@@ -169,7 +169,7 @@ def _import(module: str, output: int, answers: int) -> None:
 
 
 def _become_supervisor(request: Mapping[str, Any], output: int) -> None:
-    os.setpgid(0, 0)  # signals to its group are for it alone
+    os.setpgid(0, 0)  # a group of its own, so that signals to the group reach no other process
     _print_to(output)
     os.close(output)
     os.chdir(request["folder"])

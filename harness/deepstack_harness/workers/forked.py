@@ -1,6 +1,6 @@
 """Workers as forks of a process that has imported what they need: the parent's half of `workers.fork_server`.
 
-multiprocessing's fork server was considered.  It imports the main module of this program into each of its
+multiprocessing's fork server was considered. It imports the main module of this program into each of its
 processes, there is one of it for all that a program does with multiprocessing, and its environment is that
 of whoever came first.
 """
@@ -92,12 +92,12 @@ class _ForkServer:
         weakref.finalize(self, _end, self.owner, self._door, self.process)
 
     def serves(self, path: list[str], environment: Mapping[str, str]) -> bool:
-        """Return True where a fork of it has this `sys.path` and this environment."""
+        """Return whether a fork of the server has this `sys.path` and this environment."""
         fixed = (_without_own(self.environment), _without_own(environment))
         return self.owner == os.getpid() and self.path == path and fixed[0] == fixed[1]
 
     def fork(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> ForkedSupervisor:
-        """Ask for a supervisor, without waiting; raises `OSError` where the server has ended."""
+        """Request a supervisor, without waiting; raises `OSError` where the server has ended."""
         own = {name for name in {*self.environment, *environment} if _is_of_a_worker(name)}
         request = json.dumps({
             "settings": settings, "environment": {name: environment.get(name) for name in own},
@@ -147,7 +147,7 @@ _SERVERS: list[_ForkServer] = []
 def start_forked(settings: Mapping[str, Any], environment: Mapping[str, str]) -> ForkedSupervisor | None:
     """Start the supervisor of a worker as a fork; return None where it has to be started as a program.
 
-    `settings` are those of `child.main`.  A worker that needs another path or environment than the last one
+    `settings` are those of `child.main`. A worker that needs another path or environment than the last one
     gets a new server; the old one ends with its workers.
     """
     preload, path = settings["preload"], settings["path"]

@@ -15,7 +15,7 @@ ONE_THREAD: Mapping[str, str] = MappingProxyType(
 )
 """Every worker starts with these, before it imports torch: no call has to set torch's number of threads.
 
-torch takes MKL's number over OpenMP's.  Inductor then compiles in the worker itself, in no pool of its own.
+torch takes MKL's number over OpenMP's. Inductor then compiles in the worker itself, in no pool of its own.
 """
 
 MIB = 1 << 20
@@ -89,7 +89,7 @@ class Limits:
     processes: int | None = None
     """Processes of the worker at a time, itself included.
 
-    The supervisor counts them ten times a second and ends a worker that has more.  RLIMIT_NPROC would not
+    The supervisor counts them ten times a second and ends a worker that has more. RLIMIT_NPROC would not
     do: it counts all processes and threads of the user, and does not bind root.
     """
     raised_by: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -98,7 +98,7 @@ class Limits:
     def in_force(self) -> Self:
         """Return the limits with those replaced that an environment variable of `raised_by` sets.
 
-        A limit that is None stays None: there are reasons not to have it.  Raises `UsageError` for a value
+        A limit that is None stays None: there are reasons not to have it. Raises `UsageError` for a value
         that is no count above 0.
         """
         changes: dict[str, Any] = {
@@ -126,7 +126,7 @@ class Limits:
 def advice_about(error: BaseException) -> str:
     """Return which limit of this worker an error comes from, and how to raise it; "" for any other error.
 
-    A permission that was denied may be the sandbox's doing.  torch raises a RuntimeError for shared memory
+    A permission that was denied may be the sandbox's doing. torch raises a RuntimeError for shared memory
     (`share_memory_`), whose text ends with the number of the error.
     """
     number = (error.errno if isinstance(error, OSError) else _denied_by(text_of(error))) or 0

@@ -1,4 +1,4 @@
-"""Results of a call to a worker: an answer, an exception, or the end of the worker."""
+"""Results of a call to a worker: a value, an exception, or the end of the worker."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Answered(FinishedCall, Generic[Result]):
 class RaisedInWorker(FinishedCall):
     """A call that raised; the worker can be called again.
 
-    `where` has file:line of each frame, the innermost last.  `exit_code` is that of a `HarnessError`, and
+    `where` has file:line of each frame, the innermost last. `exit_code` is that of a `HarnessError`, and
     None for any other exception.
     """
 
@@ -68,7 +68,7 @@ class EndKind(StrEnum):
     """Way in which a worker ended; the value is its sentence, with places for the details of an end."""
 
     TIMED_OUT = "no answer within {:g} s"
-    """No answer within these seconds, or no phase or fact for that long."""
+    """No result within these seconds, or no phase or fact for that long."""
     OUT_OF_MEMORY = "{}"
     """An allocation failed, with this message; that may have left anything half done."""
     SIGNALLED = "ended by {}"
@@ -77,7 +77,7 @@ class EndKind(StrEnum):
     """It printed or sent this much, more than its limit."""
     CROWDED = "had {} processes or more, the limit is {}"
     SENT_GARBAGE = "sent no message, but {}"
-    """Its answer pipe was closed, or brought something other than a message."""
+    """Its message pipe was closed, or brought something other than a message."""
     STOPPED = "ended by the process that started it"
 
 
@@ -85,8 +85,8 @@ class EndKind(StrEnum):
 class WorkerEnd(FinishedCall):
     """The end of a worker, which cannot be called again; `phase` is the last one that it announced.
 
-    `details` are the figures of its kind.  `status` is the exit status of a process that ended by itself or
-    by a signal, negative for the signal.  `advice` names the limit that ended it and how to raise that,
+    `details` are the figures of its kind. `status` is the exit status of a process that ended by itself or
+    by a signal, negative for the signal. `advice` names the limit that ended it and how to raise that,
     where it was a limit that can be raised.
     """
 
@@ -117,7 +117,7 @@ def is_end(result: CallResult | None, kind: EndKind) -> TypeGuard[WorkerEnd]:
 
 
 def value_of(result: CallResult[Result], doing: str) -> Result:
-    """Return the value of an answered call; `doing` says what the call was for, such as "timing steps".
+    """Return the value of a call that returned; `doing` describes the call, such as "timing steps".
 
     Raises an error of ours as it was raised in the worker, `HarnessError` for any other exception, and
     `MachineError` where the worker ended.

@@ -31,9 +31,9 @@ def map_items(
     """Yield all results of `work(worker, item)`; every worker takes the next item in a thread of its own.
 
     A result is yielded as soon as it exists; with `in_order`, those of an item when the item and all before
-    it are finished.  `items` is read by one thread at a time.  What `work` or `items` raises is raised here.
+    it are finished. `items` is read by one thread at a time. What `work` or `items` raises is raised here.
     Then, on Ctrl-C, and where the iterator is closed before its end, every worker is stopped, and all
-    threads have returned when this does.  Otherwise the workers can be used again; the caller closes them.
+    threads have returned when this does. Otherwise the workers can be used again; the caller closes them.
     """
     numbered, lock, stopped = iter(enumerate(items)), Lock(), Event()
     news: SimpleQueue[tuple[int, list[Result]] | BaseException | None] = SimpleQueue()

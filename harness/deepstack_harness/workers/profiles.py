@@ -1,7 +1,7 @@
 """Sandbox profiles: permissions of a worker that runs code under test, and the switch that turns them off.
 
 Whoever runs code of a source or of a user gives its worker a profile: `profile_of` and `profile_for` return
-the strictest one that fits the code, its arm and its device.  `sandbox` enforces it in the worker.
+the strictest one that fits the code, its arm and its device. `sandbox` enforces it in the worker.
 """
 
 import logging
@@ -32,9 +32,9 @@ _LOG = logging.getLogger(__name__)
 class SandboxProfile:
     """Permissions of a worker; with any profile it may read every file, and write to a folder of its own.
 
-    `network` "loopback" is a network of its own that holds the worker and its children.  `caches` lets it
-    write to the caches that its environment names.  Other runs execute code from such a cache: where none is
-    named, it compiles into its own folder.  `devices` are patterns of files in /dev that it may open for
+    `network` "loopback" is a network of its own that holds the worker and its children. `caches` lets it
+    write to the caches that its environment names. Other runs execute code from such a cache: where none is
+    named, it compiles into its own folder. `devices` are patterns of files in /dev that it may open for
     writing.
     """
 
@@ -59,9 +59,9 @@ class SandboxProfile:
 CONTRACT = SandboxProfile("contract")
 """Methods of a buffer, called step by step without a compiler: no network and no new process."""
 COMPILE = SandboxProfile("compile", processes=True, caches=True)
-"""Code that Inductor or Triton compiles: they start compilers, which write to caches.  No network."""
+"""Code that Inductor or Triton compiles: they start compilers, which write to caches. No network."""
 OWN_CLASS = SandboxProfile("own class", processes=True, caches=True, devices=("/dev/shm",))
-"""A buffer class that the user names, which may share memory with processes of its own.  No network."""
+"""A buffer class that the user names, which may share memory with processes of its own. No network."""
 RANKS = SandboxProfile("ranks", network="loopback", processes=True, caches=True, devices=("/dev/shm",))
 """Several ranks, started by one worker: they meet over a loopback device."""
 CUDA = SandboxProfile(
@@ -72,7 +72,7 @@ CUDA = SandboxProfile(
 
 
 def is_switched_off() -> bool:
-    """Return True where sandboxes are turned off for this process and its children."""
+    """Return whether sandboxes are turned off for this process and its children."""
     return os.environ.get(NO_SANDBOX, "") not in ("", "0")
 
 
@@ -98,7 +98,7 @@ class InForce:
 
     @property
     def is_whole(self) -> bool:
-        """True where everything that the profile asks for is in force."""
+        """Return whether all restrictions of the profile are in force."""
         return bool(self.in_force) and not self.missing
 
 
@@ -177,7 +177,7 @@ def profile_of(case: Case) -> SandboxProfile | None:
     """Return the strictest profile in which a case can be played; None for a buffer of ours."""
     if case.buffer.kind not in (BufferKind.SOURCE, BufferKind.USER):
         return None
-    # A user's class is imported, and what it imports may start processes: triton asks ldconfig.
+    # A user's class is imported, and what it imports may start processes: triton runs ldconfig.
     within = OWN_CLASS if case.buffer.kind is BufferKind.USER else COMPILE
     within = within if within is OWN_CLASS or case.arm.backend is not Backend.NONE else CONTRACT
     return profile_for(case.device, ranks=case.arm.ranks, within=within)

@@ -38,8 +38,8 @@ _CONVERTING = Lock()
 def converted(value: object, kind: type[Result]) -> Result:
     """Convert what a worker sent into a record of type `kind`; several threads may do so at once.
 
-    msgspec (0.22) keeps what it knows of a dataclass on the class before it is complete; a second thread that
-    finds it there ends the process with a segmentation fault.  Raises `msgspec.ValidationError`.
+    msgspec (0.22) stores its data about a dataclass on the class before they are complete; a second thread
+    that finds it there ends the process with a segmentation fault. Raises `msgspec.ValidationError`.
     """
     with _CONVERTING:
         record: Result = msgspec.convert(value, kind)

@@ -1,17 +1,17 @@
 """The sandbox of a worker, entered by the worker itself before it imports any code under test.
 
 Like `child`, which loads this file by its path, it needs the standard library of Python 3.11 to 3.14 and
-nothing else.  It needs no root.  Four means of Linux are used, each where the kernel offers it:
+nothing else. It needs no root. Four means of Linux are used, each where the kernel offers it:
 
     Landlock       nothing is written outside the folders of the profile; no signal and no abstract socket
-                   reaches a process outside.  Restricts the calling thread only, so torch's threads must not
+                   reaches a process outside. Restricts the calling thread only, so torch's threads must not
                    run yet
-    seccomp        no sockets and no new processes, if the profile says so; no system calls that change the
-                   machine, or that go round Landlock (io_uring, ptrace, mount; chmod and its relatives)
+    seccomp        no sockets and no new processes, if the profile forbids them; no system calls that change
+                   the machine, or that go round Landlock (io_uring, ptrace, mount; chmod and its relatives)
     capabilities   dropped, but for those that let root read and write files of others (Landlock still holds)
     namespaces     a network with nothing but a loopback device, where processes have to talk to each other
 
-bubblewrap was considered.  It makes namespaces, which many containers forbid, it has to be installed, and it
+bubblewrap was considered. It makes namespaces, which many containers forbid, it has to be installed, and it
 would start the worker through one more program; Landlock and seccomp work inside the process.
 
 Reading is not restricted: torch, compilers and drivers read in too many places.
@@ -83,7 +83,7 @@ def enter(rules: Mapping[str, Any]) -> dict[str, list[str]]:
     """Enter the sandbox for good, and return `{"in_force": [..], "missing": [..]}`, a phrase for each part.
 
     `rules`: `writable` folders and files; `network` "none", "loopback" or "any"; `processes` and `attributes`
-    (modes, owners and times of files may be changed), each a bool.  A part that this system does not offer
+    (modes, owners and times of files may be changed), each a bool. A part that this system does not offer
     is left out and named in `missing`; the other parts still hold.
     """
     if sys.platform != "linux":
@@ -175,7 +175,7 @@ def _filter(rules: Mapping[str, Any], column: int, architecture: int) -> list[_I
     ]  # fmt: skip
     for number in numbers:
         lines += [(_JUMP_EQUAL, 0, 1, number or 0), _refuse(_EPERM)]
-    # The flags of clone3 lie in memory, out of a filter's reach: without it glibc and Python use clone.
+    # The flags of clone3 are in memory, out of a filter's reach: without it glibc and Python use clone.
     lines += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), _refuse(_ENOSYS)]
     lines += _if_called(_CLONE[column], 0, _clone_test(processes=rules["processes"]))
     lines += _if_called(_PRLIMIT[column], 0, [(_JUMP_EQUAL, 1, 0, 0), _refuse(_EPERM)])  # limits of others
@@ -194,7 +194,7 @@ def _refuse(errno: int) -> _Instruction:
 
 
 def _if_called(number: int, argument: int, test: Sequence[_Instruction]) -> list[_Instruction]:
-    """Test an argument (its lower 32 bits) of one call, and allow the call behind the test."""
+    """Test an argument (its lower 32 bits) of one call; if the test passes, allow the call."""
     return [(_JUMP_EQUAL, 0, len(test) + 2, number), (_LOAD, 0, 0, 16 + 8 * argument), *test, _ALLOW]
 
 
@@ -256,7 +256,7 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove_folder(folder: str) -> None:
     """Remove a folder with all that is in it, as far as that can be removed; links are not followed.
 
-    `shutil.rmtree` recurses, and gives up at about 1,000 folders in each other.  Nobody else may use the
+    `shutil.rmtree` recurses, and gives up at about 1,000 folders in each other. Nobody else may use the
     folder meanwhile.
     """
     with suppress(OSError):

@@ -1,11 +1,11 @@
 """A process under a supervisor of its own (`workers.child`): started, listened to, and ended with its tree.
 
-`run_command` runs a command line so; `workers.worker` calls functions.  Nothing that the process starts
+`run_command` runs a command line so; `workers.worker` calls functions. Nothing that the process starts
 outlives it, or this process.
 
-psutil and execnet were considered.  psutil finds descendants in snapshots of all processes and loses those
+psutil and execnet were considered. psutil finds descendants in snapshots of all processes and loses those
 that became daemons between two of them; the subreaper in `child` does not, and has to run where psutil is
-not installed.  execnet brings a message format and uses stdin and stdout, which belong to the code that runs;
+not installed. execnet brings a message format and uses stdin and stdout, which belong to the code that runs;
 it knows neither limits nor the end of a tree.
 """
 
@@ -34,7 +34,7 @@ from deepstack_harness.workers.outcomes import EndKind, WorkerEnd, end_of
 from deepstack_harness.workers.sandbox import remove_folder
 
 TAIL = 6000
-"""Bytes of the output that are kept: a stack, and what was printed before it."""
+"""Bytes of the output that are stored: a stack, and what was printed before it."""
 GRACE_S = 10.0
 """Seconds that a supervisor has to end its tree; a process inside a GPU driver may not end at all."""
 _WAIT_S = 1.0
@@ -45,9 +45,9 @@ _CHUNK = 2**16
 class StartOptions:
     """Options of a process that is started.
 
-    `settings` are those of `child.main` that belong to a command or to a worker.  `environment` is added to
-    ours, where None removes a variable.  `inherited` are streams for the process.  `output` is a file for
-    what it prints; without it the end of the output is kept in memory.
+    `settings` are those of `child.main` that belong to a command or to a worker. `environment` is added to
+    ours, where None removes a variable. `inherited` are streams for the process. `output` is a file for what
+    it prints; without it the end of the output is held in memory.
     """
 
     settings: Mapping[str, Any]
@@ -220,7 +220,7 @@ def _environment(added: Mapping[str, str | None] | None) -> dict[str, str]:
 def read_now(stream: int) -> bytes | None:
     """Return what can be read at the moment: None for nothing, b"" for the end of the stream.
 
-    One read empties a pipe, as 64 KiB is what a pipe holds.  A loop would follow a process that prints
+    One read empties a pipe, as 64 KiB is what a pipe holds. A loop would follow a process that prints
     without end, and no deadline would be looked at.
     """
     try:
@@ -253,9 +253,9 @@ def _abandon(
 class Command:
     """A command line, where and with which environment it runs, and what becomes of its output.
 
-    `environment` is added to ours, where None removes a variable.  `log` is a file for everything that it
-    prints, `output` an open one, such as our own stdout; without them the end of the output is kept.
-    `stderr` False drops what it prints there.  With `own_temporary` its TMPDIR is a new folder, which is
+    `environment` is added to ours, where None removes a variable. `log` is a file for everything that it
+    prints, `output` an open one, such as our own stdout; without them the end of the output is stored.
+    `stderr` False drops what it prints there. With `own_temporary` its TMPDIR is a new folder, which is
     removed when everything that it started has ended, also where this process is killed.
     """
 
@@ -271,7 +271,7 @@ class Command:
 def run_command(command: Command, limits: Limits) -> WorkerEnd:
     """Run a command until it ends, or until the timeout `limits.call_s`; return its end, with its `status`.
 
-    What it started ends with it.  Raises `OSError` where it cannot be executed or its log cannot be written.
+    What it started ends with it. Raises `OSError` where it cannot be executed or its log cannot be written.
     """
     with ExitStack() as opened:
         log = opened.enter_context(command.log.open("wb")) if command.log else None

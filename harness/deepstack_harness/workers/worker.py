@@ -1,7 +1,7 @@
 """A child process that is called like a function, with timeouts, limits and a sandbox.
 
 A call is a request through one pipe, and phases, facts and the result come back through another: JSON
-objects, one per line, as `workers.child` documents them.  `Timeouts` are those of one call.
+objects, one per line, as `workers.child` documents them. `Timeouts` are those of one call.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import msgspec
 
-from deepstack_harness.errors import MachineError, says_out_of_memory
+from deepstack_harness.errors import MachineError, names_out_of_memory
 from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -77,7 +77,7 @@ class Timeouts:
 
     @property
     def is_of_a_step(self) -> bool:
-        """True where the deadline of the step is the earlier one."""
+        """Return whether the deadline of the step is the earlier one."""
         return self._step_deadline < self._deadline
 
     @property
@@ -113,11 +113,11 @@ class Message:
 
 
 class NotAMessage(Exception):
-    """Something else came out of the answer pipe."""
+    """Something else came out of the message pipe."""
 
 
 class MessagePipes:
-    """The pipe for requests and the pipe for answers; the child inherits the other ends."""
+    """The pipe for requests and the pipe for messages; the child inherits the other ends."""
 
     def __init__(self) -> None:
         """Open both."""
@@ -126,7 +126,7 @@ class MessagePipes:
         self.received = 0
         """Bytes that came since the last request."""
         self.closes_at: float | None = None
-        """Set at the end of the answers: time (`time.monotonic()`) to give up a child that does not end."""
+        """Set at the end of the messages: time (`time.monotonic()`) to give up a child that does not end."""
         self._outbox, self._inbox, self._searched = memoryview(b""), bytearray(), 0
         self._process: Supervised | None = None
         self._closed = False
@@ -175,7 +175,7 @@ class MessagePipes:
             self._outbox = self._outbox[os.write(self._requests, self._outbox) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it has ended, and its answer will be missing
+        except BrokenPipeError:  # it has ended, and its result will be missing
             self._outbox = memoryview(b"")
         if not self._outbox:
             self._process.unregister(self._requests)
@@ -231,14 +231,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Worker(Closing):
-    """A child process (`workers.child`) that serves call after call and keeps its modules loaded.
+    """A child process (`workers.child`) that serves call after call with its modules loaded.
 
-    It is started when it is first needed; where a call ended it, the next one starts another.  A call names
+    It is started when it is first needed; where a call ended it, the next one starts another. A call names
     its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then arguments and
-    results are JSON values (NaN and infinities included).  A target with a parameter named `channel` is given
+    results are JSON values (NaN and infinities included). A target with a parameter named `channel` is given
     a `workers.child.Channel`, by which it sends facts and announces its phase.
 
-    One thread calls; any thread may call `stop`, after which no other process is started.  Whatever ends this
+    One thread calls; any thread may call `stop`, after which no other process is started. Whatever ends this
     process, SIGKILL included, the worker and all that it started, daemons included, end too.
     """
 
@@ -258,16 +258,16 @@ class Worker(Closing):
     ) -> None:
         """Start no process yet; each imports the module `preload` before it is ready.
 
-        `environment` is added to ours and to `ONE_THREAD`, where None removes a variable.  Under another
+        `environment` is added to ours and to `ONE_THREAD`, where None removes a variable. Under another
         `interpreter` (Python 3.11 or later) it finds the modules of that environment, otherwise those that
-        this process finds.  `folder` is its working directory.  Code under test needs a `sandbox`, unless
+        this process finds. `folder` is its working directory. Code under test needs a `sandbox`, unless
         the user has turned that off; `in_force` has what became of it.
         """
         self.limits = (limits or Limits()).in_force()
         self.preload, self.environment, self.sandbox = preload, environment, sandbox
         self._interpreter, self._folder = interpreter, folder
         self.starts = 0
-        """Number of processes that were started; what an earlier one kept in memory is lost."""
+        """Number of processes that were started; what an earlier one had in memory is lost."""
         self.ends = 0
         """Number of processes that ended by themselves, or had to be ended."""
         self.ended: WorkerEnd | None = None
@@ -335,7 +335,7 @@ class Worker(Closing):
             timeouts = Timeouts(self.limits.start_s)
             with self._closed_on_error():
                 end = self._listen(timeouts)
-                # The supervisor tells the id over a link of its own: on a busy machine it comes later.
+                # The supervisor sends the id over a link of its own: on a busy machine it comes later.
                 while not isinstance(end, WorkerEnd) and self.pid is None:
                     if not self._process.listen(timeouts.earlier(None)):
                         break
@@ -351,10 +351,10 @@ class Worker(Closing):
     ) -> CallResult[Result]:
         """Call `target` in a process and wait for its result, or for the end of the process.
 
-        Arguments and the value of a `Remote` are converted, others are JSON.  `timeout_s` replaces
-        `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each fact as it comes.
+        Arguments and the value of a `Remote` are converted, others are JSON. `timeout_s` replaces
+        `limits.call_s` and `limits.step_s` for this call. `on_fact` is called with each fact as it comes.
         Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the worker is ended and
-        the exception goes on.  Raises what `launch` raises.
+        the exception goes on. Raises what `launch` raises.
         """
         end = self.start()
         if end is not None:
@@ -390,7 +390,7 @@ class Worker(Closing):
         try:
             yield
         except BaseException:
-            # The answer that is still to come would be taken for that of the next call.
+            # The result that is still to come would be taken for that of the next call.
             self.close()
             raise
 
@@ -403,7 +403,7 @@ class Worker(Closing):
             return self._garbage(f"another value: {error}")
 
     def _listen(self, timeouts: Timeouts, on_fact: OnFact | None = None) -> CallResult:
-        """Listen until the call is answered, or the worker ends."""
+        """Listen until the call has a result, or the worker ends."""
         while True:
             try:
                 message = self._pipes.receive()
@@ -426,7 +426,7 @@ class Worker(Closing):
 
     def _take(self, message: Message, timeouts: Timeouts, on_fact: OnFact | None) -> CallResult | None:
         """Take a message; return the result of the call if it is one, or the end that it brings."""
-        if message.call < self._call:  # of a thread that an earlier call left behind
+        if message.call < self._call:  # of a thread of an earlier call that still runs
             return None
         match message.kind:
             case "phase":
@@ -450,7 +450,7 @@ class Worker(Closing):
         return ("answered", "raised") if self._ready else ("ready",)
 
     def _result(self, message: Message) -> CallResult:
-        # It may have been sent, behind some output, while `listen` was reading an earlier message.
+        # It may have been sent after some output, while `listen` was reading an earlier message.
         self._process.read_output()
         flooded = self._flooded()
         if flooded is not None:
@@ -463,7 +463,7 @@ class Worker(Closing):
         except msgspec.ValidationError:
             return self._garbage("an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
-        if says_out_of_memory(raised.type, raised.message):
+        if names_out_of_memory(raised.type, raised.message):
             memory = self.limits.advice("memory")
             return self._end(WorkerEnd(EndKind.OUT_OF_MEMORY, (raised.sentence,), advice=memory))
         return raised

@@ -212,7 +212,7 @@ def test_a_torch_that_does_not_replace_the_planted_guard_is_refused(
             slot[1] = None
 
     monkeypatch.setattr(fake_gpu, "_slot", lambda: slot)
-    monkeypatch.setattr(fake_gpu, "_guard_that_answers_zero", lambda: 4096)
+    monkeypatch.setattr(fake_gpu, "_guard_returning_zero", lambda: 4096)
     monkeypatch.setattr("torch._C._ensureCUDADeviceGuardSet", ensure)
     with pytest.raises(MachineError, match="does not put its own guard in place of a planted one"):
         fake_gpu.plant_guard()

@@ -1,12 +1,12 @@
 """Save what torch.compile made to a file, and load it in a process that never compiled anything.
 
-`torch.compile(..).aot_compile` stands behind a private switch before torch 2.12;
-`torch.compiler.load_compiled_function` is public.  What can be saved: backend inductor only on 2.10 (read),
+`torch.compile(..).aot_compile` needs a private switch before torch 2.12;
+`torch.compiler.load_compiled_function` is public. What can be saved: backend inductor only on 2.10 (read),
 eager too on 2.11 (run), and aot_eager on 2.13 (run).
 
-The saved function takes the module as its first argument: the file holds no parameters.  It reads tensors out
-of the module's `_parameters` and `_buffers`, and kept guards look at its classes and plain attributes: those
-parts are saved to a file of their own.
+The saved function takes the module as its first argument: the file holds no parameters. It reads tensors out
+of the module's `_parameters` and `_buffers`, and guards that were not dropped check its classes and plain
+attributes: those parts are saved to a file of their own.
 """
 
 import copy
@@ -42,8 +42,8 @@ def save(
 ) -> None:
     """Compile the bound method `forward` for `arguments` ahead of time, and write the artifact to `path`.
 
-    Dimensions are symbols where the arguments are so marked.  `options` are those of
-    torch.compile, and stay as they are.  Nothing of it is counted as compiled.
+    Dimensions are symbols where the arguments are so marked. `options` are those of
+    torch.compile, and stay as they are. Nothing of it is counted as compiled.
     Raises `StepUnavailable` where this torch cannot save what `backend` compiles,
     `MachineError` where its caches are switched off, and whatever torch raises while it compiles.
     """
@@ -69,7 +69,7 @@ def save(
 def load(path: Path) -> Callable[..., Any]:
     """Return the function saved in `path`, to be called with the module before its arguments.
 
-    Guards that were kept are checked at every call: a RuntimeError, never a recompile.
+    Guards that were not dropped are checked at every call: a RuntimeError, never a recompile.
     """
     with path.open("rb") as file:
         loaded: Callable[..., Any] = torch.compiler.load_compiled_function(file)
@@ -112,7 +112,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 def save_module(module: nn.Module, path: Path) -> None:
     """Write the parts of a module that a compiled function reads: tensors, classes, plain attributes.
 
-    Attributes that are no Python literals, and hooks, are left out.  Raises `StepUnavailable` for a class
+    Attributes that are no Python literals, and hooks, are left out. Raises `StepUnavailable` for a class
     that no other process can import.
     """
     try:
@@ -124,7 +124,7 @@ def save_module(module: nn.Module, path: Path) -> None:
 def load_module(path: Path) -> nn.Module:
     """Return the module that `save_module` wrote, without running constructors of its parts.
 
-    The file is a pickle: it runs what it names, and is for files of this package alone.
+    The file is a pickle: it runs what it names, so load only files that this package wrote.
     """
     module: nn.Module = torch.load(path, weights_only=False)
     return module

@@ -1,6 +1,6 @@
 """Memory of one step on a GPU that is not there: which bytes were written, and what each launch touched.
 
-Kernels are not given real addresses.  The upper bits of an address number the argument of the launch, the
+Kernels are not given real addresses. The upper bits of an address number the argument of the launch, the
 lower ones are a byte offset in the storage of this argument, so that each access belongs to one tensor, is
 known to be outside of it or inside, and a wrong one can neither crash this process nor read a neighbour.
 """
@@ -18,7 +18,7 @@ from deepstack_harness.contract.facts import AccessFacts, Disagreement, KernelAc
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Places: TypeAlias = NDArray[np.int64]
-"""Byte offsets in a storage, which may lie before or behind it."""
+"""Byte offsets in a storage, which may be negative or past its end."""
 Lanes: TypeAlias = NDArray[np.bool_]
 
 _NUMBERED_AT = 40
@@ -30,7 +30,7 @@ _UNWRITTEN = 0xFF
 
 @dataclass(frozen=True)
 class DeviceStorage:
-    """The bytes of one storage, and marks of those that were written; `kept` keeps its address taken."""
+    """The bytes of one storage, and marks of the written ones; `kept` prevents reuse of its address."""
 
     data: Bytes
     written: Bytes
@@ -57,7 +57,7 @@ class TouchedTensor:
         self._unwritten = 0
 
     def load(self, at: Places, active: Lanes, kind: np.dtype[Any]) -> tuple[Lanes, NDArray[Any]]:
-        """Read the active lanes; return which of them lie in the storage, and their elements."""
+        """Read the active lanes; return which of them are inside the storage, and their elements."""
         inside = self._touch(at, active, kind.itemsize)
         if self._read is None:
             self._read = np.zeros_like(self.storage.data)
@@ -84,7 +84,7 @@ class TouchedTensor:
             _elements(written, whole)[index] = _all_ones(itemsize)
 
     def access(self, kernel: str, launch: int) -> KernelAccess | None:
-        """Return the facts of the launch that has ended; None for an argument that it left alone."""
+        """Return the facts of the launch that has ended; None for an argument that it did not touch."""
         if self._read is None and self._written is None:
             return None
         itemsize = self.tensor.element_size()
@@ -98,7 +98,7 @@ class TouchedTensor:
         )  # fmt: skip
 
     def _touch(self, at: Places, active: Lanes, itemsize: int) -> Lanes:
-        """Note the extremes and what is outside; return the active lanes that lie in the storage."""
+        """Note the extremes and what is outside; return the active lanes that are inside the storage."""
         touched = at[active]
         if not touched.size:
             return active
@@ -137,7 +137,7 @@ class DeviceMemory:
     """All storages of one call of a compiled decoder, and what its kernels and its library calls did."""
 
     def __init__(self, known: Mapping[str, Tensor]) -> None:
-        """Begin with `known` weights and inputs, of any shape, in whose names accesses are told."""
+        """Begin with `known` weights and inputs of any shape; accesses are reported under their names."""
         self._storages: dict[int, DeviceStorage] = {}
         self._names: dict[tuple[int, int], str] = {}
         self._owners: dict[int, str] = {}
@@ -244,7 +244,7 @@ class DeviceMemory:
             self.storage(tensor).written[first : first + _reach(tensor) * tensor.element_size()] = 0xFF
 
     def _is_written(self, tensor: Tensor) -> bool:
-        # Between the rows of a view lie bytes that belong to others.
+        # Between the rows of a view are bytes that belong to others.
         itemsize, first = tensor.element_size(), _offset(tensor)
         marks = np.ascontiguousarray(
             self.storage(tensor).written[first : first + _reach(tensor) * itemsize : itemsize]

@@ -1,6 +1,6 @@
 """Read and set Dynamo: graphs, recompiles with reasons, breaks, guards that are really checked, cold caches.
 
-Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so `start_counting` is called once for
+Read in torch 2.10 .. 2.15. Dynamo stores only 64 compilation metrics, so `start_counting` is called once for
 each session.
 
 Dynamo takes as long to import as torch itself, and Inductor too: the functions import them, so that a worker
@@ -58,9 +58,9 @@ def counting_runs() -> Iterator[Callable[[], int]]:
     """Count the runs of compiled graphs, whoever compiled them and when; gives a function that returns them.
 
     A call of what torch.compile returned is none where the stance, or a function that is disabled, leaves the
-    code uncompiled.  Run on torch 2.10, 2.13 and 2.15: `OutputGraph.call_user_compiler` disables Dynamo
-    around each graph, for a reason of its own, and each call of such a function asks `_callback_from_stance`
-    once, from a frame whose `self` has that reason.
+    code uncompiled. Run on torch 2.10, 2.13 and 2.15: `OutputGraph.call_user_compiler` disables Dynamo around
+    each graph, for a reason of its own, and each call of such a function calls `_callback_from_stance` once,
+    from a frame whose `self` has that reason.
     """
     from torch._dynamo import eval_frame
 
@@ -82,7 +82,7 @@ def counting_runs() -> Iterator[Callable[[], int]]:
 def backends_used() -> tuple[str, ...]:
     """Return the names of the backends of all graphs that are compiled now, sorted.
 
-    A callable that was given as a backend is named as it names itself.  Read in torch 2.13:
+    A callable that was given as a backend is named as it names itself. Read in torch 2.13:
     `torch._TorchCompileWrapper.compiler_name`.
     """
     from torch._dynamo.convert_frame import input_codes
@@ -103,7 +103,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
 def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
     """Compile with a size of `dim` that nothing may look at: 0 and 1 get no graph of their own.
 
-    The tensor may have any shape.  A branch on such a size raises while compiling.
+    The tensor may have any shape. A branch on such a size raises while compiling.
     """
     from torch._dynamo import decorators
 
@@ -114,7 +114,7 @@ def size_oblivious() -> AbstractContextManager[None]:
     """While open, compile with symbols that are not specialised for 0 and 1: vLLM's `backed_size_oblivious`.
 
     Sizes that are marked dynamic keep their value as a hint, which a plain branch follows; `guard_or_false`
-    and its kin take their default.  Run on torch 2.10 .. 2.15:
+    and its kin take their default. Run on torch 2.10 .. 2.15:
     `torch.fx.experimental._config.backed_size_oblivious`.
     """
     from torch.fx.experimental import _config
@@ -124,7 +124,7 @@ def size_oblivious() -> AbstractContextManager[None]:
 
 
 def graphs_built() -> int:
-    """Count the graphs handed to the backend since `start_counting`."""
+    """Count the graphs passed to the backend since `start_counting`."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
@@ -170,7 +170,7 @@ def _leaves(tree: str) -> int:
 def failing_guards(code: CodeType, values: Mapping[str, object]) -> tuple[str, ...]:
     """Return the first guard of each graph of `code` that refuses a call with these arguments, as Python.
 
-    `values` are the arguments by name, `self` included.  A graph that would take the call adds none.
+    `values` are the arguments by name, `self` included. A graph that would take the call adds none.
     Run on torch 2.10, 2.13 and 2.15: `GuardManager.check_verbose`, whose `verbose_code_parts` are all guards
     on sizes where one of them fails, as `torch._dynamo.guards.get_guard_fail_reason` reads them.
     """
@@ -192,7 +192,7 @@ def failing_guards(code: CodeType, values: Mapping[str, object]) -> tuple[str, .
 
 
 def _holds(guard: str, outer: Mapping[str, object], scope: Mapping[str, object]) -> bool:
-    """Evaluate a guard that Dynamo wrote; one that cannot be evaluated alone counts as kept."""
+    """Evaluate a guard that Dynamo wrote; True for one that cannot be evaluated outside of its C++ guard."""
     try:
         return bool(eval(guard, dict(outer), dict(scope)))  # text of torch's own
     except Exception:  # noqa: BLE001  # a name that only the C++ guard knows
@@ -221,7 +221,7 @@ def refuse_silent_fallback() -> Iterator[None]:
 def uncompiled(region: Callable[..., object]) -> Callable[..., object]:
     """Return what a function, a bound method or a module that torch.compile made was made of.
 
-    Anything else is returned as it is.  Both names are private, and the same in torch 2.10 .. 2.15.
+    Anything else is returned as it is. Both names are private, and the same in torch 2.10 .. 2.15.
     """
     if isinstance(region, MethodType):
         function = uncompiled(region.__func__)
@@ -232,7 +232,7 @@ def uncompiled(region: Callable[..., object]) -> Callable[..., object]:
 
 
 def is_recompile_limit(error: BaseException) -> bool:
-    """Return True if Dynamo gave up compiling; with its default setting it would run eager silently."""
+    """Return whether Dynamo gave up compiling; with its default setting it would run eager silently."""
     return "RecompileLimit" in type(error).__name__
 
 
@@ -240,7 +240,7 @@ _REFUSING = ("torch._dynamo", "torch._inductor", "torch._subclasses", "torch.fx"
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return True if the compiler raised instead of using a graph for what it was not made for.
+    """Return whether the compiler raised instead of using a graph for what it was not made for.
 
     An exception of the compiler's own, a recompile under a stance that forbids it, or an assertion of sizes
     and strides at the head of Inductor's code ("expected size 4==3"; C++, so that it has no class of its
@@ -254,17 +254,17 @@ def is_refusal(error: BaseException) -> bool:
 
 _INTERNAL = frozenset({"InternalTorchDynamoError", "BackendCompilerFailed"})
 """Exceptions of `torch._dynamo.exc` for what went wrong in Dynamo or a backend itself; Inductor's are
-subclasses of the second.  What the traced code did wrong is another one (`TorchRuntimeError`)."""
+subclasses of the second. What the traced code did wrong is another one (`TorchRuntimeError`)."""
 
 
 def is_compiler_fault(error: BaseException) -> bool:
-    """Return True if Dynamo or Inductor failed in code of its own, and not in the code that it compiles.
+    """Return whether Dynamo or Inductor failed in code of its own, and not in the code that it compiles.
 
     So it is where no C++ compiler is installed (`InvalidCxxCompiler`), where Dynamo meets what it does not
-    know, and where a warning of Dynamo is an error (`-W error`).  Where the innermost frame is not torch's,
+    know, and where a warning of Dynamo is an error (`-W error`). Where the innermost frame is not torch's,
     code under test raised, and Dynamo has wrapped it.
     """
-    kinds = {each.__name__ for each in type(error).__mro__ if each.__module__ == "torch._dynamo.exc"}
+    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "torch._dynamo.exc"}
     frames = traceback.extract_tb(error.__traceback__)
     compiling = any(frame.filename.startswith(_COMPILER) for frame in frames)
     raised = bool(kinds & _INTERNAL) or (isinstance(error, Warning) and compiling)

@@ -1,15 +1,15 @@
 """Make this process believe in a GPU that it does not have, as far as generating and tracing code needs it.
 
 `pretend` is for good: device guards, interfaces and drivers are held by the process, so it is called in a
-worker of its own (`deepstack_harness.workers`).  It plants a device guard, because every operator on a `cuda`
-tensor takes one, and answers for the GPU to Dynamo's `DeviceInterface`, which is how Inductor sees devices,
-and to Triton's driver, whose own needs libcuda.  Fake tensors on `cuda` can then be made and compiled, and
-nothing is ever launched.
+worker of its own (`deepstack_harness.workers`). It plants a device guard, because every operator on a `cuda`
+tensor takes one, and takes the place of the GPU for Dynamo's `DeviceInterface`, which is how Inductor sees
+devices, and for Triton's driver, whose own needs libcuda. Fake tensors on `cuda` can then be made and
+compiled, and nothing is ever launched.
 
 `compile_candidates` compiles generated Triton kernels for that GPU: registers, spills, shared memory, grid.
-`HostGpu` makes tensors that say `cuda:0` and lie in host memory.
+`HostGpu` makes tensors whose device is `cuda:0` and whose memory is the host's.
 
-Run on torch 2.10 .. 2.15.  What is most likely to change with another torch are
+Run on torch 2.10 .. 2.15. What is most likely to change with another torch are
 the registry of device guards and `ConstantFolder.run`.
 """
 
@@ -65,7 +65,7 @@ def plant_guard() -> None:
         )
     slot = _slot()
     if not slot[_CUDA_GUARD]:
-        slot[_CUDA_GUARD] = counts_nothing = _guard_that_answers_zero()
+        slot[_CUDA_GUARD] = counts_nothing = _guard_returning_zero()
         torch._C._ensureCUDADeviceGuardSet()
         if slot[_CUDA_GUARD] in {None, counts_nothing}:
             raise MachineError(
@@ -85,23 +85,23 @@ def _slot() -> "ctypes._Pointer[ctypes.c_void_p]":
     return ctypes.cast(registry, ctypes.POINTER(ctypes.c_void_p))
 
 
-def _guard_that_answers_zero() -> int:
-    """Return the address of a C++ object with virtual methods that all answer 0."""
+def _guard_returning_zero() -> int:
+    """Return the address of a C++ object with virtual methods that all return 0."""
     method = ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(lambda _: 0)
     address = ctypes.cast(method, ctypes.c_void_p).value
     table = (ctypes.c_void_p * _METHODS)(*[address] * _METHODS)
     thing = (ctypes.c_void_p * 1)(ctypes.addressof(table))
-    _planted.extend((method, table, thing))  # kept for as long as the process lives
+    _planted.extend((method, table, thing))  # referenced for as long as the process lives
     return ctypes.addressof(thing)
 
 
-def always(answer: object) -> Callable[..., Any]:
-    """Return a function that gives `answer`, whatever it is asked."""
-    return lambda *_, **__: answer
+def always(result: object) -> Callable[..., Any]:
+    """Return a function that returns `result`, whatever its arguments are."""
+    return lambda *_, **__: result
 
 
 class NoDevice:
-    """Stand-in for `torch.cuda.device`: there is nothing to switch to."""
+    """Replacement of `torch.cuda.device`: there is nothing to switch to."""
 
     def __init__(self, device: object = None) -> None:
         """Accept any device."""
@@ -131,13 +131,13 @@ def properties_of(gpu: GpuProperties) -> SimpleNamespace:
 
 
 def interface_for(gpu: GpuProperties) -> type[DeviceInterface]:
-    """Return a device interface that answers for `gpu`."""
+    """Return a device interface that returns the properties of `gpu`."""
     shared = {
         "current_device": 0,
         "set_device": None,
         "get_device_properties": properties_of(gpu),
     }
-    answers = {
+    results = {
         **shared,
         "exchange_device": 0,
         "maybe_exchange_device": 0,
@@ -145,7 +145,7 @@ def interface_for(gpu: GpuProperties) -> type[DeviceInterface]:
         "is_available": True,
         "synchronize": None,
         "get_raw_stream": 0,
-        "get_multi_processor_count": gpu.multiprocessors,  # asked from torch 2.14 on
+        "get_multi_processor_count": gpu.multiprocessors,  # called from torch 2.14 on
         "get_compute_capability": gpu.architecture,
         "is_bf16_supported": True,
         "is_triton_capable": True,
@@ -154,11 +154,11 @@ def interface_for(gpu: GpuProperties) -> type[DeviceInterface]:
     }
     worker = type("Worker", (DeviceInterface.Worker,), _static(shared))
     classes = {"Worker": worker, "device": NoDevice, "Event": torch.Event, "Stream": torch.Stream}
-    return type("PretendedInterface", (DeviceInterface,), {**_static(answers), **classes})
+    return type("PretendedInterface", (DeviceInterface,), {**_static(results), **classes})
 
 
-def _static(answers: dict[str, Any]) -> dict[str, Any]:
-    return {name: staticmethod(always(answer)) for name, answer in answers.items()}
+def _static(results: dict[str, Any]) -> dict[str, Any]:
+    return {name: staticmethod(always(result)) for name, result in results.items()}
 
 
 def driver_for(gpu: GpuProperties) -> SimpleNamespace:
@@ -176,7 +176,7 @@ def driver_for(gpu: GpuProperties) -> SimpleNamespace:
     return SimpleNamespace(
         utils=SimpleNamespace(get_device_properties=always(limits), load_binary=refuse),
         launcher_cls=refuse,
-        is_active=always(answer=True),
+        is_active=always(result=True),
         get_current_target=always(GPUTarget("cuda", gpu.architecture, gpu.warp_size)),
         get_current_device=always(0),
         get_current_stream=always(0),
@@ -195,17 +195,17 @@ def pretend(gpu: GpuProperties) -> None:
     interface = interface_for(gpu)
     for device in ("cuda", "cuda:0"):
         interfaces.register_interface_for_device(device, interface)
-    for name, answer in _answers(gpu).items():
-        _replace(torch.cuda, name, always(answer))
-    _leave_device_alone()
+    for name, result in _cuda_functions(gpu).items():
+        _replace(torch.cuda, name, always(result))
+    _prevent_device_init()
     stand_in = driver_for(gpu)
     driver.set_active(stand_in)
     # Kernels set the driver anew when they are compiled.
     _replace(triton_helpers, "set_driver_to_gpu", lambda: driver.set_active(stand_in))
 
 
-def _answers(gpu: GpuProperties) -> Mapping[str, object]:
-    """Return the answers of functions of `torch.cuda`; heuristics of Inductor ask several of them."""
+def _cuda_functions(gpu: GpuProperties) -> Mapping[str, object]:
+    """Return the results of functions of `torch.cuda`; heuristics of Inductor call several of them."""
     return {
         "get_device_properties": properties_of(gpu),
         "get_device_capability": gpu.capability,
@@ -216,17 +216,17 @@ def _answers(gpu: GpuProperties) -> Mapping[str, object]:
         "is_bf16_supported": True,
         "mem_get_info": (gpu.memory, gpu.memory),
         "synchronize": None,
-        "is_current_stream_capturing": False,  # Dynamo asks; a CUDA build would ask the driver
+        "is_current_stream_capturing": False,  # Dynamo calls it; a CUDA build would call the driver
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
     }
 
 
-def _leave_device_alone() -> None:
-    """Replace the functions that would start the device once it is said to be there."""
+def _prevent_device_init() -> None:
+    """Replace the functions that would start the device once torch is told that it is available."""
     _replace(torch.cuda, "device", NoDevice)
-    _replace(torch.accelerator, "is_available", always(answer=False))
-    _replace(FakeTensorMode, "avoid_device_init", property(always(answer=True)))
+    _replace(torch.accelerator, "is_available", always(result=False))
+    _replace(FakeTensorMode, "avoid_device_init", property(always(result=True)))
     _replace(ConstantFolder, "run", _on_cpu(ConstantFolder.run))
     # It makes a zero on the device for each product with a size that is 0: those of a step of no tokens.
     _replace(UniformValueConstantFolder, "__init__", _on_cpu(UniformValueConstantFolder.__init__))
@@ -250,7 +250,7 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _CudaToCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that makes on the CPU what was asked for on `cuda`."""
+    """Mode that makes on the CPU what code would make on `cuda`."""
 
     @override
     def __torch_dispatch__(
@@ -274,7 +274,7 @@ def compile_candidates(function: Function, numels: Mapping[str, int]) -> Iterato
 
     Raises `MachineError` where ptxas cannot be run.
     """
-    # The static launcher would load what it compiles.  Torch 2.10 has no `use_static_triton_launcher`, which
+    # The static launcher would load what it compiles. Torch 2.10 has no `use_static_triton_launcher`, which
     # is another name of this option in later ones.
     with config.patch(use_static_cuda_launcher=False):
         autotuner = getattr(PyCodeCache.load(function.source), function.name)
@@ -306,7 +306,7 @@ def _registers_and_spills(kernel: Any) -> tuple[int, int]:  # noqa: ANN401  # tr
     """Return registers for each thread, and bytes of local memory that spilling stores and loads."""
     architecture = re.search(r"\.target (sm_(\d+)\w*)", kernel.asm["ptx"])
     assert architecture is not None, "PTX without a target"
-    # Triton has two from 3.6 on, and says which one knows the PTX that it generates for this target.
+    # Triton has two from 3.6 on, and returns the one that knows the PTX which it generates for this target.
     tool = get_ptxas(int(architecture[2])).path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
@@ -368,7 +368,7 @@ class HostGpu:
         return known[1]
 
     def on_host(self, argument: object) -> object:
-        """Return the tensor of the CPU that one on `cuda:0` stands for; anything else as it is.
+        """Return the tensor of the CPU that has the memory of one on `cuda:0`; anything else as it is.
 
         Raises `MachineError` for a tensor of any shape that was not made here.
         """
@@ -387,7 +387,7 @@ class HostGpu:
     def holding(self, module: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
         """Give a module parameters and buffers on `cuda:0` while open; yield the function for its inputs.
 
-        Tensors may have any shape.  The memory stays the same, so that a buffer that is written between two
+        Tensors may have any shape. The memory stays the same, so that a buffer that is written between two
         steps has its new rows.
         """
         saved = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
@@ -409,7 +409,7 @@ def _geometry(tensor: Tensor) -> Geometry:
 
 
 def _on_cuda(tensor: Tensor) -> Tensor:
-    """Return a tensor on `cuda:0` over the memory of one of the CPU, which it keeps alive."""
+    """Return a tensor on `cuda:0` over the memory of a CPU tensor, which lives as long as it."""
     capsule = torch._C._to_dlpack(tensor)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)

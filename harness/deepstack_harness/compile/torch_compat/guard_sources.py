@@ -74,12 +74,8 @@ def size_relations(part: str) -> Iterator[SizeRelation]:
     lower, middle, upper = bounds.groups()
     first = places[0] if places else None
     last = places[-1] if len(places) > 1 or _SPECIALISED not in reason else None
-    yield _relation(f"{lower} <= {middle}", first, reason if len(places) < 2 else _up_to(reason, places[1]))
+    yield _relation(f"{lower} <= {middle}", first, reason if len(places) < 2 else reason[: places[1].start()])
     yield _relation(f"{middle} <= {upper}", last, "" if last is None else reason[last.start() :])
-
-
-def _up_to(reason: str, place: re.Match[str]) -> str:
-    return reason[: place.start()]
 
 
 def _relation(text: str, place: re.Match[str] | None, reason: str) -> SizeRelation:
@@ -98,22 +94,23 @@ def _relation(text: str, place: re.Match[str] | None, reason: str) -> SizeRelati
     return SizeRelation(text, subject, assumed, reason=reason)
 
 
-def named_as_read(relations: Sequence[SizeRelation]) -> Iterator[SizeRelation]:
+def name_sizes_as_read(relations: Sequence[SizeRelation]) -> Iterator[SizeRelation]:
     """Yield relations without repetitions, each about the size that its line of code reads.
 
     Sizes that were equal when compiled have one symbol, and torch writes a relation for the first of them:
     `if positions.shape[0] < 4` may give one for `input_ids.shape[0]`, and `positions.shape[0] ==
     input_ids.shape[0]`.
     """
-    equal = [set(each.text.split(" == ")) for each in relations if each.text.count(" == ") == 1]
+    equal = [set(relation.text.split(" == ")) for relation in relations if relation.text.count(" == ") == 1]
     named = []
-    for each in relations:
-        same = {other for sides in equal if each.subject in sides for other in sides}
-        read = [other for other in sorted(same) if readable(other) in each.code]
-        if read and each.subject in each.text and readable(each.subject) not in each.code:
-            named.append(replace(each, subject=read[0], text=each.text.replace(each.subject, read[0])))
+    for relation in relations:
+        subject, text = relation.subject, relation.text
+        same = {other for sides in equal if subject in sides for other in sides}
+        read = [other for other in sorted(same) if readable(other) in relation.code]
+        if read and subject in text and readable(subject) not in relation.code:
+            named.append(replace(relation, subject=read[0], text=text.replace(subject, read[0])))
         else:
-            named.append(each)
+            named.append(relation)
     yield from dict.fromkeys(named)
 
 

@@ -1,9 +1,9 @@
 """The tree of all guards of a compiled graph, stored with it, and evaluated again in every later call.
 
 Read in torch 2.13. Dynamo builds the tree of every guard before it calls `guard_filter_fn`
-(`CheckFunctionManager.__init__`), and builds a second one from those that the filter kept. The first tree is
-stored here, completed by torch's own `compile_check_fn` (guards on tensors that are one object). A guard of
-our own, which always holds, is added after the guards of the second one: Dynamo calls it
+(`CheckFunctionManager.__init__`), and builds a second one without the guards that the filter dropped. The
+first tree is stored here, completed by torch's own `compile_check_fn` (guards on tensors that are one
+object). A guard of our own, which always holds, is added after the guards of the second one: Dynamo calls it
 with the local variables of the frame in each call that uses this graph. So nothing of the program is wrapped,
 no other graph is built, and a call that recompiles is not counted.
 
@@ -12,14 +12,13 @@ one predicate of Python or C++ at the end of the tree), settings of the process,
 Where it fails, the guards that failed before are evaluated one by one, and all others in a clone of the tree
 without them, so that a guard that fails in every call does not hide another one.
 
-A stance with `skip_guard_eval_unsafe` asks a third tree, of the sources in which cached graphs differ. It is
-a clone, which takes our guard along. `AOTCompiledFunction` asks no guard after `disable_guard_check`.
+A stance with `skip_guard_eval_unsafe` evaluates a third tree, of the sources in which cached graphs differ.
+It is a clone, which includes our guard. `AOTCompiledFunction` evaluates no guard after `disable_guard_check`.
 """
 
 import inspect
 import re
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +31,11 @@ from typing import Any
 
 import torch
 
-from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, named_as_read, size_relations
+from deepstack_harness.compile.torch_compat.guard_sources import (
+    SizeRelation,
+    name_sizes_as_read,
+    size_relations,
+)
 from deepstack_harness.compile.torch_compat.process_settings import (
     SETTING_KINDS,
     changed_settings,
@@ -55,8 +58,8 @@ OnCall = Callable[[Locals], None]
 class BuiltGuard:
     """One guard of a graph: the expression that it reads, its type, and the line that needed it.
 
-    `where` is FILE:LINE, empty where Dynamo does not say. `of_user` is False for a line of torch itself, such
-    as the 0/1 specialisation of sizes.
+    `where` is FILE:LINE, empty where Dynamo does not record it. `of_user` is False for a line of torch
+    itself, such as the 0/1 specialisation of sizes.
     """
 
     source: str
@@ -119,34 +122,36 @@ class GuardTree:
         self._other_relations: dict[frozenset[str], str] = {}
         texts = [part for leaf in _relational_leaves(whole.root) for part in leaf.verbose_code_parts()]
         pairs = [match.groups() for text in texts if (match := _SAME_OBJECT.match(text))]
-        self._duplicates = tuple(dict.fromkeys((str(one), str(other)) for other, one in pairs))
-        relations = [each for text in texts if not _UNREADABLE.match(text) for each in size_relations(text)]
-        self.relations = tuple(named_as_read(relations))
+        self._duplicates = tuple(dict.fromkeys((str(first), str(other)) for other, first in pairs))
+        relations = [
+            relation for text in texts if not _UNREADABLE.match(text) for relation in size_relations(text)
+        ]
+        self.relations = tuple(name_sizes_as_read(relations))
         self.settings = process_settings()
         self.code = code
         self.guards = tuple(guards)
         self._drops = not all(guard.kept for guard in guards)
         self.is_loaded = False
-        """True for a graph that was loaded from a file: the guards that were dropped did not come with it."""
+        """Whether the graph was loaded from a file: the guards that were dropped did not come with it."""
 
     @property
     def is_unguarded(self) -> bool:
-        """True where a call uses the graph without all guards: some were dropped, or all are skipped now."""
+        """Return whether a call uses the graph without all guards: some were dropped, or all are skipped."""
         return self._drops or self._stance_skips_guards()
 
     @property
     def is_interpreted(self) -> bool:
-        """True where the backend runs the traced graph itself, so that no kernel was made for a layout."""
+        """Return whether the backend runs the traced graph itself: then no kernel was made for a layout."""
         return self._region is not None and self._region.interpreted
 
     @property
     def makes_tensors(self) -> bool:
-        """True if the graph makes tensors of the default dtype or on the default device, or is not known."""
+        """Return whether the graph makes tensors of the default dtype or device; True if unknown."""
         return self._region is None or self._region.makes_tensors
 
     @property
     def writes_inputs(self) -> bool:
-        """True if the graph writes into a tensor that is there already, or is not known."""
+        """Return whether the graph writes into a tensor that is there already; True if unknown."""
         return self._region is None or self._region.writes_inputs
 
     def holds(self, values: Locals) -> bool:
@@ -199,11 +204,11 @@ class GuardTree:
                 if source not in failed and (leaves := self._failing_leaves(node, values)):
                     failed[source] = leaves
                     below = list(islice(_nodes(node), _MOST_BELOW))
-                    self._failed_nodes |= {each.get_source(): each for each in below}
+                    self._failed_nodes |= {lower.get_source(): lower for lower in below}
         return [leaf for leaves in failed.values() for leaf in leaves]
 
     def _rest(self, failed: frozenset[str]) -> Any:  # noqa: ANN401
-        """Return the tree of sources without the nodes that fail, and what lies below them."""
+        """Return the tree of sources without the nodes that fail, and without the nodes below them."""
         if failed not in self._rests:
             if len(self._rests) >= _MOST_RESTS:
                 self._rests.pop(next(iter(self._rests)))
@@ -228,13 +233,13 @@ class GuardTree:
         predicates = self._whole.root.get_epilogue_lambda_guards()  # none where torch compiles them to C++
         if predicates and all(leaf(values) for leaf in predicates):
             return
-        failed = {each for each in self._failed_relations if not self._relation_holds(each.text, values)}
-        key = frozenset(each.text for each in failed)
+        failed = {known for known in self._failed_relations if not self._relation_holds(known.text, values)}
+        key = frozenset(relation.text for relation in failed)
         if key not in self._other_relations:
-            others = (f"({each.text})" for each in self.relations if each not in failed)
+            others = (f"({relation.text})" for relation in self.relations if relation not in failed)
             self._other_relations[key] = " and ".join(others) or "True"
         if not self._relation_holds(self._other_relations[key], values, unreadable=False):
-            failed |= {each for each in self.relations if not self._relation_holds(each.text, values)}
+            failed |= {other for other in self.relations if not self._relation_holds(other.text, values)}
             self._failed_relations |= failed
         for relation in self.relations:
             if relation in failed:
@@ -248,8 +253,8 @@ class GuardTree:
 
     def _failing_identities(self, values: Locals) -> Iterator[FailedLeaf]:
         """Yield pairs of sources that were one tensor and are two, and that were two and are one."""
-        for one, other in self._duplicates:
-            text = f"{one} is {other}"
+        for first, other in self._duplicates:
+            text = f"{first} is {other}"
             if not self._relation_holds(text, values):
                 yield FailedLeaf(text, DUPLICATE, text)
         names: dict[int, str] = {}
@@ -339,7 +344,7 @@ def _listed(name: str, text: str) -> tuple[int | None, ...] | None:
     if match is None:
         return None
     return tuple(
-        int(each) if each.strip().isdigit() else None for each in match[1].split(",") if each.strip()
+        int(size) if size.strip().isdigit() else None for size in match[1].split(",") if size.strip()
     )
 
 
@@ -350,11 +355,11 @@ def observe_graphs(
     """Call `on_graph` with the guards of each graph that is built inside, and what it returns in each call.
 
     `on_graph` gets the tree and the local variables that were traced. What it returns is called with the
-    local variables of every later call that uses the graph, until the context ends. Guards whose source is
-    in `restored` are kept although the program drops them; SHAPE_ENV names all relations of sizes.
+    local variables of every later call that uses the graph, until the context ends. Guards whose source is in
+    `restored` are not dropped although the program drops them; SHAPE_ENV names all relations of sizes.
     Contexts may overlap in any order.
 
-    Raises `MachineError` where this torch lacks a private name that this needs.
+    Raises `MachineError` where this torch does not have a private name that this needs.
     """
     lacks = missing_names()
     if lacks:
@@ -399,7 +404,7 @@ _PARAMETERS = frozenset({"f_code", "output_graph", "guard_filter_fn"})
 
 @cache
 def missing_names() -> tuple[str, ...]:
-    """Return the private names that a watch needs, and this torch lacks."""
+    """Return the private names that a watch needs, and that this torch does not have."""
     missing = []
     for module, names in _NEEDED.items():
         for name in names:
@@ -446,7 +451,7 @@ OWN_GUARD = "deepstack_harness_watches"
 
 @contextmanager
 def _patched() -> Iterator[None]:
-    """Let Dynamo tell the observers of each graph, and of each call of a saved artifact, while open."""
+    """Report each graph that Dynamo builds, and each call of a saved artifact, to the observers."""
     from torch._dynamo.aot_compile import AOTCompiledFunction
     from torch._dynamo.guards import CheckFunctionManager
     from torch._dynamo.output_graph import OutputGraph
@@ -456,22 +461,22 @@ def _patched() -> Iterator[None]:
     signature, copies = inspect.signature(build), GraphCopies()
     callbacks: dict[int, list[Callable[[Locals], bool]]] = {}
 
-    def build_and_keep(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def build_and_observe(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         bound = signature.bind(self, *args, **kwargs)
-        # A tree that is being checked cannot be asked (it holds a lock): a filter lets Dynamo build two.
+        # A tree cannot be evaluated while it is being checked (a lock): a filter lets Dynamo build two.
         restored = frozenset[str]().union(*(observer.restored for observer in _OBSERVERS))
-        keeping = _Keeping(bound.arguments.get("guard_filter_fn") or _keep_all, restored)
-        bound.arguments["guard_filter_fn"] = keeping
+        recorder = _GuardRecorder(bound.arguments.get("guard_filter_fn") or _keep_all, restored)
+        bound.arguments["guard_filter_fn"] = recorder
         build(*bound.args, **bound.kwargs)
         graph = bound.arguments["output_graph"]
-        if graph is None or keeping.manager is None:
+        if graph is None or recorder.manager is None:
             return
         code, scope = bound.arguments["f_code"], {"G": graph.global_scope}
         frame = inspect.currentframe()
         caller = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
         region = copies.take(code, caller, graph.global_scope)
-        tree = GuardTree(keeping.manager, keeping.sources, code, keeping.guards, scope, region)
-        # Handed over where torch loads what was saved (`load_guard_manager`), and nowhere else.
+        tree = GuardTree(recorder.manager, recorder.sources, code, recorder.guards, scope, region)
+        # Only passed where torch loads what was saved (`load_guard_manager`).
         tree.is_loaded = bound.arguments.get("runtime_global_scope") is not None
         traced = dict(graph.local_scope)
         guards = _IN_PLACE[code, id(traced.get("self"))] = callbacks[id(self.guard_manager)] = [
@@ -481,14 +486,14 @@ def _patched() -> Iterator[None]:
             _add_guard(self.guard_manager.root, guard)
         self.guard_manager.populate_diff_guard_manager()
 
-    def call_and_ask(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def check_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not self._guard_check_enabled:
             for guard in callbacks.get(id(self._artifacts.guard_manager), ()):
                 guard(_locals_of(self, args, kwargs))
         return call_saved(self, *args, **kwargs)
 
-    CheckFunctionManager.__init__ = build_and_keep  # type: ignore[method-assign]
-    AOTCompiledFunction.__call__ = call_and_ask  # type: ignore[method-assign]
+    CheckFunctionManager.__init__ = build_and_observe  # type: ignore[method-assign]
+    AOTCompiledFunction.__call__ = check_and_call  # type: ignore[method-assign]
     OutputGraph.call_user_compiler = copies.around(call_backend)  # type: ignore[method-assign]
     try:
         yield
@@ -500,7 +505,7 @@ def _patched() -> Iterator[None]:
 
 
 def _add_guard(root: Any, guard: Callable[[Locals], bool]) -> None:  # noqa: ANN401
-    """Put `guard` behind the guards of `root`; from torch 2.11 on each guard takes the user's stack too."""
+    """Add `guard` after the guards of `root`; from torch 2.11 on each guard takes the user's stack too."""
     stack = () if "arg2" not in type(root).add_epilogue_lambda_guard.__doc__ else (None,)
     root.add_epilogue_lambda_guard(guard, [OWN_GUARD], *stack)
 
@@ -508,7 +513,7 @@ def _add_guard(root: Any, guard: Callable[[Locals], bool]) -> None:  # noqa: ANN
 def _locals_of(saved: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Locals:  # noqa: ANN401
     """Return the local variables that guards of an `AOTCompiledFunction` read in a call with these arguments.
 
-    Its `prepare_f_locals` adds free variables; torch 2.10 has no such method, and binds the arguments alone.
+    Its `prepare_f_locals` adds free variables; torch 2.10 has no such method, and only binds the arguments.
     """
     from torch._dynamo.aot_compile import bind_locals
 
@@ -521,8 +526,8 @@ _IN_PLACE: dict[tuple[CodeType, int], list[Callable[[Locals], bool]]] = {}
 """Our guards by the code that was compiled, and the id of the `self` that was traced."""
 
 
-def ask_in_place_of(code: CodeType, values: Locals) -> None:
-    """Ask the guards of a graph that is run by its bytecode or in another process, where Dynamo asks none.
+def call_own_guards(code: CodeType, values: Locals) -> None:
+    """Call our guards of a graph that runs as bytecode or in another process, where Dynamo checks no guard.
 
     vLLM puts the bytecode of a graph in place of `code`, that of the function which was compiled; `values`
     are the arguments of the call.
@@ -535,8 +540,8 @@ def _keep_all(entries: Sequence[Any]) -> list[bool]:
     return [True] * len(entries)
 
 
-class _Keeping:
-    """A `guard_filter_fn` that drops what another one drops, and keeps the tree of all guards."""
+class _GuardRecorder:
+    """A `guard_filter_fn` that drops what another one drops, and records the tree of all guards."""
 
     def __init__(
         self,
@@ -590,10 +595,6 @@ SETTINGS = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
 
 def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401
     stack = guard.user_stack or (guard.stack.summary() if guard.stack else None)
-    frames = [frame for frame in stack or () if not _is_of_torch(frame)]
+    frames = [frame for frame in stack or () if not frame.filename.startswith(str(torch.__path__[0]))]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return BuiltGuard(guard.name, guard.create_fn_name(), kept, where, bool(guard.user_stack))
-
-
-def _is_of_torch(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(str(torch.__path__[0]))

@@ -1,16 +1,16 @@
 """Read the graphs that Inductor lowers: their kernels, and every call with its sizes.
 
-`watch` stands at `GraphLowering.compile_to_module`, where code is generated for both backends.  `scan` then
-reads the scheduler, whose nodes are the same objects for the C++ and the Triton backend, so that no size
-comes from generated text.  It is called behind codegen, which is where the scheduler learns which buffers
-vanish inside fused kernels.
+`watch` wraps `GraphLowering.compile_to_module`, where code is generated for both backends. `scan` then reads
+the scheduler, whose nodes are the same objects for the C++ and the Triton backend, so that no size comes from
+generated text. It is called after codegen, which is where the scheduler learns which buffers vanish inside
+fused kernels.
 
-Sizes are sympy expressions.  What a symbol stands for is read from the arguments of each call, in the order
-in which the generated wrapper reads them (`PythonWrapperCodegen.codegen_inputs`): plain symbols first, then
-sizes and strides of tensors.  Values at compile time (hints) are never used: a graph traced at one length may
+Sizes are sympy expressions. The value of a symbol is read from the arguments of each call, in the order in
+which the generated wrapper reads them (`PythonWrapperCodegen.codegen_inputs`): plain symbols first, then
+sizes and strides of tensors. Values at compile time (hints) are never used: a graph traced at one length may
 be called with another, and its text does not change by that.
 
-Read in torch 2.10 .. 2.15, run on 2.11, 2.13 and 2.15.  `SPELLINGS` has the private names that not every
+Read in torch 2.10 .. 2.15, run on 2.11, 2.13 and 2.15. `SPELLINGS` has the private names that not every
 supported torch has; `cases/selftest/compile/torch_compat/test_names.py` looks for all of `torch_compat`'s.
 """
 
@@ -89,7 +89,7 @@ _HINT = look_up("torch._inductor.sizevars:SizeVarAllocator.optimization_hint")
 class Access:
     """One buffer that a kernel reads or writes: how many elements of it, and how large it is.
 
-    `itemsize` in bytes.  A kernel that reads a buffer under several indices has one
+    `itemsize` in bytes. A kernel that reads a buffer under several indices has one
     access, with the sum of their elements, which may be more than the buffer has.
     An extern kernel that is given a slice has the size of the slice.
     """
@@ -104,7 +104,7 @@ class Access:
 class ScannedKernel:
     """One scheduler node: a generated loop nest, a template, or a call of somebody else's code.
 
-    `operations` are the scheduler's names of what was fused.  `points` multiplies the
+    `operations` are the scheduler's names of what was fused. `points` multiplies the
     ranges of its largest loop, `reduction` those that are reduced (1 and 1 for an
     extern kernel, into which nothing can be seen).
     """
@@ -235,7 +235,7 @@ _HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit
 
 def cache_hits() -> int:
     """Count the graphs that came out of a warm cache since the counters were set to zero."""
-    # The outer cache asks the inner one, so that one graph may count in both.
+    # The outer cache looks into the inner one, so that one graph may count in both.
     return max(counters[group][name] for group, name in _HITS)
 
 
@@ -266,8 +266,8 @@ _NUMBER = re.compile(r"_\d+$")
 def kernels_in(code: str) -> Iterator[str]:
     """Yield the kernels and library calls of generated Python code, in the order in which they are called.
 
-    A generated kernel is a name that `async_compile` gave; the number at its end, which tells kernels of one
-    file apart, is left out.
+    A generated kernel is a name that `async_compile` gave; the number at its end, which distinguishes kernels
+    of one file, is left out.
     """
     generated: set[str] = set()
     for node in ast.walk(parse_python(code)):
@@ -309,10 +309,10 @@ class Function:
 class Lowered:
     """One graph: its kernels, and what is needed to bind its symbols at a call.
 
-    `parameters` are inputs that keep their address between calls (weights).
-    `sizes_of` has the symbols that the sizes of each argument watched for became, and
-    `equal` those that tracing found to be equal to one of them: both may stand in sizes.
-    `code` is the text that Inductor generated: Python, or C++, with the source of every kernel.
+    `parameters` are inputs that keep their address between calls (weights). `sizes_of` has the symbols that
+    the sizes of each argument watched for became, and `equal` those that tracing found to be equal to one of
+    them: both may occur in sizes. `code` is the text that Inductor generated: Python, or C++, with the source
+    of every kernel.
     """
 
     kernels: tuple[ScannedKernel, ...]
@@ -343,10 +343,10 @@ class Lowered:
 
 @dataclass
 class Watched:
-    """Record of `watch`; a call is its graph's index, and what its symbols stood for.
+    """Record of `watch`; a call is its graph's index, and the values of its symbols.
 
-    `unread` says of graphs, or calls of them, that could not be read, why: nothing is
-    raised into the compiler, which would take it for its own failure.
+    `unread` has the reason for each graph, or call of one, that could not be read: nothing is raised into the
+    compiler, which would take it for its own failure.
     """
 
     graphs: list[Lowered | None] = field(default_factory=list)
@@ -381,9 +381,8 @@ class Watched:
 def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
     """Record every graph that is lowered and every call of those graphs, while open.
 
-    `arguments` names those of the compiled function whose sizes are token counts.
-    Without `run` nothing is compiled or loaded behind the generated code, and
-    calling a graph raises `NotRun`, once its sizes were read.
+    `arguments` names those of the compiled function whose sizes are token counts. Without `run` nothing is
+    compiled or loaded once code was generated, and calling a graph raises `NotRun`, once its sizes were read.
     """
     watched, functions = Watched(), list[Function]()
     for group, name in _HITS:
@@ -410,18 +409,18 @@ def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
 
 @contextmanager
 def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
-    """Take nothing from a compile cache, keep nothing in it and pad no shape, while open.
+    """Read nothing from a compile cache, write nothing to it and pad no shape, while open.
 
-    Whether padding pays is decided by timing, and so differently from run to run.
-    Without `run` nothing is tuned on the device either, and the C++ compiler is not
-    asked which vector instructions it knows.
+    Whether padding pays is decided by timing, and so differently from run to run. Without `run` nothing is
+    tuned on the device either, and the C++ compiler is not called to find out which vector instructions it
+    knows.
     """
     # (`force_disable_caches` would do as much for the caches, and warn.)
     options: dict[str, Any] = {"compile_threads": compile_threads, "shape_padding": False}
     options |= dict.fromkeys(("fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache"), False)
     if not run:
         options |= {"cpp.vec_isa_ok": True, "triton.autotune_at_compile_time": False}
-    # Without the graph cache torch leaves the one around it (AOTAutograd's) alone.
+    # Without the graph cache torch does not use the one around it (AOTAutograd's) either.
     with config.patch(options), dynamo_config.patch(automatic_dynamic_local_pgo=False):
         yield
 

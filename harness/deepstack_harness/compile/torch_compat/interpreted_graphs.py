@@ -1,8 +1,8 @@
 """Load the code that Inductor generated for a GPU, and run its Triton kernels in Triton's interpreter.
 
 Inductor knows TRITON_INTERPRET (pytorch 123956): `AsyncCompile.triton` then loads a kernel and compiles
-nothing, and `CachingAutotuner.run` calls its first configuration with the grid that a GPU would get.  The
-generated wrapper runs unchanged on tensors in host memory.  Run on torch 2.10 .. 2.15.
+nothing, and `CachingAutotuner.run` calls its first configuration with the grid that a GPU would get. The
+generated wrapper runs unchanged on tensors in host memory. Run on torch 2.10 .. 2.15.
 """
 
 import math
@@ -33,7 +33,7 @@ from deepstack_harness.contract.facts import Disagreement
 from deepstack_harness.errors import MachineError, StepUnavailable
 
 _RAW_STREAM = "_cuda_getCurrentRawStream"
-"""A function that the wrapper imports from `torch._C`, and that a CPU build lacks."""
+"""A function that the wrapper imports from `torch._C`, and that a CPU build does not have."""
 _AGREES = 1e-4
 """Largest relative difference of two configurations: another order of additions, in float32."""
 
@@ -42,8 +42,8 @@ _AGREES = 1e-4
 class InterpretedGraphs:
     """The graphs that Inductor has generated, and the memory that their next call works on.
 
-    `compares` runs each launch with the first configuration of autotuning too, which costs several times
-    as much: the largest one has the fewest programs.  `host` knows arguments that say `cuda:0`.
+    `compares` runs each launch with the first configuration of autotuning too, which costs several times as
+    much: the largest one has the fewest programs. `host` knows arguments on a fake `cuda:0`.
     """
 
     use: Callable[[DeviceMemory], None]
@@ -185,7 +185,7 @@ class _LibraryCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def interpreted_graphs() -> Iterator[InterpretedGraphs]:
     """Load what Inductor generates while open, and interpret it where it is called with real tensors.
 
-    A call with fake tensors raises `NotRun`.  Raises `MachineError` where this process, its torch or its
+    A call with fake tensors raises `NotRun`. Raises `MachineError` where this process, its torch or its
     triton cannot do so.
     """
     run, load = CachingAutotuner.run, GraphLowering.compile_to_module

@@ -5,9 +5,9 @@ on numpy arrays, one program after the other. Replaced are its loads and stores 
 casts to and from bfloat16, which lose a carry (1.9999 becomes 1.0, triton 11585), functions of libdevice,
 which are stubs there (triton 8825), and reductions that would run element by element.
 
-`check_names` looks for the private members of triton and of Inductor that this rests on.  They are reached by
+`check_names` looks for the private members of triton and of Inductor that this rests on. They are reached by
 way of an object, where no import fails when they move, and a replaced method that is no longer called would
-do nothing.  They are the same in all pairs of `targets.PAIRS`.
+do nothing. They are the same in all pairs of `targets.PAIRS`.
 """
 
 import inspect
@@ -99,7 +99,10 @@ _WITHOUT_ADDRESSES = {"fma_fp32", "fma_fp64"}
 
 
 def _new_ways_to_memory() -> Iterator[tuple[str, str]]:
-    """Yield methods that hand an address to triton's C++, which would follow a made-up one, and are kept."""
+    """Yield methods that pass an address to triton's C++, which would follow a made-up one.
+
+    They are those that `InterpretedMemoryBuilder` does not replace.
+    """
     for name, method in vars(interpreter.InterpreterBuilder).items():
         used = set(getattr(getattr(method, "__code__", None), "co_names", ()))
         native = {
@@ -112,12 +115,12 @@ def _new_ways_to_memory() -> Iterator[tuple[str, str]]:
 def _lost_members() -> Iterator[tuple[str, str]]:
     """Yield members that neither the class has nor its `__init__`, nor that of a base, sets."""
     for owner, (kind, names, where) in MEMBERS.items():
-        known = {name for base in kind.__mro__ for name in (*vars(base), *_annotated(base), *_set_by(base))}
+        known = {
+            name
+            for base in kind.__mro__
+            for name in (*vars(base), *vars(base).get("__annotations__", ()), *_set_by(base))
+        }
         yield from ((f"has no {name} in its {owner}", where) for name in names if name not in known)
-
-
-def _annotated(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(vars(kind).get("__annotations__", ()))
 
 
 def _set_by(kind: type[Any]) -> tuple[str, ...]:
@@ -142,13 +145,13 @@ class InterpretedMemoryBuilder(interpreter.InterpreterBuilder):  # type: ignore[
 
     # The interpreter's names and its order of parameters, of which later releases have fewer.
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *_: object, **__: object) -> Any:  # noqa: ANN401
-        """Load what the made-up addresses stand for."""
+        """Load the bytes at the made-up addresses."""
         kind = interpreter._get_np_dtype(ptrs.get_element_ty())
         data = self.memory.load(ptrs.data, _lanes(mask), 0 if other is None else other.data, kind)
         return interpreter.TensorHandle(data, ptrs.get_element_ty())
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        """Store to what the made-up addresses stand for."""
+        """Store to the bytes at the made-up addresses."""
         kind = interpreter._get_np_dtype(ptrs.get_element_ty())
         self.memory.store(ptrs.data, value.data.astype(kind, copy=False), _lanes(mask))
 
@@ -176,7 +179,7 @@ class InterpretedMemoryBuilder(interpreter.InterpreterBuilder):  # type: ignore[
         return super().cast_impl(src, dst_type)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:  # noqa: ANN401
-        """Round to the nearest even value, as GPUs do where Inductor asks for nothing else."""
+        """Round to the nearest even value, as GPUs do where Inductor requires nothing else."""
         return self.cast_impl(src, dst_type)
 
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:  # noqa: ANN401

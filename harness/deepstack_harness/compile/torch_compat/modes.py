@@ -2,14 +2,14 @@
 
 `OpRecorder` records the operations of a call on their very tensors and replays them, as a CUDA graph would.
 `OtherLastBits` and `OtherNarrowBits` round results in another way.
-`FailingAllocation` raises as a GPU without memory does.  `filled_with_nan` shows reads of memory that nobody
+`FailingAllocation` raises as a GPU without memory does. `filled_with_nan` shows reads of memory that nobody
 has written: a fresh page is zero by accident, which hides a `torch.empty` that should be a `torch.zeros`.
 `without_storage` and `on_fake_gpu` are for compiling a decoder that would not fit, or that has no GPU here.
 `fake_world` makes this process one rank of several.
 
 Uses `torch.utils._python_dispatch.TorchDispatchMode` and operator tags, `torch._subclasses.FakeTensorMode`,
 `torch.utils.deterministic.fill_uninitialized_memory` by its private setter, and
-`torch.testing._internal.distributed.fake_pg`, whose import registers the backend `fake`.  Read in torch 2.10
+`torch.testing._internal.distributed.fake_pg`, whose import registers the backend `fake`. Read in torch 2.10
 .. 2.15.
 """
 
@@ -55,11 +55,10 @@ _NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that records operations; `replay` repeats them, without any Python of the call.
 
-    Operations that write run again on the tensors they wrote.  Results of the others are copied into the
-    tensors that the first run gave out; for a view torch leaves that out, because it is the same data.
-    The mode may be entered several times.  Raises RuntimeError in an operation that
-    answers Python or a shape that depends on data, which CUDA refuses while a
-    stream is capturing.
+    Operations that write run again on the tensors they wrote. Results of the others are copied into the
+    tensors that the first run gave out; for a view torch leaves that out, because it is the same data. The
+    mode may be entered several times. Raises RuntimeError in an operation that returns Python values or a
+    shape that depends on data, which CUDA refuses while a stream is capturing.
     """
 
     def __init__(self) -> None:
@@ -94,7 +93,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _indexes_by_integers(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
-    """Say whether an index is one of integers: its result has the sizes of the indices, which CUDA captures.
+    """Return whether the index is a tensor of integers: sizes are those of the indices, which CUDA captures.
 
     A mask of truth values is counted first, and that waits for the device.
     """
@@ -141,7 +140,7 @@ class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class OtherLastBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that moves each floating result by up to a unit in its last place, at random.
 
-    As far as this moves an output, another order of additions may move it too.  Views, results in place and
+    As far as this moves an output, another order of additions may move it too. Views, results in place and
     what is made of no floating tensor (masks, positions) are left as they are.
     """
 
@@ -230,8 +229,8 @@ def _inputs_of_own_mode() -> AbstractContextManager[object]:
 class OtherNarrowBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that moves results of dtypes coarser than `eps` by a unit in their last place.
 
-    A compiler that fuses operations rounds such results elsewhere, or not at all.  Elements move up and down
-    by turns, or all of them up (`one_way`), as those of equal numbers do.  Views are left as they are.
+    A compiler that fuses operations rounds such results elsewhere, or not at all. Elements move up and down
+    by turns, or all of them up (`one_way`), as those of equal numbers do. Views are left as they are.
     """
 
     def __init__(self, eps: float, *, one_way: bool) -> None:
@@ -274,7 +273,7 @@ class FakeCopies:
     def __init__(self) -> None:
         self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
 
-    def of(self, tensor: Tensor) -> Tensor:
+    def copy_tensor(self, tensor: Tensor) -> Tensor:
         """Return the copy of a tensor of any shape, which shares storage and is no view.
 
         Dynamo would trace a view by way of its base, whose size no mark makes symbolic.
@@ -302,10 +301,12 @@ def on_fake_gpu(module: nn.Module) -> Iterator[FakeCopies]:
             for part, parameters, buffers in saved:
                 for name, parameter in parameters.items():
                     if parameter is not None:
-                        fake = nn.Parameter(copies.of(parameter), requires_grad=parameter.requires_grad)
+                        fake = nn.Parameter(
+                            copies.copy_tensor(parameter), requires_grad=parameter.requires_grad
+                        )
                         part._parameters[name] = fakes.setdefault(id(parameter), fake)
                 for name, buffer in buffers.items():
-                    part._buffers[name] = None if buffer is None else copies.of(buffer)
+                    part._buffers[name] = None if buffer is None else copies.copy_tensor(buffer)
             yield copies
         finally:
             for part, parameters, buffers in saved:

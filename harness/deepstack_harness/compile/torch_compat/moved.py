@@ -1,8 +1,9 @@
 """Differences of torch and triton between the versions that generate and interpret code for an H200.
 
-`MOVED` is the only place that knows a version: each row says what moved, with which release, and what the
-harness does so that code elsewhere need not ask.  Rows with parameters are compared with the installed torch
-and triton by `cases/torch_facts/test_moved.py`; so is every row whose behaviour can be shown by a call.
+`MOVED` is the only place that knows a version: each row names what moved, with which release, and how the
+harness adapts, so that other code need not check versions. Rows with parameters are compared with the
+installed torch and triton by `cases/torch_facts/test_moved.py`; so is every row whose behaviour can be shown
+by a call.
 """
 
 import importlib.metadata
@@ -21,7 +22,7 @@ class Moved:
     """One difference: `package` is torch or triton, `since` the first minor version that has `after`.
 
     `before` and `after` are parameters where a signature moved, and both None where only behaviour did.
-    `reason` says what moved, and `answer` what is done about it here.
+    `reason` describes what moved, and `answer` how the harness adapts to it.
     """
 
     package: str
@@ -34,7 +35,7 @@ class Moved:
 
     @property
     def reached(self) -> bool:
-        """True if the installed package is that release or a later one; its pre-releases count."""
+        """Return whether the installed package is that release or a later one; its pre-releases count."""
         return Version(Version(importlib.metadata.version(self.package)).base_version) >= Version(self.since)
 
 
@@ -115,4 +116,4 @@ MOVED: Mapping[str, Moved] = {
         "modes.without_storage makes them anew where torch does not",
     ),
 }  # fmt: skip
-"""Name -> what moved.  Other names are the same in triton 3.6 .. 3.9 and torch 2.10 .. 2.15."""
+"""Name -> what moved. Other names are the same in triton 3.6 .. 3.9 and torch 2.10 .. 2.15."""

@@ -35,7 +35,7 @@ def process_settings() -> Settings:
     matmul = torch.backends.cuda.matmul
     values = (
         torch.is_grad_enabled(),
-        tuple((each, torch.get_autocast_dtype(each)) for each in devices if torch.is_autocast_enabled(each)),
+        tuple((name, torch.get_autocast_dtype(name)) for name in devices if torch.is_autocast_enabled(name)),
         torch.get_default_dtype(),
         (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         (
@@ -62,7 +62,7 @@ def setting_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
-        texts = (" ".join(map(setting_text, each)) if isinstance(each, tuple) else each for each in value)
+        texts = (" ".join(map(setting_text, part)) if isinstance(part, tuple) else part for part in value)
         return ", ".join(map(setting_text, texts)) or "none"
     return str(value).removeprefix("torch.")
 
@@ -74,7 +74,7 @@ def applied(settings: Settings, *, eager_kernels: bool) -> Iterator[None]:
     What a function mode of the trace did to the operators is in the graph already, so none is active.
     Eager kernels follow the default dtype and the autocast of the call too.
     """
-    wanted, now = (_autocast(each) for each in (settings, process_settings()))
+    wanted, now = _autocast(settings), _autocast(process_settings())
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:

@@ -46,21 +46,20 @@ _LARGEST = 1 << 30
 """Bytes of inputs that are copied at most."""
 _OPERATORS = frozenset({"aten", "prim", "prims"})
 _RESUMES = "__resume_at"
-"""Dynamo's name for the rest of a function behind a graph break."""
+"""Dynamo's name for the rest of a function after a graph break."""
 
 
 class CannotRerun(Exception):
-    """A region cannot be run again without changing what the program computes; the text says why."""
+    """A region cannot be run again without changing what the program computes; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class OutputDifference:
     """The largest difference between the outputs of both runs.
 
-    `distance` is absolute, infinite for outputs that cannot be compared by numbers and where a run leaves
-    other state behind, for the reason `why`;
-    `scale` is the largest absolute value of the uncompiled output, and `limit` is the distance that rounding
-    explains.
+    `distance` is absolute, infinite for outputs that cannot be compared by numbers and where the final states
+    of the runs differ, for the reason `why`; `scale` is the largest absolute value of the uncompiled output,
+    and `limit` is the distance that rounding explains.
     """
 
     distance: float
@@ -70,7 +69,7 @@ class OutputDifference:
 
     @property
     def matters(self) -> bool:
-        """True if rounding does not explain the distance."""
+        """Return whether rounding does not explain the distance."""
         return not self.distance <= self.limit
 
 
@@ -91,7 +90,7 @@ class TracedRegion:
 
     @property
     def makes_tensors(self) -> bool:
-        """True if a graph makes tensors, of the default dtype or on the default device."""
+        """Return whether a graph makes tensors, of the default dtype or on the default device."""
         return any(
             node.target in _device_constructors()
             for graph in self.graphs.values()
@@ -100,7 +99,7 @@ class TracedRegion:
 
     @property
     def writes_inputs(self) -> bool:
-        """True if a graph may write into a tensor that it did not make, by the names of its operators."""
+        """Return whether a graph may write into a tensor that it did not make, by its operators' names."""
         return any(
             node.op in {"call_method", "call_function"} and _writes(node)
             for graph in self.graphs.values()
@@ -225,7 +224,7 @@ def _isolated() -> Iterator[None]:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         devices = [torch.cuda.current_device()] if _cuda_is_used() else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        torch.compiler._is_compiling_flag = True  # code may ask, and the trace was told yes
+        torch.compiler._is_compiling_flag = True  # code may read it, and it was True in the trace
         try:
             yield
         finally:
@@ -277,7 +276,7 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
             _share(value, shared)
         memo: dict[int, Any] = dict(shared)
         for item in _loose(values, set(shared)):
-            memo[id(item)] = clones.of(item) if isinstance(item, Tensor) else item
+            memo[id(item)] = clones.clone_tensor(item) if isinstance(item, Tensor) else item
         return copy.deepcopy(dict(values), memo), clones.storages
     except CannotRerun:
         raise
@@ -305,9 +304,9 @@ _NOT_COPIED = (
 
 
 def _is_not_copied(value: object) -> bool:
-    """Return True for a compiled function, its guards, a lock, a process group or a logger."""
+    """Return whether the value is a compiled function, its guards, a lock, a process group or a logger."""
     name = type(value).__module__
-    return any(name == each or name.startswith(f"{each}.") for each in _NOT_COPIED)
+    return any(name == module or name.startswith(f"{module}.") for module in _NOT_COPIED)
 
 
 def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
@@ -350,7 +349,7 @@ class _Clones:
         self._copies: dict[int, torch.UntypedStorage] = {}
         self._bytes = 0
 
-    def of(self, tensor: Tensor) -> Tensor:
+    def clone_tensor(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the same class, values, shape, dtype, device and strides."""
         if type(tensor) is not nn.Parameter and hasattr(tensor, "__tensor_flatten__"):
             raise CannotRerun(f"its input of class {type(tensor).__name__} has tensors inside")
@@ -406,7 +405,7 @@ class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 _WITHOUT_STATE = frozenset({
     # Of vLLM's extensions (csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp, 0.32): what they write is in
-    # their schemas. A handler of oneDNN keeps weights and scratch memory. With `skip_weighted`, cpu_fused_moe
+    # their schemas. A handler of oneDNN holds weights and scratch memory. With `skip_weighted`, cpu_fused_moe
     # (csrc/cpu/cpu_fused_moe.cpp) also sets its weights of experts to 1, as each call of it does.
     *(f"_C.{name}" for name in (
         "onednn_mm", "onednn_scaled_mm", "weight_packed_linear", "int8_scaled_mm_with_quant",
@@ -452,7 +451,7 @@ def _written(func: OpOverload[..., Any], args: Sequence[Any], named: Mapping[str
     """Yield the tensors that an operator writes into."""
     arguments = func._schema.arguments
     bound = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(named)
-    # Batch norm in training writes its running statistics, which its schema does not say.
+    # Batch norm in training writes its running statistics, which its schema does not declare.
     if "batch_norm" in str(func) and bound.get("training", bound.get("train")):
         yield from _tensors([bound.get("running_mean"), bound.get("running_var")])
     for argument in arguments:
@@ -504,19 +503,20 @@ def _comparable(output: object) -> Iterator[Any]:
 
 def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDifference:
     for aspect in ("shape", "dtype"):
-        if [getattr(each, aspect) for each in written] != [getattr(each, aspect) for each in traced]:
+        if [getattr(out, aspect) for out in written] != [getattr(out, aspect) for out in traced]:
             return OutputDifference(math.inf, why=f"answers have another {aspect}")
-    if any(one.requires_grad and not other.requires_grad for one, other in zip(written, traced, strict=True)):
+    pairs = list(zip(written, traced, strict=True))
+    if any(out.requires_grad and not other.requires_grad for out, other in pairs):
         return OutputDifference(math.inf, why="answers carry no gradient")
     worst = OutputDifference(0.0)
-    for one, other in zip(written, traced, strict=True):
-        if not one.numel():
+    for out, other in pairs:
+        if not out.numel():
             continue
-        dtype = one.dtype
-        a, b = (each.detach().to(_WIDEST[each.is_complex()]) for each in (one, other))
+        dtype = out.dtype
+        a, b = (side.detach().to(_WIDEST[side.is_complex()]) for side in (out, other))
         apart = torch.where((a == b) | (a.isnan() & b.isnan()), torch.zeros_like(a), (a - b)).abs()
         scale, distance = (
-            float(each.nan_to_num(0.0, math.inf, -math.inf).abs().max()) for each in (a, apart)
+            float(values.nan_to_num(0.0, math.inf, -math.inf).abs().max()) for values in (a, apart)
         )
         if bool(apart.isnan().any()):
             distance = math.inf
@@ -560,7 +560,7 @@ class GraphCopies:
         # A capture for a saved artifact passes its graph to the backend later.
         later = type(owner).__name__ == "GraphCaptureOutput"
         interpreted, eager_kernels = (
-            not later and all(each[place] for each in taken.values()) for place in (1, 2)
+            not later and all(entry[place] for entry in taken.values()) for place in (1, 2)
         )
         graphs = {name: graph for name, (graph, *_) in taken.items()}
         return TracedRegion(code, bytecode, graphs, scope, interpreted, eager_kernels)

@@ -1,7 +1,7 @@
 """Structures of arguments: tuples, dicts and None around tensors, as a compiler's guards see them.
 
-torch keeps its pytree functions in a private module (read in torch 2.10 .. 2.13): None is a leaf there, and
-a class that nobody registered is one too.
+torch has its pytree functions in a private module (read in torch 2.10 .. 2.13): None is a leaf there, and a
+class that nobody registered is one too.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def map_leaves(change: Callable[[object], object], structure: T) -> T:
 
 
 def with_one_changed(change: Callable[[object], object], structure: T) -> Iterator[tuple[str, object, T]]:
-    """Iterate over (place, leaf, structure in which this leaf alone is `change(leaf)`)."""
+    """Iterate over (place, leaf, structure in which only this leaf is `change(leaf)`)."""
     flat, spec = tree_flatten_with_path(structure)
     values = [leaf for _, leaf in flat]
     for index, (path, leaf) in enumerate(flat):

@@ -1,7 +1,7 @@
-"""GPUs that code is generated for without having them, and the torch and triton that can do it.  No torch.
+"""GPUs that code is generated for without having them, and the torch and triton that can do it. No torch.
 
-`GPUS` has the properties that Inductor and Triton ask for before they generate code.  Whether a real GPU runs
-the predicted kernels is a case marked `gpu` (cases/test_kernels.py).  `ENVIRONMENT` is that of a worker that
+`GPUS` has the properties that Inductor and Triton read before they generate code. Whether a real GPU runs the
+predicted kernels is a case marked `gpu` (cases/test_kernels.py). `ENVIRONMENT` is that of a worker that
 interprets Triton source; it is needed before the worker starts.
 """
 
@@ -58,11 +58,11 @@ H200 = GpuProperties(
 GPUS: Mapping[str, GpuProperties] = {"h200": H200}
 
 
-PAIRS: Mapping[str, str] = {each.torch: each.triton for each in VERSIONS.entries}
+PAIRS: Mapping[str, str] = {entry.torch: entry.triton for entry in VERSIONS.entries}
 """torch minor version -> the triton minor version it is released with.
 
-Code was generated for an H200 and interpreted with each of these pairs.  What that rests on is private to
-both; `moved.MOVED` has the differences.  Another pair is tried, and `unchecked` says so.
+Code was generated for an H200 and interpreted with each of these pairs. What that rests on is private to
+both; `moved.MOVED` has the differences. Another pair is tried, and `unchecked` reports it.
 """
 
 
@@ -98,7 +98,7 @@ def unchecked(torch: str | None = None, triton: str | None = None) -> str:
 
 @contextmanager
 def naming_what_moved() -> Iterator[None]:
-    """Raise `MachineError` for a private name that this torch or triton lacks, where it is looked up."""
+    """Raise `MachineError` for a private name that this torch or triton does not have."""
     try:
         yield
     except (ImportError, AttributeError) as error:
@@ -132,5 +132,5 @@ def environment_in(folder: str) -> dict[str, str]:
 
 
 def interprets_here() -> bool:
-    """Return True in a process that was started with `ENVIRONMENT`."""
+    """Return whether this process was started with `ENVIRONMENT`."""
     return os.environ.get("TRITON_INTERPRET") == "1"

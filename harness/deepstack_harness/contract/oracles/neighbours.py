@@ -82,7 +82,7 @@ def _unmeasured(observation: OrderingObservation) -> str:
 
 
 def _unused_streams(observation: OrderingObservation) -> Iterator[str]:
-    """Iterate over settings whose streams stayed unused: in order, and of no use."""
+    """Iterate over settings with a stream on which nothing ran: in order, but of no use."""
     for recording in observation.recordings:
         unused = set(recording.streams) - {operation.stream for operation in recording.operations}
         if unused and not recording.raised:

@@ -87,13 +87,13 @@ def _compiles_ahead() -> bool:
 
 def _asking(call: Callable[..., Any]) -> Callable[..., Any]:
     """Ask the guards of a graph whose bytecode is run in place of the model's `forward`."""
-    from deepstack_harness.compile.torch_compat.guards import ask_in_place_of
+    from deepstack_harness.compile.torch_compat.guards import call_own_guards
 
     def asked(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401
         if getattr(self, "_compiled_bytecode", None) is not None:
             bound = inspect.signature(type(self).forward).bind(self, *args, **kwargs)
             bound.apply_defaults()
-            ask_in_place_of(self.original_code_object(), bound.arguments)
+            call_own_guards(self.original_code_object(), bound.arguments)
         return call(self, *args, **kwargs)
 
     return asked

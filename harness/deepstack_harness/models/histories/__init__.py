@@ -1,11 +1,11 @@
 """Faults of engines as small programs: a region, the calls it gets, and how a right twin of it is called.
 
-Each public function is one program.  It returns a callable and its steps: a step is a tuple of positional
-arguments, a dict of keyword ones, or a function of the region that runs between two calls.  A third member,
-where there is one, holds keywords of `deepstack_harness.compile_steps`.  The docstring of a wrong one says
+Each public function is one program. It returns a callable and its steps: a step is a tuple of positional
+arguments, a dict of keyword ones, or a function of the region that runs between two calls. A third member,
+where there is one, holds keywords of `deepstack_harness.compile_steps`. The docstring of a wrong one states
 after `Fault:` what is wrong, and its line is marked.
 
-They need torch alone: the program that an incident gives out is made of their source.
+They need nothing but torch: the program that an incident gives out is made of their source.
 
 Private: what is public is imported from `deepstack_harness` itself.
 """

@@ -1,4 +1,4 @@
-"""State that is carried from step to step, plans that are made once, and lengths that a graph keeps."""
+"""State that is carried from step to step, plans that are made once, and lengths that a graph fixes."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ class CachedLayer:
         self.cache, self.seen = torch.zeros(8, H), 0
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Write rows (n, H) behind those that were seen, and add the mean of the cache -> (n, H)."""
+        """Write rows (n, H) after those that were seen, and add the mean of the cache -> (n, H)."""
         self.cache[self.seen : self.seen + hidden.shape[0]] = hidden
         self.seen += hidden.shape[0]
         return hidden + self.cache.mean(0)
@@ -22,14 +22,14 @@ class CachedLayer:
 def write_index_in_python() -> Program:
     """Count the rows of a cache in a Python number.
 
-    Fault: `seen` has another value in each step, and the graph keeps that of the warm-up.
+    Fault: `seen` has another value in each step, and the graph has that of the warm-up.
     """
     steps: list[object] = [(drawn(2, H, seed=step),) for step in range(3)]
     return CachedLayer(), steps
 
 
 class IndexedLayer:
-    """Layer whose caller says at which places of the cache it writes."""
+    """Layer whose caller passes the places of the cache to write."""
 
     def __init__(self) -> None:
         self.cache = torch.zeros(8, H)
@@ -51,7 +51,7 @@ def write_index_is_an_input() -> Program:
 def new_cache_per_prompt() -> Program:
     """Replace the cache before the next prompt, as a graph was captured on the first one.
 
-    Fault: `cache` stands at another address than when the graph was captured.
+    Fault: `cache` has another address than when the graph was captured.
     """
     hidden, places = drawn(2, H), torch.arange(2)
 
@@ -120,7 +120,7 @@ class MaskedLayer:
 
 
 def begin_as_a_tensor() -> Program:
-    """Say in a tensor whether a request begins, so that one graph serves both."""
+    """Pass in a tensor whether a request begins, so that one graph serves both."""
     hidden, has_state = drawn(1, H), torch.ones(1)
     return MaskedLayer(), [
         (hidden, has_state), filled(has_state, torch.zeros(1)), (hidden, has_state),

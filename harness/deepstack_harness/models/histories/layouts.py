@@ -20,7 +20,7 @@ class IdsDrafter:
 
 
 def draft_ids_int64() -> Program:
-    """Feed a drafter the answer of argmax, after a warm-up with the engine's own buffer.
+    """Feed a drafter the result of argmax, after a warm-up with the engine's own buffer.
 
     Fault: `input_ids` are int32 in the warm-up and int64 later.
     """
@@ -31,7 +31,7 @@ def draft_ids_int64() -> Program:
 
 
 def draft_ids_cast() -> Program:
-    """Copy what argmax answers into the int32 buffer of the warm-up."""
+    """Copy the result of argmax into the int32 buffer of the warm-up."""
     ids = torch.arange(8, dtype=torch.int32)
     return IdsDrafter(), [(ids,), filled(ids, drawn(8, 32, seed=1).argmax(-1)), (ids,)]
 
@@ -55,19 +55,19 @@ def token_counts_int64() -> Program:
 def token_counts_int32() -> Program:
     """Count tokens in int32 in every step."""
     ids, counts = torch.arange(32, dtype=torch.int32).reshape(4, 8), [3, 5, 8, 2]
-    warm_up, later = (torch.tensor(each, dtype=torch.int32) for each in ([8, 8, 8, 8], counts))
+    warm_up, later = (torch.tensor(ids, dtype=torch.int32) for ids in ([8, 8, 8, 8], counts))
     return last_tokens, [(ids, warm_up), (ids, later)]
 
 
 def piece(hidden: Tensor, routed: Tensor) -> Tensor:
-    """Run the captured piece behind an op that no graph holds: (n, H), (n, H) -> (n, H)."""
+    """Run the captured piece after an op that no graph holds: (n, H), (n, H) -> (n, H)."""
     return torch.tanh(hidden + routed)
 
 
 def op_answers_with_fresh_tensors() -> Program:
-    """Feed a captured piece from an op that allocates its answer in every step.
+    """Feed a captured piece from an op that allocates its result in every step.
 
-    Fault: `routed` stands at another address than when the graph was captured.
+    Fault: `routed` has another address than when the graph was captured.
     """
     hidden, first = drawn(4, H), torch.zeros(4, H)
     second = torch.zeros(4, H)  # THE FAULT; the fix: second = first
@@ -78,7 +78,7 @@ def op_answers_with_fresh_tensors() -> Program:
 
 
 def op_writes_into_a_buffer() -> Program:
-    """Feed a captured piece from an op that writes its answer into one buffer."""
+    """Feed a captured piece from an op that writes its result into one buffer."""
     hidden, routed = drawn(4, H), torch.zeros(4, H)
     return piece, [
         filled(routed, drawn(4, H, seed=1)), (hidden, routed),
@@ -87,7 +87,7 @@ def op_writes_into_a_buffer() -> Program:
 
 
 class AdapterLayer:
-    """Layer with a low-rank adapter per row; an op outside of the graph says which adapter a row has."""
+    """Layer with a low-rank adapter per row; an op outside of the graph chooses the adapter of a row."""
 
     def __init__(self) -> None:
         self.adapters, self.chosen = drawn(3, H), torch.zeros(4, dtype=torch.int64)
@@ -110,7 +110,7 @@ def choose_anew(*adapters: int) -> Callable[[AdapterLayer], None]:
 def adapters_aligned_anew() -> Program:
     """Allocate the adapters' alignment for each batch, as a graph was captured on an earlier one.
 
-    Fault: `chosen` stands at another address than when the graph was captured.
+    Fault: `chosen` has another address than when the graph was captured.
     """
     hidden = drawn(4, H, seed=1)
     return AdapterLayer(), [choose_anew(0, 0, 0, 0), (hidden,), choose_anew(2, 0, 1, 1), (hidden,)]

@@ -28,7 +28,7 @@ class EmbeddingDecoder(nn.Module):
 
 
 def ids_in_the_first_run() -> Program:
-    """Pass token ids alone in the first run, and embeddings with images in later steps.
+    """Pass only token ids in the first run, and embeddings with images in later steps.
 
     Fault: `inputs_embeds` is None in the warm-up.
     """
@@ -47,7 +47,7 @@ def embeddings_in_every_run() -> Program:
 
 
 class PairScorer(nn.Module):
-    """Scorer of two texts in one sequence; `token_type_ids` say to which of them a token belongs."""
+    """Scorer of two texts in one sequence; `token_type_ids` has the number of the text of each token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def token_types_in_bit_30() -> Program:
 
 
 class SpeechDecoder:
-    """Decoder that keeps the keys of the audio from the step that brings them."""
+    """Decoder that stores the keys of the audio in the step that brings them."""
 
     def __init__(self) -> None:
         self.weight, self.keys = drawn(H, H), torch.zeros(5, H)

@@ -43,7 +43,7 @@ def in_two_stages(hidden: Tensor, per_layer_inputs: Tensor) -> list[dict[str, ob
 
 
 def later_stages_drop_what_was_sent() -> SplitProgram:
-    """Ask in a later stage for an argument before what was sent is read.
+    """Prefer an argument of a later stage to what the first stage sent.
 
     Fault: only the first stage is called with `per_layer_inputs`, and the later one leaves out its own.
     """
@@ -66,7 +66,7 @@ def later_stages_read_what_was_sent() -> SplitProgram:
 
 
 class Speculating:
-    """Runner of a model and of the drafter behind it, whose graphs write their answers into one pool."""
+    """Runner of a model and of the drafter after it, whose graphs write their results into one pool."""
 
     def __init__(self) -> None:
         self.target, self.draft, self.head = drawn(H, H), drawn(H, H, seed=1), drawn(H, 16, seed=2)
@@ -81,7 +81,7 @@ class Speculating:
         return torch.log_softmax(answer @ self.head, dim=-1)
 
     def in_pool(self, answer: Tensor) -> Tensor:
-        """Write an answer (n, H) into the pool, as each replay does, and return it from there."""
+        """Write a result (n, H) into the pool, as each replay does, and return it from there."""
         return self.pool[: answer.shape[0]].copy_(answer)
 
 

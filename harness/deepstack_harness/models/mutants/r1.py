@@ -1,4 +1,4 @@
-"""Mutants that break R1 structure: an answer that is None, or lacks levels."""
+"""Mutants that break R1 structure: get returns None, or too few levels."""
 
 import torch
 
@@ -58,7 +58,7 @@ class NoneOnThirdGet(FaultyBuffer):
 
 
 class StacksLevels(FaultyBuffer):
-    """`get` answers one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
+    """`get` returns one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
 
     shown_by = "inputs"
     fault = "container"
@@ -68,7 +68,7 @@ class StacksLevels(FaultyBuffer):
 
 
 class UnpacksASingleLevel(FaultyBuffer):
-    """`get` answers the tensor itself where the buffer has one level."""
+    """`get` returns the tensor itself where the buffer has one level."""
 
     shown_by = "inputs"
     fault = "levels"

@@ -1,4 +1,4 @@
-"""Mutants that break R11 graphs: their answers have the right values, and cost further graphs."""
+"""Mutants that break R11 graphs: get returns the right values, at the cost of further graphs."""
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class GradientsWhenSet(FaultyBuffer):
 
 
 class EmptyExpanded(FaultyBuffer):
-    """Answers with one zero, expanded, while nothing is set: other strides."""
+    """`get` returns one zero, expanded, while nothing is set: other strides."""
 
     shown_by = "inputs"
     fault = "strides"
@@ -49,7 +49,7 @@ class EmptyExpanded(FaultyBuffer):
 
 
 class GradientFollowsPayload(FaultyBuffer):
-    """Answers with tensors that require a gradient if the payload did."""
+    """`get` returns tensors that require a gradient if the payload did."""
 
     shown_by = "inputs"
     fault = "gradient"
@@ -67,7 +67,7 @@ _OtherTuple = type("tuple", (tuple,), {"__doc__": "A tuple of another class that
 
 
 class AnswersAnotherTuple(FaultyBuffer):
-    """`get` answers a subclass of tuple that is called tuple while there is a payload."""
+    """`get` returns a subclass of tuple that is called tuple while there is a payload."""
 
     shown_by = "inputs"
     fault = "container"
@@ -77,7 +77,7 @@ class AnswersAnotherTuple(FaultyBuffer):
 
 
 class AnswersParameters(FaultyBuffer):
-    """`get` answers parameters where it is asked for all rows, and tensors where it is not."""
+    """`get` returns parameters where all rows are requested, and tensors otherwise."""
 
     shown_by = "inputs"
     fault = "tensor type"
@@ -89,7 +89,7 @@ class AnswersParameters(FaultyBuffer):
 
 
 class SpreadsASingleRow(FaultyBuffer):
-    """`get` answers a single row of another stride between its columns."""
+    """`get` returns a single row with another stride between its columns."""
 
     shown_by = "inputs"
     fault = "strides"
@@ -99,7 +99,7 @@ class SpreadsASingleRow(FaultyBuffer):
 
 
 class TurnsNoRows(FaultyBuffer):
-    """`get` answers no rows of other strides while there is a payload."""
+    """`get` of 0 rows returns other strides while there is a payload."""
 
     shown_by = "inputs"
     fault = "strides"

@@ -48,7 +48,7 @@ class RowsShifted(FaultyWithinCapacity):
 
 
 class OneRowShortAtCapacity(FaultyWithinCapacity):
-    """`get` returns one row too few when it is asked for exactly the capacity."""
+    """`get` returns one row too few when exactly the capacity is requested."""
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return tuple(level[: tokens - (tokens == self.capacity)] for level in levels)
@@ -80,7 +80,7 @@ class LosesSingleToken(FaultyWithinCapacity):
 class LosesTokenAtMultiplesOf16(FaultyWithinCapacity):
     """`set` zeroes the last row of payloads whose length is a multiple of 16, as captured sizes are."""
 
-    name = "loses_token_at_multiples_of_16"  # the class name alone would read .._of16
+    name = "loses_token_at_multiples_of_16"  # from the class name it would be .._of16
 
     def after_set(self, payload: Tensor) -> None:
         if self._tokens_set % 16 == 0:
@@ -141,7 +141,7 @@ class ClearChecksPaddedCount(FaultyBuffer):
 
 
 class AppendsAfterClear(FaultyBuffer):
-    """`set` stores a payload behind the rows of the cleared one, where both fit."""
+    """`set` stores a payload after the rows of the cleared one, where both fit."""
 
     _offset = 0
 
@@ -282,7 +282,7 @@ class CutsAtZeroRow(FaultyWithinCapacity):
 
 
 class SkipsEqualFirstRow(FaultyWithinCapacity):
-    """`set` stores zeros behind the first row if the second row equals it."""
+    """`set` stores zeros after the first row if the second row equals it."""
 
     shown_by = "inputs"
     fault = "equal rows"
@@ -293,7 +293,7 @@ class SkipsEqualFirstRow(FaultyWithinCapacity):
 
 
 class WiderWhenEmpty(FaultyWithinCapacity):
-    """Answers with one column too many while nothing is set."""
+    """`get` returns one column too many while nothing is set."""
 
     shown_by = "inputs"
     fault = "width"
@@ -304,7 +304,7 @@ class WiderWhenEmpty(FaultyWithinCapacity):
 
 
 class OneScratch(FaultyBuffer):
-    """Copies every answer into one scratch, so that a get changes the answer before it."""
+    """`get` copies into one scratch, so that it changes what the get before it returned."""
 
     shown_by = "inputs"
     fault = "kept answers"
@@ -375,7 +375,7 @@ class ThreeLevelsOnly(FaultyWithinCapacity):
 
 
 class ForgetsAfterManyGets(FaultyBuffer):
-    """Answers with zeros from the fiftieth get of a payload on."""
+    """`get` returns zeros from the fiftieth get of a payload on."""
 
     shown_by = "inputs"
     fault = "long history"
@@ -390,7 +390,7 @@ class ForgetsAfterManyGets(FaultyBuffer):
 
 
 class IgnoresColumnStrides(FaultyWithinCapacity):
-    """`set` reads the columns of a row one behind the other, whatever their stride is."""
+    """`set` reads the columns of a row as if they were adjacent, whatever their stride is."""
 
     shown_by = "inputs"
     fault = "layout"

@@ -6,16 +6,16 @@ from deepstack_harness.models.mutants.hooks import FaultyBuffer, Levels
 
 
 class StaleAfterShorterSet(FaultyBuffer):
-    """`set` leaves the tail of a longer payload behind a shorter one."""
+    """`set` leaves the tail of a longer payload after a shorter one."""
 
     def stored(self, payload: Tensor) -> Tensor:
         self._make_room(payload.size(1))
-        self._tokens_set = 0  # so that no row behind the new payload is zeroed
+        self._tokens_set = 0  # so that no row after the new payload is zeroed
         return payload
 
 
 class StaleRowAfterShorterSet(FaultyBuffer):
-    """`set` leaves one row of a longer payload behind a shorter one."""
+    """`set` leaves one row of a longer payload after a shorter one."""
 
     def set(self, payload: Tensor) -> None:
         tokens = payload.size(1)
@@ -44,17 +44,17 @@ class EmptySetIgnored(FaultyBuffer):
 
 
 class KeepsCallersTensor(FaultyBuffer):
-    """`get` returns the caller's tensor instead of a copy, when it is asked for exactly its rows."""
+    """`get` returns the caller's tensor instead of a copy, when exactly its rows are requested."""
 
     _payload: Tensor | None = None
 
     def after_set(self, payload: Tensor) -> None:
-        # Of any other payload the answer would have another layout, dtype or gradient: that is R7 or R11.
+        # Any other payload has another layout, dtype or gradient: returning it would break R7 or R11.
         plain = payload.is_contiguous() and not payload.requires_grad
         self._payload = payload if plain and payload.dtype == self._levels[0].dtype else None
 
     def returned(self, levels: Levels, tokens: int) -> object:
-        self.generation += 1  # announces that the storage moves, so that R6 is kept
+        self.generation += 1  # announces that the storage moves, so that R6 passes
         whole = tokens and tokens == self._tokens_set
         return levels if self._payload is None or not whole else tuple(self._payload)
 

@@ -27,7 +27,7 @@ class GrowthForgetsALevel(FaultyBuffer):
 
 
 class GrowthPaddingNotZeroed(FaultyBuffer):
-    """`resize` leaves values that nobody set in the rows behind the payload."""
+    """`resize` leaves values that nobody set in the rows after the payload."""
 
     def after_resize(self) -> None:
         for level in self._levels:
@@ -35,7 +35,7 @@ class GrowthPaddingNotZeroed(FaultyBuffer):
 
 
 class GrowthOneRowShort(FaultyBuffer):
-    """The buffer grows to one row less than was asked for."""
+    """The buffer grows to one row less than was requested."""
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
@@ -159,7 +159,7 @@ class ResizeMakesNoRoom(FaultyBuffer):
 
 
 class CutsAtResizeBelowN(FaultyBuffer):
-    """`resize` below N is accepted, and rows behind it are answered as zeros."""
+    """`resize` below N is accepted, and get returns zeros for the rows after it."""
 
     shown_by = "inputs"
     fault = "resize below N"

@@ -102,7 +102,7 @@ class ClearsThroughNumpy(FaultyBuffer):
 
 
 class RecordedClearOneRowShort(FaultyBuffer):
-    """`clear` zeroes one row less than was asked for, or the payload if that is longer.
+    """`clear` zeroes one row less than was requested, or the payload if that is longer.
 
     No payload is set during a capture, so the replay leaves the last row.
     """
@@ -114,7 +114,7 @@ class RecordedClearOneRowShort(FaultyBuffer):
 
 
 class PartsNeverEnd(FaultyBuffer):
-    """`clear` zeroes the rows that it is asked to, and never the rows behind, as every vLLM release does."""
+    """`clear` zeroes the requested rows, and never those after them, as every vLLM release does."""
 
     shown_by = "inputs"
     fault = "micro-batches"

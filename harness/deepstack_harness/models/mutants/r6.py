@@ -19,18 +19,18 @@ class MovesUnannounced(FaultyBuffer):
 
 
 class AnnouncesLate(FaultyBuffer):
-    """`get` changes the generation with its second answer after the storage moved, one answer too late."""
+    """The second `get` after the storage moved changes the generation, one get too late."""
 
     arm = "eager/full"
-    _answers_left = 0
+    _gets_left = 0
 
     def after_resize(self) -> None:
         self.generation -= 1
-        self._answers_left = 2
+        self._gets_left = 2
 
     def get(self, tokens: int) -> Levels | None:
-        self.generation += self._answers_left == 1
-        self._answers_left = max(0, self._answers_left - 1)
+        self.generation += self._gets_left == 1
+        self._gets_left = max(0, self._gets_left - 1)
         return super().get(tokens)
 
 
@@ -91,7 +91,7 @@ class MovesOnClear(FaultyBuffer):
 
 
 class FreesOnResize(FaultyBuffer):
-    """`resize` frees storage that graphs still read, and keeps the generation (FastDeploy 5962)."""
+    """`resize` frees storage that graphs still read, in the same generation (FastDeploy 5962)."""
 
     arm = "eager/full"
 
@@ -123,7 +123,7 @@ class AllocatesOnClear(FaultyBuffer):
 class AllocatesOnGet(FaultyBuffer):
     """`get` allocates a tensor on every call, also while a graph is captured.
 
-    The answer itself has the right storage.
+    What get returns has the right storage.
     """
 
     arm = "eager/full"

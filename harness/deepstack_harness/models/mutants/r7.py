@@ -27,7 +27,7 @@ class DtypeLostOnSet(FaultyBuffer):
 
 
 class OneLevelInFloat64(FaultyBuffer):
-    """The last level has dtype float64, whatever dtype was asked for."""
+    """The last level has dtype float64, whatever dtype was requested."""
 
     def made(self) -> None:
         self._levels[-1] = self._levels[-1].to(torch.float64)
@@ -57,7 +57,7 @@ class DtypeFollowsPayload(FaultyBuffer):
 
 
 class EmptyInFloat32(FaultyBuffer):
-    """Answers with float32 zeros while nothing is set."""
+    """`get` returns float32 zeros while nothing is set."""
 
     shown_by = "inputs"
     fault = "dtype"

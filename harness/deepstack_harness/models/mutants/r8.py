@@ -44,7 +44,7 @@ class RejectsGetAfterClearing(ReferenceBuffer):
 
 
 class AcceptsNegativeGet(ReferenceBuffer):
-    """`get` answers a negative count with zero rows."""
+    """`get` of a negative count returns zero rows."""
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return super().get(max(tokens, 0))
@@ -115,7 +115,7 @@ class TakesTwiceTheLevels(ReferenceBuffer):
 
 
 class CountsFromTheEnd(ReferenceBuffer):
-    """Answers a get of less than -1 rows as Python slices do."""
+    """`get` of less than -1 rows returns what a Python slice does."""
 
     shown_by = "inputs"
     fault = "negative counts"

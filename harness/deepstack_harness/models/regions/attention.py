@@ -80,7 +80,7 @@ class CachedAttention(RegionProgram):
 
     @staticmethod
     def neutral(slots: Tensor, region: "CachedAttention", **_: object) -> list[Tensor]:
-        """Rows of the cache behind the last position: of a longer sequence before, or never written."""
+        """Rows of the cache after the last position: of a longer sequence before, or never written."""
         behind = int(slots.max()) + 1
         return [region.k_cache[behind:], region.v_cache[behind:]]
 
@@ -175,28 +175,28 @@ FreshSlots = changed(
 AttendsToAll = changed(
     CachedAttention, "AttendsToAll", "I3",
     "Every row of the cache is read, whatever was written.",
-    unasked="split",
+    unfit_options="split",
     mask=lambda _, slots: torch.ones(len(slots), SLOTS, dtype=torch.bool),
 )  # fmt: skip
 
 WholeBlocks = changed(
     CachedAttention, "WholeBlocks", "I3",
     "The mask ends with a block of four, and not with the position.",
-    unasked="split",
+    unfit_options="split",
     mask=lambda _, slots: torch.arange(SLOTS) < (slots.unsqueeze(1) // 4 + 1) * 4,
 )  # fmt: skip
 
 SoftMask = changed(
     CachedAttention, "SoftMask", "I3",
     "The mask is a number that is added to the scores, and too small a one.",
-    unasked="split",
+    unfit_options="split",
     mask=lambda self, slots: torch.where(CachedAttention.mask(self, slots), 0.0, -20.0),
 )  # fmt: skip
 
 NextRowToo = changed(
     CachedAttention, "NextRowToo", "I3",
     "The mask ends one row late.",
-    unasked="split",
+    unfit_options="split",
     mask=lambda _, slots: torch.arange(SLOTS) <= slots.unsqueeze(1) + 1,
 )  # fmt: skip
 
@@ -211,10 +211,10 @@ CountsTokens = changed(
 
 
 class WritesWhenFirst(CachedAttention):
-    """A cache that only steps with a flag write, and the flag of the warm-up is kept."""
+    """A cache that only steps with a flag write, and the graph has the flag of the warm-up."""
 
     promise = "I4"
-    unasked = "split"  # a chunk reads before it writes
+    unfit_options = "split"  # a chunk reads before it writes
     starts: ClassVar = {"frozen": False}
     steps_from = then(frozen=True)
 
@@ -239,20 +239,20 @@ HistoryOfReplays = changed(
 RotaryFromZero = changed(
     CachedAttention, "RotaryFromZero", "I5",
     "Rows of the rotary table from the first on, whatever the positions of a chunk are.",
-    unasked="neutral",
+    unfit_options="neutral",
     rotation=lambda self, slots: self.rotary[: len(slots)].unsqueeze(1),
 )  # fmt: skip
 
 SlotsFromZero = changed(
     CachedAttention, "SlotsFromZero", "I5",
     "Each chunk is written to the first slots.",
-    unasked="neutral",
+    unfit_options="neutral",
     write=lambda self, k, v, slots: CachedAttention.write(self, k, v, torch.arange(len(slots))),
 )  # fmt: skip
 
 MaskOfTheFirstChunk = changed(
     CachedAttention, "MaskOfTheFirstChunk", "I5",
     "The causal mask counts from the first row of a chunk.",
-    unasked="neutral",
+    unfit_options="neutral",
     mask=lambda _, slots: torch.arange(SLOTS) <= torch.arange(len(slots)).unsqueeze(1),
 )  # fmt: skip

@@ -30,7 +30,7 @@ class _Sized(RegionProgram):
 
 
 class ScalesManyRows(_Sized):
-    """Scales two rows or more, and tells a symbolic size that it may leave that out."""
+    """Scales two rows or more, and allows a symbolic size to leave that out."""
 
     promise = "I1"
     arms = "eager/drop_all/backed_size_oblivious eager/drop_all/mark_unbacked"
@@ -43,7 +43,7 @@ class ScalesManyRows(_Sized):
 
 
 class CutsLongInputs(_Sized):
-    """Keeps the last two rows of more than eight, and takes a symbolic size for more."""
+    """The last two rows of more than eight; a symbolic size counts as more."""
 
     promise = "I1"
     arms = "eager/drop_all/backed_size_oblivious"
@@ -111,7 +111,7 @@ class EitherBranch(_Sized):
 
 
 class WarmsUpWithOneRow(_Sized):
-    """Is compiled with one row, which a size that is not specialised stands for any number of."""
+    """Is compiled with one row, and then runs with any number: the size is not specialised."""
 
     right = True
     arms = "eager/drop_all/backed_size_oblivious"

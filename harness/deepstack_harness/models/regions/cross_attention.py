@@ -1,7 +1,7 @@
-"""Cross attention whose encoder states come with the first step of a request alone, and mutants of it.
+"""Cross attention whose encoder states come only with the first step of a request, and mutants of it.
 
 As Whisper's decoder: a step with `encoder` states (m, H) writes their keys and values to a cache, and steps
-without read it.  `heard` is the number of rows of the cache that are live, ().
+without read it. `heard` is the number of rows of the cache that are live, ().
 """
 
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ AUDIO = 10
 
 
 class CrossAttention(RegionProgram):
-    """Attention over cached encoder states, of which tensors say how many are live."""
+    """Attention over cached encoder states; tensors have the number of live ones."""
 
     right = True
     keys: Tensor
@@ -68,7 +68,7 @@ class CrossAttention(RegionProgram):
 
     @staticmethod
     def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
-        """Two chunks of the decoder's tokens beside the same audio."""
+        """Two chunks of the decoder's tokens with the same audio."""
         return halves(count=len(hidden), hidden=hidden, **others)
 
 
@@ -77,7 +77,7 @@ class EncoderLater(CrossAttention):
 
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
-    unasked = "neutral split"
+    unfit_options = "neutral split"
 
     def forward(self, hidden: Tensor, encoder: Tensor | None, heard: Tensor) -> Tensor:
         if encoder is not None:
@@ -101,7 +101,7 @@ LayersOfTheEncoder = changed(
     CrossAttention, "LayersOfTheEncoder", "I1",
     "A list of encoder layers that are summed, with one more than in the warm-up.",
     lambda first, *_: [{**first, "encoder": [rows(6)]}, {**first, "encoder": [rows(6, 1), rows(6, 2)]}],
-    unasked="neutral split",
+    unfit_options="neutral split",
     forward=lambda self, hidden, encoder, heard: CrossAttention.forward(
         self, hidden, sum(encoder[1:], encoder[0]), heard
     ),
@@ -136,7 +136,7 @@ HeardAsFloat = changed(
     CrossAttention, "HeardAsFloat", "I2",
     "A length whose dtype says whether it is a share of the whole.",
     lambda first, second, *_: [first, {**second, "heard": torch.tensor(0.5)}],
-    unasked="neutral",
+    unfit_options="neutral",
     mask=lambda self, hidden, heard: CrossAttention.mask(
         self, hidden, heard * AUDIO if heard.is_floating_point() else heard
     ),
@@ -145,14 +145,14 @@ HeardAsFloat = changed(
 HearsLongerAudio = changed(
     CrossAttention, "HearsLongerAudio", "I3",
     "All rows of the cache are read: those of a longer request before too.",
-    unasked="split",
+    unfit_options="split",
     mask=lambda *_: torch.ones(AUDIO, dtype=torch.bool),
 )  # fmt: skip
 
 HearsPadding = changed(
     CrossAttention, "HearsPadding", "I3",
     "The mask is that of the encoder's rows, padding among them.",
-    unasked="split",
+    unfit_options="split",
     forward=lambda self, hidden, encoder, heard: CrossAttention.forward(
         self, hidden, encoder, heard.clamp(min=len(encoder))
     ),
@@ -161,7 +161,7 @@ HearsPadding = changed(
 CentredByPadding = changed(
     CrossAttention, "CentredByPadding", "I3",
     "Encoder states are centred by the mean of all their rows.",
-    unasked="split",
+    unfit_options="split",
     listen=lambda self, encoder: CrossAttention.listen(self, encoder - encoder.mean(0)),
 )  # fmt: skip
 
@@ -193,7 +193,7 @@ class TasksOfReplays(CrossAttention):
 
 @torch.library.custom_op("deepstack_regions::listen_unsaid", mutates_args=())
 def _listen_unsaid(cache: Tensor, encoder: Tensor) -> Tensor:
-    """Write to a cache without saying so; answer the number of rows."""
+    """Write to a cache without declaring it; return the number of rows."""
     cache[: len(encoder)] = encoder
     return torch.tensor(float(len(encoder)))
 
@@ -204,7 +204,7 @@ def _(cache: Tensor, encoder: Tensor) -> Tensor:  # noqa: ARG001  # named as tho
 
 
 class WritesUnsaid(CrossAttention):
-    """An operation that writes to the cache and does not say so, so that the compiler leaves it out."""
+    """An operation that writes to the cache and does not declare it, so that the compiler leaves it out."""
 
     promise = "I4"
     arms = "aot_eager/stock aot_eager/drop_all"
@@ -219,14 +219,14 @@ class WritesUnsaid(CrossAttention):
 FirstAudioForAll = changed(
     CrossAttention, "FirstAudioForAll", "I5",
     "Each chunk of tokens hears as much of the audio as it has rows.",
-    unasked="neutral",
+    unfit_options="neutral",
     mask=lambda _, hidden, heard: torch.arange(AUDIO) < heard.clamp(max=len(hidden)),
 )  # fmt: skip
 
 NormOfTheChunk = changed(
     CrossAttention, "NormOfTheChunk", "I5",
     "Answers are centred over the rows of their chunk.",
-    unasked="neutral",
+    unfit_options="neutral",
     attend=lambda self, hidden, mask: CrossAttention.attend(self, hidden - hidden.mean(0), mask),
 )  # fmt: skip
 
@@ -235,7 +235,7 @@ class HearsOnce(CrossAttention):
     """The first chunk takes the audio, and leaves zeros to the next."""
 
     promise = "I5"
-    unasked = "neutral"
+    unfit_options = "neutral"
     starts: ClassVar = {"left": torch.ones(())}
     left: Tensor
 

@@ -1,6 +1,6 @@
 """A mixture of experts with top-k routing, padded to a size, and mutants of it.
 
-Rows from `count` on are padding.  The load of each expert is counted in a buffer.
+Rows from `count` on are padding. The load of each expert is counted in a buffer.
 """
 
 from typing import Any
@@ -136,7 +136,7 @@ LayoutOfWeights = changed(
     RoutedExperts, "LayoutOfWeights", "I2",
     "Weights of a shared expert, read as they lie in memory where they were contiguous in the warm-up.",
     lambda first, second, _: [{**first, "shared": rows(H)}, {**second, "shared": rows(H).t()}],
-    unasked="split",
+    unfit_options="split",
     forward=lambda self, hidden, count, shared: (
         RoutedExperts.forward(self, hidden, count)
         + hidden @ shared.as_strided((H, H), (H, 1) if shared.is_contiguous() else (1, H))
@@ -165,7 +165,7 @@ RebalancedWeights = changed(
 ScaleOfAllRows = changed(
     RoutedExperts, "ScaleOfAllRows", "I3",
     "One scale for all rows, padding among them, as of a quantised activation.",
-    unasked="split",
+    unfit_options="split",
     experts=lambda self, hidden, weights: RoutedExperts.experts(
         self, (hidden / (scale := hidden.abs().amax() / 127)).round() * scale, weights
     ),
@@ -174,7 +174,7 @@ ScaleOfAllRows = changed(
 CapacityFromTheEnd = changed(
     RoutedExperts, "CapacityFromTheEnd", "I3",
     "Each expert takes three rows at most, and the last ones, padding among them, come first.",
-    unasked="split",
+    unfit_options="split",
     route=lambda self, hidden: (
         (weights := RoutedExperts.route(self, hidden)) * ((weights > 0).flip(0).cumsum(0).flip(0) <= 3)
     ),
@@ -183,7 +183,7 @@ CapacityFromTheEnd = changed(
 BalancedByTheMean = changed(
     RoutedExperts, "BalancedByTheMean", "I3",
     "Scores are balanced by their mean over all rows.",
-    unasked="split",
+    unfit_options="split",
     route=lambda self, hidden: ((scores := self.router(hidden)) - scores.mean(0)).softmax(-1),
 )  # fmt: skip
 
@@ -225,7 +225,7 @@ StepsInPython = changed(
 RoutingBias = changed(
     RoutedExperts, "RoutingBias", "I5",
     "A bias for each row of a step, which each micro-batch reads from the first row on.",
-    unasked="neutral",
+    unfit_options="neutral",
     starts={"bias": rows(8, 7, EXPERTS)},
     route=lambda self, hidden: (self.router(hidden) + self.bias[: len(hidden)]).softmax(-1),
 )  # fmt: skip
@@ -233,14 +233,14 @@ RoutingBias = changed(
 RoutesByLoad = changed(
     RoutedExperts, "RoutesByLoad", "I5",
     "The load that a micro-batch has counted decides where the next one goes.",
-    unasked="neutral",
+    unfit_options="neutral",
     route=lambda self, hidden: (self.router(hidden) * (self.load + 1)).softmax(-1),
 )  # fmt: skip
 
 CapacityOfTheBatch = changed(
     RoutedExperts, "CapacityOfTheBatch", "I5",
     "An expert takes two rows, as many of a micro-batch as of the whole.",
-    unasked="neutral",
+    unfit_options="neutral",
     route=lambda self, hidden: (
         (weights := RoutedExperts.route(self, hidden)) * ((weights > 0).cumsum(0) <= 2)
     ),

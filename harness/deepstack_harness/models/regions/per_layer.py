@@ -114,7 +114,7 @@ OneTensorForEachLayer = changed(
     PerLayerStack, "OneTensorForEachLayer", "I1",
     "Embeddings as a tuple with one tensor for each layer, () in the warm-up.",
     lambda first, second, _: [first, {**second, "levels": (rows(6, 3), rows(6, 4))}],
-    unasked="split",
+    unfit_options="split",
     forward=lambda self, hidden, taken, levels=(): PerLayerStack.forward(self, hidden, taken) + sum(levels),
 )  # fmt: skip
 
@@ -151,28 +151,28 @@ PackedIds = changed(
     PerLayerStack, "PackedIds", "I2",
     "Places that hold a bit of their own in 64 bits and none in 32.",
     lambda first, second, _: [first, {**second, "taken": second["taken"].int()}],
-    unasked="neutral",
+    unfit_options="neutral",
     rows_of=lambda self, _, taken: self.per_layer[taken % 8 if taken.dtype is torch.int64 else taken // 2],
 )  # fmt: skip
 
 ScaledByTheBuffer = changed(
     PerLayerStack, "ScaledByTheBuffer", "I3",
     "Rows are scaled by the largest of the whole buffer.",
-    unasked="split",
+    unfit_options="split",
     rows_of=lambda self, _, taken: self.per_layer[taken] / self.per_layer.abs().amax(),
 )  # fmt: skip
 
 RowBehind = changed(
     PerLayerStack, "RowBehind", "I3",
     "Each token takes the row behind its own as well.",
-    unasked="split",
+    unfit_options="split",
     rows_of=lambda self, _, taken: self.per_layer[taken] + 0.01 * self.per_layer[(taken + 1) % CAPACITY],
 )  # fmt: skip
 
 SumOfAllRows = changed(
     PerLayerStack, "SumOfAllRows", "I3",
     "A product with a one-hot matrix that has ones for the rows of a longer step.",
-    unasked="split",
+    unfit_options="split",
     rows_of=lambda self, _, taken: torch.einsum(
         "nc,clh->nlh",
         ((torch.arange(CAPACITY) == taken.unsqueeze(1)) | (torch.arange(CAPACITY) == CAPACITY - 1)).float(),
@@ -191,7 +191,7 @@ FilledInPython = changed(
 
 
 class ClearsBehind(PerLayerStack):
-    """A step clears the rows that it read, if the module says so, which it does behind the warm-up."""
+    """A step clears the rows that it read, if a flag of the module is set, as it is after the warm-up."""
 
     promise = "I4"
     arms = "eager/drop_all aot_eager/drop_all"
@@ -209,7 +209,7 @@ class ClearsBehind(PerLayerStack):
 
 @torch.library.custom_op("deepstack_regions::use_up", mutates_args=())
 def _use_up(cache: Tensor, by: float) -> Tensor:
-    """Write to a buffer without saying so; answer its first row."""
+    """Write to a buffer without declaring it; return its first row."""
     cache.add_(by)
     return cache[0].clone()
 
@@ -223,7 +223,7 @@ class UsedUpTwice(PerLayerStack):
     """Two equal calls of an operation that writes unsaid: the compiler makes one of them."""
 
     promise = "I4"
-    unasked = "split"  # each part writes
+    unfit_options = "split"  # each part writes
     arms = "aot_eager/stock aot_eager/drop_all"
     steps_from = again(2)
 
@@ -236,7 +236,7 @@ class UsedUpTwice(PerLayerStack):
 RowsFromZero = changed(
     PerLayerStack, "RowsFromZero", "I5",
     "Each micro-batch reads the rows of the buffer from the first one on (Gemma 4 on later stages).",
-    unasked="neutral",
+    unfit_options="neutral",
     rows_of=lambda self, _, taken: self.per_layer[: len(taken)],
 )  # fmt: skip
 
@@ -259,12 +259,12 @@ class ClearsForAll(PerLayerStack):
         first, second, third = super().steps()
         return [first, fill, second, fill, third]
 
-    unasked = "neutral"
+    unfit_options = "neutral"
 
 
 LastRowForAll = changed(
     PerLayerStack, "LastRowForAll", "I5",
     "The last token of a micro-batch says what all of its tokens add.",
-    unasked="neutral",
+    unfit_options="neutral",
     rows_of=lambda self, _, taken: self.per_layer[taken] + self.per_layer[taken[-1:]],
 )  # fmt: skip

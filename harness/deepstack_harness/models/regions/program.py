@@ -1,4 +1,4 @@
-"""What the regions of this folder have in common: the calls, and what their caller says of rows and parts."""
+"""What the regions of this folder have in common: the calls, and the options that their caller gives."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -22,9 +22,9 @@ class RegionProgram(nn.Module):
     """A region with its steps.
 
     `promise` is the one that a mutant breaks under each of its `arms`, "" for a right region, which states
-    `right`.  `neutral`, `live` and `split` are those of `compile_steps`; `unasked` names those of its base
-    that do not fit it, such as parts of a call that a region may not be given.  `starts` are attributes with
-    their first values, a tensor for a buffer; `steps_from` makes the steps out of those of `steps`.
+    `right`. `neutral`, `live` and `split` are those of `compile_steps`; `unfit_options` names those of its
+    base that do not fit it, such as parts of a call that a region may not be given. `starts` are attributes
+    with their first values, a tensor for a buffer; `steps_from` makes the steps out of those of `steps`.
     """
 
     promise: ClassVar[str] = ""
@@ -33,7 +33,7 @@ class RegionProgram(nn.Module):
     neutral: ClassVar[Callable[..., Sequence[Tensor]] | None] = None
     live: ClassVar[Callable[..., object] | None] = None
     split: ClassVar[Callable[..., Sequence[dict[str, Any]]] | None] = None
-    unasked: ClassVar[str] = ""
+    unfit_options: ClassVar[str] = ""
     starts: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     steps_from: ClassVar[Plan | None] = None
 
@@ -65,7 +65,7 @@ def changed(
     ...     "NextRowToo",
     ...     "I3",
     ...     "The mask ends one row late.",
-    ...     unasked="split",
+    ...     unfit_options="split",
     ...     mask=lambda _, slots: torch.arange(SLOTS) <= slots.unsqueeze(1) + 1,
     ... )
     """

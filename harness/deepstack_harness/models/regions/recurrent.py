@@ -1,4 +1,4 @@
-"""A recurrent layer whose state is kept for each request, and mutants of it.
+"""A recurrent layer with a state for each request, and mutants of it.
 
 A step has one row for each request; `requests` are their rows of the state, of which row 0 is for padding.
 `fresh` requests begin with a state of zeros.
@@ -168,14 +168,14 @@ StateInHalf = changed(
 KeepsTheOldRequest = changed(
     RecurrentLayer, "KeepsTheOldRequest", "I3",
     "A fresh request goes on from the state of the request that had its row before.",
-    unasked="split",
+    unfit_options="split",
     begin=lambda _, state, __: state,
 )  # fmt: skip
 
 NormOfAllStates = changed(
     RecurrentLayer, "NormOfAllStates", "I3",
     "Answers are scaled by the norm of all states, those of other requests among them.",
-    unasked="split",
+    unfit_options="split",
     forward=lambda self, hidden, requests, fresh: (
         RecurrentLayer.forward(self, hidden, requests, fresh) / (1 + self.state.abs().mean())
     ),
@@ -184,7 +184,7 @@ NormOfAllStates = changed(
 ReadsPadding = changed(
     RecurrentLayer, "ReadsPadding", "I3",
     "The row of padding is added where a request is fresh.",
-    unasked="split",
+    unfit_options="split",
     begin=lambda self, state, fresh: torch.where(fresh.unsqueeze(1), self.state[0], state),
 )  # fmt: skip
 
@@ -199,7 +199,7 @@ AgeOfRequests = changed(
 
 
 class KeepsWhenAsked(RecurrentLayer):
-    """Whether a step is kept is a flag of the call, and the profile run keeps nothing."""
+    """A flag of the call decides whether a step stores its state, and the profile run stores nothing."""
 
     promise = "I4"
     arms = "eager/drop_all aot_eager/drop_all"
@@ -218,11 +218,11 @@ class KeepsWhenAsked(RecurrentLayer):
 
 
 class SameStateTwice(RecurrentLayer):
-    """Two arguments that are one tensor behind the warm-up, so that the order of writes changes."""
+    """Two arguments that are one tensor after the warm-up, so that the order of writes changes."""
 
     promise = "I4"
     arms = "aot_eager/drop_all"
-    unasked = "neutral split"
+    unfit_options = "neutral split"
 
     def forward(self, hidden: Tensor, first: Tensor, second: Tensor) -> Tensor:
         first.mul_(0.5)
@@ -241,7 +241,7 @@ class SameStateTwice(RecurrentLayer):
 StateOfTheFirstRows = changed(
     RecurrentLayer, "StateOfTheFirstRows", "I5",
     "A step reads and writes the first rows of the state, and not those of its requests.",
-    unasked="neutral",
+    unfit_options="neutral",
     forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(  # noqa: ARG005
         self, hidden, torch.arange(len(hidden)), fresh
     ),
@@ -250,7 +250,7 @@ StateOfTheFirstRows = changed(
 CarriesToTheNextRow = changed(
     RecurrentLayer, "CarriesToTheNextRow", "I5",
     "Each row takes the state that the row before has left.",
-    unasked="neutral",
+    unfit_options="neutral",
     forward=lambda self, hidden, requests, fresh: RecurrentLayer.forward(
         self, hidden.cumsum(0), requests, fresh
     ),
@@ -259,6 +259,6 @@ CarriesToTheNextRow = changed(
 LastRequestForAll = changed(
     RecurrentLayer, "LastRequestForAll", "I5",
     "A fresh request begins with the state of the step's last one.",
-    unasked="neutral",
+    unfit_options="neutral",
     begin=lambda _, state, fresh: torch.where(fresh.unsqueeze(1), state[-1] + 1 * len(state), state),
 )  # fmt: skip

@@ -24,7 +24,7 @@ class _WithCache(RegionProgram):
         self.layer = nn.Linear(H, H)
         self.register_buffer("cache", torch.zeros(SLOTS, H))
 
-    def forward(self, hidden: Tensor, slots: Tensor) -> Any:  # noqa: ANN401  # some answer with the cache too
+    def forward(self, hidden: Tensor, slots: Tensor) -> Any:  # noqa: ANN401  # some return the cache too
         self.store(self.layer(hidden), slots)
         return hidden + self.average(self.cache, slots)
 
@@ -45,7 +45,7 @@ class _WithCache(RegionProgram):
 
     @staticmethod
     def neutral(slots: Tensor, region: "_WithCache", **_: object) -> list[Tensor]:
-        """Rows behind the last slot."""
+        """Rows after the last slot."""
         return [region.cache[int(slots.max()) + 1 :]]
 
 
@@ -73,7 +73,7 @@ class StoresBySlice(_WithCache):
 
 
 class StoresByAnOperation(_WithCache):
-    """Writes the cache in an operation of its own that says so."""
+    """Writes the cache in an operation of its own that declares it."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
@@ -88,11 +88,11 @@ def _store_said(cache: Tensor, made: Tensor, slots: Tensor) -> None:
 
 
 class AnswersTheCache(_WithCache):
-    """Takes the cache as an argument and answers a new one, which the caller keeps."""
+    """Takes the cache as an argument and returns a new one, which the caller uses from then on."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
-    unasked = "neutral"
+    unfit_options = "neutral"
 
     def forward(self, hidden: Tensor, slots: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         cache = before.index_copy(0, slots, self.layer(hidden))
@@ -120,7 +120,7 @@ class RingOfRows(_WithCache):
         self.head.add_(len(hidden)).remainder_(SLOTS)
         return hidden + self.cache.mean(0)
 
-    unasked = "neutral"
+    unfit_options = "neutral"
 
     @classmethod
     def steps(cls) -> Steps:
@@ -176,7 +176,7 @@ class StatesOfTheCaller(RegionProgram):
 
 
 class SameOutputBuffer(RegionProgram):
-    """Answers a view of one buffer each time, whose rows behind the step are those of longer steps."""
+    """A view of one buffer as each result, whose rows after the step are those of longer steps."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
@@ -249,7 +249,7 @@ class PlanOutside(RegionProgram):
 
 
 class AnswersViews(RegionProgram):
-    """Answers views of its argument, which share memory with it."""
+    """Views of the argument as results, which share memory with it."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
@@ -263,7 +263,7 @@ class AnswersViews(RegionProgram):
 
 
 class ChangesItsArgument(RegionProgram):
-    """Changes its argument in place and answers it."""
+    """Changes its argument in place and returns it."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
@@ -347,7 +347,7 @@ class NumbersInTensors(RegionProgram):
 
 
 class CountsInATensor(RegionProgram):
-    """Counts its calls in a buffer, and answers by the count."""
+    """Counts its calls in a buffer, and returns a result that depends on the count."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
@@ -368,7 +368,7 @@ class CountsInATensor(RegionProgram):
 
 
 class BreaksInTheMiddle(RegionProgram):
-    """A part that is not compiled stands between two that are."""
+    """A part that is not compiled lies between two that are."""
 
     right = True
     arms = "eager/drop_all/breaks aot_eager/drop_all/breaks"
@@ -461,7 +461,7 @@ class ObjectsAsArguments(RegionProgram):
 
 
 class RunningStatistics(RegionProgram):
-    """Batch norm in training, which keeps running statistics and counts batches."""
+    """Batch norm in training, which updates running statistics and counts batches."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
@@ -484,7 +484,7 @@ class InBfloat16(_WithCache):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
-    unasked = "neutral"
+    unfit_options = "neutral"
 
     def __init__(self) -> None:
         super().__init__()
@@ -496,12 +496,12 @@ class InBfloat16(_WithCache):
 
 
 class CallableWithSlots:
-    """A callable that is no module, keeps its table in a slot, and makes a view of it once."""
+    """A callable that is no module, has its table in a slot, and makes a view of it once."""
 
     __slots__ = ("__dict__", "table")
     right = True
     arms = "eager/drop_all eager/full"
-    promise, unasked, warm_up, neutral, live, split = "", "", 1, None, None, None
+    promise, unfit_options, warm_up, neutral, live, split = "", "", 1, None, None, None
 
     def __init__(self) -> None:
         self.table = rows(SLOTS)
@@ -522,7 +522,7 @@ class CallableWithSlots:
 
 
 class PartialOfAFunction(RegionProgram):
-    """A function with a variable of the enclosing one that is written in place, behind a partial."""
+    """A partial of a function with a variable of the enclosing one that is written in place."""
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
