@@ -32,13 +32,15 @@ def qwen() -> Model:
     return Model.build("qwen3_vl")
 
 
-@pytest.fixture(autouse=True)
-def wide_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def wide_lines() -> Iterator[None]:
     """State a width that no sentence has, so that tests of sentences need not put them together.
 
     `cases/selftest/document/test_width.py` has the width that users get.
     """
-    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("COLUMNS", "1000")
+        yield
 
 
 @pytest.fixture(autouse=True)
