@@ -174,10 +174,9 @@ def audit_source(
         classes = worker.classes(scope.wanted)
         if scope.account:
             say(f"looking through all files of {name}")
-        account = Account()
+        account, among = Account(), scope.among if scope.account else ()
         if scope.account or not all(audited.can_be_judged for audited in classes):
             # Classes that cannot be driven are in the account whichever files are looked through.
-            among = scope.among if scope.account else ()
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
         # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
@@ -194,7 +193,6 @@ def audit_source(
             else:
                 classes = [refused if each is audited else each for each in classes]
         if len(verdicts) < len(drivable):
-            among = scope.among if scope.account else ()
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
             drivable = [audited for audited in classes if audited.can_be_judged]
         systems = SourceSystems(label, (), ())

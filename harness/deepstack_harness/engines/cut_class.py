@@ -14,6 +14,7 @@ import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CodeType
 from typing import cast
 
@@ -173,6 +174,21 @@ def find_verbs(
         text = f"class {definition.name} has no {missing}"
         raise NoBuffer(Reason(text, filename, definition.lineno))
     return verbs
+
+
+def writes_by_calls(methods: Callable[[str], Iterable[Function]], node: ast.AST) -> frozenset[str]:
+    """Return what a statement changes, by the methods of its class that it calls too.
+
+    `methods` gives the functions of a member of the class by its name.
+    """
+    changes, called, done = writes(node), own_methods_called(node), set[str]()
+    while todo := called - done:
+        done |= todo
+        bodies = [method for name in todo for method in methods(name)]
+        changed = {name for method in bodies for inner in method.body for name in writes(inner)}
+        changes |= {name for name in changed if name.startswith("self.")}
+        called |= {name for method in bodies for name in own_methods_called(method)}
+    return changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,7 +399,7 @@ class _BufferMembers:
         return find_verbs(self._members, self._method, self._filename, self._definition)
 
     def _method(self, name: str) -> Function | None:
-        return next((node for node in self._members.get(name, ()) if isinstance(node, Function)), None)
+        return next(iter(self._methods(name)), None)
 
     @property
     def storage(self) -> frozenset[str]:
@@ -448,20 +464,10 @@ class _BufferMembers:
 
     def _slice(self, read: set[str]) -> Function:
         of_instances = {name for name in read if "." in name}  # `x` is another variable in every method
-        return slice_init(self._init, of_instances, self._provided, self._writes)
+        return slice_init(self._init, of_instances, self._provided, partial(writes_by_calls, self._methods))
 
-    def _writes(self, node: ast.AST) -> frozenset[str]:
-        """Return what a statement changes, by the methods of the class that it calls too."""
-        changes, called, done = writes(node), own_methods_called(node), set[str]()
-        while todo := called - done:
-            done |= todo
-            bodies = [
-                each for name in todo for each in self._members.get(name, ()) if isinstance(each, Function)
-            ]
-            changed = {name for method in bodies for inner in method.body for name in writes(inner)}
-            changes |= {name for name in changed if name.startswith("self.")}
-            called |= {name for method in bodies for name in own_methods_called(method)}
-        return changes
+    def _methods(self, name: str) -> list[Function]:
+        return [node for node in self._members.get(name, ()) if isinstance(node, Function)]
 
     def _unset_attributes(self) -> dict[str, Reason]:
         """Return the attributes that are read and that nothing in the cut sets, with a refusal for each."""

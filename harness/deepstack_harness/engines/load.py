@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import FrameType, ModuleType
 
 from typing_extensions import override
@@ -35,7 +35,7 @@ from typing_extensions import override
 from deepstack_harness.compile.torch_compat.facts import changed, facts
 from deepstack_harness.engines.cut_model import show_in_tracebacks
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
-from deepstack_harness.engines.syntax import Function, parse, scope_names
+from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
 from deepstack_harness.sources.request import Overlaid
 from deepstack_harness.sources.source import Source
@@ -120,11 +120,9 @@ class LoadedSource:
 
         Raises `SourceError` with the place where it cannot be imported.
         """
-        path = PurePosixPath(member).with_suffix("")
-        name = ".".join(path.parent.parts if path.name == "__init__" else path.parts)
         try:
             with self.absent.permissive():
-                return importlib.import_module(name)
+                return importlib.import_module(module_name(member))
         except BaseException as error:
             if passes_through(error):
                 raise

@@ -22,7 +22,7 @@ import torch
 
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
-from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init
+from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.cut_model import HOSTED, CannotSupply, KnownModel, ModelClass, Way
 from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
@@ -36,7 +36,6 @@ from deepstack_harness.engines.syntax import (
     asked_with_default,
     binds,
     class_named,
-    own_methods_called,
     parse,
     reads,
     writes,
@@ -261,18 +260,12 @@ class _MadeClass:
             function = vars(owner).get(_INIT)
             node = self._node(function) if isinstance(function, FunctionType) else None
             if node is not None:
-                yield owner, slice_init(node, of_instances, self._provided, self._writes)
-
-    def _writes(self, node: ast.AST) -> frozenset[str]:
-        """Return what a statement changes, by the methods of the class that it calls too."""
-        changes, called, done = writes(node), own_methods_called(node), set[str]()
-        while todo := called - done:
-            done |= todo
-            bodies = [item for name in todo for item in self._nodes(name)]
-            changed = {name for method in bodies for inner in method.body for name in writes(inner)}
-            changes |= {name for name in changed if name.startswith("self.")}
-            called |= {name for method in bodies for name in own_methods_called(method)}
-        return changes
+                yield (
+                    owner,
+                    slice_init(
+                        node, of_instances, self._provided, functools.partial(writes_by_calls, self._nodes)
+                    ),
+                )
 
     # -- what may change it
 

@@ -128,6 +128,11 @@ def _is_in(member: str, module: str | None) -> bool:
     return (module or "").startswith(f"{member.partition('/')[0]}.")
 
 
+def module_name(member: str) -> str:
+    """Return the dotted name of a file as a module: `vllm.a` of `vllm/a.py` and of `vllm/a/__init__.py`."""
+    return member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def absolute_module(node: ast.ImportFrom, member: str) -> str:
     """Return the full name of the module, also for `from ..x import y`."""
     packages = member.split("/")[: -node.level] if node.level else []

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from deepstack_harness.audit.inputs.writes import Path, assigned
-from deepstack_harness.engines.syntax import Function, absolute_module, parse
+from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
 
@@ -52,7 +52,7 @@ class ClassIndex:
         self.makers: dict[str, list[tuple[Class, str]]] = {}
         """The classes that make something from a name, and the attribute that they keep it in."""
         self._asked: set[str] = set()
-        self._modules = {_module(member): member for member in self.text}
+        self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
         self._tops: dict[str, dict[str, Class]] = {}
         self._parts: dict[int, Mapping[str, list[Class]]] = {}
@@ -251,10 +251,6 @@ class ClassIndex:
                         names.add(made)
         classes = (self.resolve(member, each) for each in sorted(names))
         return [each for each in classes if each is not None]
-
-
-def _module(member: str) -> str:
-    return member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _is_test(member: str) -> bool:
