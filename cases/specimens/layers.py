@@ -74,14 +74,6 @@ OWNER = Owner()
 """Lives as long as this module: copies of a region must not read it."""
 
 
-class Mode(nn.Module):
-    """A layer that scales its input while it trains."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, 8)."""
-        return x * 3 if self.training else x
-
-
 class Weighted(nn.Module):
     """A product with a weight of any dtype; int8 is a quantised weight."""
 
@@ -112,11 +104,6 @@ def assigned(name: str, value: object) -> Change:
     """Return a step that assigns an attribute, which may be one of a member: `inner.factor`."""
     path, _, attribute = name.rpartition(".")
     return lambda region: setattr(region.get_submodule(path), attribute, value)
-
-
-@specimen("I1", "training")
-def other_module_mode() -> Made:
-    return changed(Mode().eval(), nn.Module.train)
 
 
 @specimen("I2", "weight")
@@ -253,11 +240,6 @@ def a_buffer_written_in_place() -> Made:
 @specimen()
 def mode_that_nothing_reads() -> Made:
     return Around().eval(), [(rows(3),), lambda around: around.inner.train(), (rows(3, 1),)]
-
-
-@specimen()
-def parameter_replaced_by_another() -> Made:
-    return changed(Weighted(), assigned("weight", nn.Parameter(torch.full((8, 8), 5.0), requires_grad=False)))
 
 
 @specimen()

@@ -27,10 +27,16 @@ from deepstack_harness.play.steps_work import fresh_program
 STOCK = "eager/stock"
 _LATE = 12
 """Times that a watched program makes its first call: a watch that samples the calls sees no later ones."""
-UNSEEN = dict.fromkeys(
-    ("writes_unsaid", "used_up_twice"), "no guard is about what an operation writes unsaid"
-)
+UNSEEN = {
+    **dict.fromkeys(("writes_unsaid", "used_up_twice"), "no guard is about what an operation writes unsaid"),
+    "count_that_compiling_skips": "no guard is about whether the code is compiled",
+}
 """Faults that a watch does not see, by specimen; one that it does see after all is an error."""
+UNJUDGED = dict.fromkeys(
+    ("count_of_the_python_module", "count_of_a_class", "count_in_a_closure"),
+    "all runs share the data of classes and of Python modules, so that two uncompiled runs differ",
+)
+"""What `steps` does not judge, and says so."""
 OBJECT_OF = {"plan_shared_with_the_warm_up": "self.plan"}
 """Objects that a watch names where `steps` names the numbers in them."""
 
@@ -54,6 +60,8 @@ def _by_steps(specimen: Specimen) -> str:
     judged = judge_steps(
         measure_steps(fresh_program(specimen.program, specimen.warm_up), options, specimen.name)
     )
+    if specimen.name in UNJUDGED:
+        return f"unseen: {UNJUDGED[specimen.name]}" if judged.unjudged else f"judged after all: {judged}"
     if judged.unjudged or not any(finding.chances for finding in judged.rows):
         return f"not judged: {judged}"
     broken = {(finding.arm, str(finding.promise)) for finding in judged.broken}

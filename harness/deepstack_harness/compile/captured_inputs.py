@@ -111,10 +111,6 @@ class CapturedCode:
         """Return what is equal for two calls whose facts are equal, submodules aside; in microseconds."""
         return _print(args), _print(kwargs), _print(self._attributes(whole=False))
 
-    def sizes(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        """Return what is equal for two calls with equal shapes and numbers, wherever their tensors are."""
-        return _print(args, layout=False), _print(kwargs, layout=False)
-
     def state(self) -> dict[str, InputFacts]:
         """Return the facts of all plain attributes of the object and its submodules, and of values around."""
         found = self._attributes(whole=False)
@@ -326,6 +322,11 @@ def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
         facts |= found
     if isinstance(value, dict) or not is_known:
         facts[name] = InputFacts(type(value).__name__)
+
+
+def sizes_of(value: object) -> object:
+    """Return what is equal for two values of equal shapes, dtypes and numbers, wherever their tensors are."""
+    return _print(value, layout=False)
 
 
 def _print(value: object, *, layout: bool = True) -> object:

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, difference
+from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, difference, sizes_of
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
@@ -312,11 +312,11 @@ class _Watch:
 
     def ran(self, call: _Call) -> None:
         """Note a run without a graph."""
-        self._ran[call.code.key] = call.code.sizes(call.args, call.kwargs)
+        self._ran[call.code.key] = sizes_of((call.args, call.kwargs))
 
     def state_of_rerun(self, call: _Call) -> Facts | None:
         """Return the state before a run that has the sizes of the last one; None where it has others."""
-        is_rerun = self._ran.get(call.code.key) == call.code.sizes(call.args, call.kwargs)
+        is_rerun = self._ran.get(call.code.key) == sizes_of((call.args, call.kwargs))
         return call.code.state() if is_rerun else None
 
     def captures(self, graph: object) -> _Capture | None:
