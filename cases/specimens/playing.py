@@ -30,6 +30,7 @@ _LATE = 12
 UNSEEN = {
     **dict.fromkeys(("writes_unsaid", "used_up_twice"), "no guard is about what an operation writes unsaid"),
     "count_that_compiling_skips": "no guard is about whether the code is compiled",
+    "hook_that_changes_the_answer": "torch makes no guard on hooks (`skip_nnmodule_hook_guards`)",
 }
 """Faults that a watch does not see, by specimen; one that it does see after all is an error."""
 UNJUDGED = dict.fromkeys(
