@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cases.specimens.kit import Made, specimen
-from cases.specimens.programs import by_stride, from_dict, rows, sum_levels
+from cases.specimens.programs import by_stride, from_dict, rows
 from deepstack_harness import Call
 
 Change = Callable[[Any], object]
@@ -30,17 +30,16 @@ class Layer(nn.Module):
 
 
 class Around(nn.Module):
-    """A layer and modules of torch inside another module, and a function."""
+    """A layer and modules of torch inside another module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = Layer()
         self.gelu = nn.GELU()
-        self.activation: Callable[[Tensor], Tensor] = torch.relu
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, 8)."""
-        return self.activation(self.gelu(self.inner(x)))
+        return torch.relu(self.gelu(self.inner(x)))
 
 
 class Reader(nn.Module):
@@ -132,11 +131,6 @@ def attribute_of_a_module_of_torch() -> Made:
     return changed(Around(), assigned("gelu.approximate", "tanh"))
 
 
-@specimen("I1", "activation")
-def function_in_an_attribute() -> Made:
-    return changed(Around(), assigned("activation", torch.tanh))
-
-
 @specimen("I1", "factor")
 def after_a_failure_that_means_nothing() -> Made:
     region, steps = changed(Layer().eval(), assigned("factor", 3))
@@ -148,14 +142,9 @@ def other_subclass() -> Made:
     return by_subclass, [(rows(3),), (rows(3).as_subclass(Doubled),)]
 
 
-@specimen("I2", "x")
+@specimen("I2", "x", words=("and is float32 tensor [3, 8] on cpu with requires_grad now",))
 def late_requires_grad() -> Made:
     return (lambda x: x * 2 if x.requires_grad else x), [(rows(3),), (rows(3).requires_grad_(),)]
-
-
-@specimen("I1", "levels")
-def longer_tuple() -> Made:
-    return sum_levels, [(rows(3), (rows(3, 1),)), (rows(3), (rows(3, 1), rows(3, 2)))]
 
 
 @specimen("I1", "parts")

@@ -127,15 +127,6 @@ def test_a_class_that_is_made_anew_for_each_run_is_one_class() -> None:
     assert judged.good, judged
 
 
-def test_a_branch_on_requires_grad_is_one_on_the_layout() -> None:
-    def asks(x: Tensor) -> Tensor:
-        return x * 2 if x.requires_grad else x * 3
-
-    judged = compile_steps(asks, [(rows(3),), (rows(3).requires_grad_(),)], arms=DROPPED)
-    assert [finding.promise for finding in judged.broken] == ["I2"]
-    assert "and is float32 tensor [3, 8] on cpu with requires_grad now" in str(judged)
-
-
 def fails(*_: object) -> NoReturn:
     raise LookupError("not there")
 
