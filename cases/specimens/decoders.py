@@ -12,7 +12,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ DROPPED, STOCK = "eager/drop_all", "eager/stock"
 Payload = tuple[Tensor, ...] | None
 Decoding = Any
 """A decoder with the attributes that it starts with."""
-Factor = Callable[[Any, Tensor], Any]
+Multiplier = Any
+"""A tensor or a number, made of attributes of a decoder."""
+Factor = Callable[[Any, Tensor], Multiplier]
 Change = Callable[[Any, int], object]
 """What a set (1) and a clear (0) do to a decoder."""
 
@@ -95,11 +97,13 @@ def decoder(
     names: str = "",
     change: Change = lambda *_: None,
     **starts: Any,
-) -> Callable[[Factor], Factor]:
+) -> Callable[[Factor], Callable[[], Made]]:
     """Enter a factor as a decoder and as a specimen; `starts` are its attributes."""
 
-    def enter(factor: Factor) -> Factor:
+    def enter(factor: Factor) -> Callable[[], Made]:
         class Stateful(Base):
+            factor: ClassVar[Factor]
+
             def __init__(self) -> None:
                 super().__init__()
                 for name, value in starts.items():
@@ -109,15 +113,14 @@ def decoder(
                 out: Tensor = self.add(hidden, payload) * self.factor(hidden)
                 return out
 
-        Stateful.factor = factor  # type: ignore[attr-defined]
+        Stateful.factor = factor
         made = DECODERS[factor.__name__] = Decoder(Stateful, state, change)
 
         def program() -> Made:
             return made.program()
 
         program.__name__ = factor.__name__
-        specimen(breaks, names or state.lstrip("."), arms)(program)
-        return factor
+        return specimen(breaks, names or state.lstrip("."), arms)(program)
 
     return enter
 
@@ -128,30 +131,30 @@ def sets(attribute: str, value: Callable[[int], object]) -> Change:
 
 
 @decoder("I1", ".live", change=sets("live", int), live=0)
-def count_that_sets_and_clears_change(self: Decoding, hidden: Tensor) -> int:
+def count_that_sets_and_clears_change(self: Decoding, hidden: Tensor) -> Multiplier:
     return 1 + self.live
 
 
 @decoder("I1", ".step", step=0)
-def count_of_the_calls(self: Decoding, hidden: Tensor) -> float:
+def count_of_the_calls(self: Decoding, hidden: Tensor) -> Multiplier:
     self.step += 1
     return 1 / self.step
 
 
 @decoder("", ".steps", steps=lambda _: nn.Buffer(torch.zeros(())))
-def count_in_a_tensor(self: Decoding, hidden: Tensor) -> Tensor:
+def count_in_a_tensor(self: Decoding, hidden: Tensor) -> Multiplier:
     self.steps.add_(1)
     return 1 / self.steps
 
 
 @decoder("", ".mean", mean=lambda _: torch.zeros(HIDDEN))
-def running_mean_in_new_tensors(self: Decoding, hidden: Tensor) -> Tensor:
+def running_mean_in_new_tensors(self: Decoding, hidden: Tensor) -> Multiplier:
     self.mean = 0.5 * self.mean + 0.5 * hidden.mean(0)
     return self.mean
 
 
 @decoder("", ".kept[0]['rows']", kept=lambda _: [{"rows": torch.zeros(16, HIDDEN)}])
-def rows_in_a_nested_container(self: Decoding, hidden: Tensor) -> Tensor:
+def rows_in_a_nested_container(self: Decoding, hidden: Tensor) -> Multiplier:
     rows = self.kept[0]["rows"]
     factor = 1 + rows.sum(0)
     rows[: hidden.size(0)].add_(hidden)
@@ -159,25 +162,25 @@ def rows_in_a_nested_container(self: Decoding, hidden: Tensor) -> Tensor:
 
 
 @decoder("I1", ".first", first=None)
-def rows_that_the_first_call_makes(self: Decoding, hidden: Tensor) -> Tensor:
+def rows_that_the_first_call_makes(self: Decoding, hidden: Tensor) -> Multiplier:
     if self.first is None:
         self.first = hidden.sum(0) + 1
     return self.first
 
 
 @decoder("I1", ".sizes[0]", names="sizes", sizes=lambda _: [])
-def list_that_grows(self: Decoding, hidden: Tensor) -> int:
+def list_that_grows(self: Decoding, hidden: Tensor) -> Multiplier:
     self.sizes.append(1)
     return len(self.sizes)
 
 
 @decoder("", "torch's random generator", training=True)
-def dropout(self: Decoding, hidden: Tensor) -> Tensor:
+def dropout(self: Decoding, hidden: Tensor) -> Multiplier:
     return nn.functional.dropout(torch.ones(HIDDEN), 0.5, self.training)
 
 
 @decoder("I1", ".training", change=sets("training", bool))
-def dropout_that_sets_switch_on(self: Decoding, hidden: Tensor) -> Tensor:
+def dropout_that_sets_switch_on(self: Decoding, hidden: Tensor) -> Multiplier:
     return nn.functional.dropout(torch.ones(HIDDEN), 0.5, self.training)
 
 
@@ -187,9 +190,8 @@ def dropout_that_sets_switch_on(self: Decoding, hidden: Tensor) -> Tensor:
     change=sets("scale", lambda is_set: nn.Parameter(torch.full((HIDDEN,), 1.0 + is_set))),
     scale=lambda _: nn.Parameter(torch.ones(HIDDEN)),
 )
-def parameter_that_sets_replace(self: Decoding, hidden: Tensor) -> Tensor:
-    scale: Tensor = self.scale
-    return scale
+def parameter_that_sets_replace(self: Decoding, hidden: Tensor) -> Multiplier:
+    return self.scale
 
 
 class Owner:
@@ -206,16 +208,15 @@ class Owner:
     owner=lambda _: Owner(),
     weak=lambda decoder: weakref.ref(decoder.owner),
 )
-def object_that_is_referred_to_weakly(self: Decoding, hidden: Tensor) -> float:
-    scale: float = self.weak().scale
-    return scale
+def object_that_is_referred_to_weakly(self: Decoding, hidden: Tensor) -> Multiplier:
+    return self.weak().scale
 
 
 CALLS = [0]
 
 
 @decoder("I1", "CALLS[0]", names="CALLS")
-def count_of_the_python_module(self: Decoding, hidden: Tensor) -> int:
+def count_of_the_python_module(self: Decoding, hidden: Tensor) -> Multiplier:
     CALLS[0] += 1
     return CALLS[0]
 
@@ -227,7 +228,7 @@ class Counted:
 
 
 @decoder("I1", "Counted.calls", names="calls")
-def count_of_a_class(self: Decoding, hidden: Tensor) -> int:
+def count_of_a_class(self: Decoding, hidden: Tensor) -> Multiplier:
     Counted.calls += 1
     return Counted.calls
 
@@ -235,7 +236,7 @@ def count_of_a_class(self: Decoding, hidden: Tensor) -> int:
 def _in_a_closure() -> Factor:
     calls = 0
 
-    def count_in_a_closure(self: Decoding, hidden: Tensor) -> int:
+    def count_in_a_closure(self: Decoding, hidden: Tensor) -> Multiplier:
         nonlocal calls
         calls += 1
         return calls
@@ -243,7 +244,7 @@ def _in_a_closure() -> Factor:
     return count_in_a_closure
 
 
-decoder("I1", "calls", names="__closure__[0]")(_in_a_closure())
+count_in_a_closure = decoder("I1", "calls", names="__closure__[0]")(_in_a_closure())
 
 
 @decoder(
@@ -252,9 +253,8 @@ decoder("I1", "calls", names="__closure__[0]")(_in_a_closure())
     change=lambda decoder, _: decoder.scale.fill_(random.random()),
     scale=lambda _: torch.ones(()),
 )
-def number_of_python_that_sets_draw(self: Decoding, hidden: Tensor) -> Tensor:
-    scale: Tensor = self.scale
-    return scale
+def number_of_python_that_sets_draw(self: Decoding, hidden: Tensor) -> Multiplier:
+    return self.scale
 
 
 @decoder(
@@ -264,13 +264,12 @@ def number_of_python_that_sets_draw(self: Decoding, hidden: Tensor) -> Tensor:
     scale=lambda _: torch.ones(()),
     draws=lambda _: np.random.default_rng(0),
 )
-def number_of_numpy_that_sets_draw(self: Decoding, hidden: Tensor) -> Tensor:
-    scale: Tensor = self.scale
-    return scale
+def number_of_numpy_that_sets_draw(self: Decoding, hidden: Tensor) -> Multiplier:
+    return self.scale
 
 
 @decoder("I4", ".steps", f"{STOCK} {DROPPED}", steps=lambda _: nn.Buffer(torch.zeros(())))
-def count_that_compiling_skips(self: Decoding, hidden: Tensor) -> int:
+def count_that_compiling_skips(self: Decoding, hidden: Tensor) -> Multiplier:
     if not torch.compiler.is_compiling():
         self.steps.add_(1)
     return 1

@@ -199,9 +199,9 @@ class CapturedCode:
         return frozenset().union(*(names.read_first for names in self._names()))
 
     def _names(self) -> Iterator["_Names"]:
-        owner: Any = type(self.owner)
-        yield _names_in(owner, _code_of(self.function))
-        yield from (_names_in(type(part), _code_of(type(part).forward)) for _, part in self._submodules())
+        codes: list[tuple[Any, Any]] = [(type(self.owner), _code_of(self.function))]
+        codes += [(type(part), _code_of(type(part).forward)) for _, part in self._submodules()]
+        yield from (_names_in(*code) for code in codes)
 
     @cached_property
     def _signature(self) -> inspect.Signature | None:
