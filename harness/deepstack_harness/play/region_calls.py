@@ -80,6 +80,8 @@ class StepOptions:
     live: Callable[..., object] | None = None
     split: Callable[..., Sequence[object]] | None = None
     seed: int = 0
+    answering: bool = False
+    """Whether no arm runs where the uncompiled code raises."""
 
 
 def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:

@@ -32,7 +32,7 @@ from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import UsageError, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.models.layers import mrope_positions
-from deepstack_harness.play.case_worker import check_fit
+from deepstack_harness.play.loading import check_fit
 from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
 from deepstack_harness.play.region_calls import StepOptions, copying
