@@ -9,7 +9,7 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -33,21 +33,6 @@ from deepstack_harness.contract.arm import (
 from deepstack_harness.contract.observation import CompiledCode, DroppedGuard, DroppedKind
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
 from deepstack_harness.errors import NotMeasured, StepUnavailable
-
-
-def _token_rows(inputs: Inputs) -> list[Tensor]:
-    """Return the tensors of a payload with a row for each token: all levels, or those inside a structure.
-
-    A function of a user may take other structures than levels, whose other tensors have sizes of their own.
-    """
-    payload, tokens = inputs.payload, inputs.positions.size(-1)
-    levels = payload if isinstance(payload, tuple) else ()
-    return [
-        tensor
-        for tensor in tensors_in(payload)
-        if tensor.dim() and (tensor.size(0) == tokens or any(tensor is level for level in levels))
-    ]
-
 
 _MARKS = {
     ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic,
@@ -109,12 +94,11 @@ class CompiledSession(EagerSession):
         super().__init__(spec, decoder, profile)
         dynamo.start_counting()
         self.guards = GuardRecorder(spec.guards)
-        self.limit_hit = False
         self.first: Inputs | None = None
         self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
         self._compile_seconds = 0.0
-        self._cleanup = ExitStack()
+        self._cleanup, self._reloading = ExitStack(), ExitStack()
         self._texts: list[str] | None = None
         if spec.by_inductor:  # a worker that compiles with another backend never imports Inductor
             from deepstack_harness.compile.torch_compat import inductor
@@ -145,7 +129,7 @@ class CompiledSession(EagerSession):
             return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
         graphs, began = dynamo.graphs_built(), time.process_time()
         try:
-            with self._stance():
+            with torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext():
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
         except Exception as error:
             self.limit_hit |= dynamo.is_recompile_limit(error)
@@ -195,35 +179,29 @@ class CompiledSession(EagerSession):
         """
         if self.first is None:
             raise StepUnavailable(f"arm {self._spec.name} has compiled nothing yet that it could reload")
-        self._close_reloaded()
+        self._reloading.close()
         self._reloaded = ReloadedDecoder(
             self._decoder,
             self.first,
             backend=self._spec.backend.compiler,
             options=compile_options(self._spec, GuardRecorder(self._spec.guards)),
         )
-
-    def _close_reloaded(self) -> None:
-        if self._reloaded is not None:
-            self._reloaded.close()
+        self._reloading.callback(self._reloaded.close)
 
     def _mark(self, inputs: Inputs) -> None:
         mark = _MARKS.get(self._spec.shapes)
         if mark is None:
             return
         mark(inputs.positions, 1)
-        for rows in (inputs.hidden, *_token_rows(inputs)):
-            if isinstance(rows, Tensor):  # a caller may leave the hidden states out
+        for rows in tensors_in((inputs.hidden, inputs.payload)):  # a caller may leave the hidden states out
+            if rows.dim():
                 mark(rows, 0)
 
     def close(self) -> None:
         """Drop the graphs and restore the settings."""
-        self._close_reloaded()
+        self._reloading.close()
         self._cleanup.close()
         torch.compiler.reset()
-
-    def _stance(self) -> AbstractContextManager[object]:
-        return torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext()
 
     @property
     def _refuses(self) -> bool:

@@ -50,18 +50,10 @@ class EagerSession:
         """Do nothing: there is nothing to drop."""
 
     def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
-        match self._spec.payload:
-            case PayloadPolicy.NONE:
-                return None
-            case PayloadPolicy.ZERO:
-                return zero_payload(inputs.positions, self._profile)
-            case PayloadPolicy.BUFFER:
-                return inputs.payload
-
-
-def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
-    """Return one zeroed (n, hidden) tensor per level for positions (3, n) int64, in storage of its own."""
-    shape = (positions.size(-1), profile.hidden)
-    return tuple(
-        torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
-    )
+        if self._spec.payload is PayloadPolicy.BUFFER:
+            return inputs.payload
+        if self._spec.payload is PayloadPolicy.NONE:
+            return None
+        sizes = self._profile
+        shape = inputs.positions.size(-1), sizes.hidden
+        return tuple(torch.zeros(shape, dtype=sizes.dtype, device=sizes.device) for _ in range(sizes.levels))
