@@ -1,0 +1,83 @@
+"""Make a class of an engine by its own `__init__`, with its own layers, from a tiny configuration.
+
+It is a second opinion on classes that are otherwise furnished (`engines.bound_class`): nothing of the class
+is left out, and the engine's own decorator compiles it.  It needs a configuration for each class (`Tiny`),
+and for each engine what surrounds a model on one rank (`Surroundings`).  Parts that change no payload are
+replaced: towers are empty, attention returns its query and experts return their input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from deepstack_harness.engines.load import LoadedSource
+
+HIDDEN = 32
+"""The hidden size of constructed classes: four heads of eight, the smallest that rotary embeddings take."""
+
+
+class Config(SimpleNamespace):
+    """A configuration of Hugging Face; an attribute that it does not have raises, as there.
+
+    >>> Config(text_config=Config(hidden_size=32)).get_text_config().hidden_size
+    32
+    """
+
+    def get_text_config(self, *_: object, **__: object) -> Config:
+        """Return the part about the language model, or this one where that is all."""
+        text: Config = getattr(self, "text_config", self)
+        return text
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the attributes."""
+        return vars(self)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A class of an engine, and the smallest configuration in which its payload has an influence.
+
+    `member` is its file.  `config` makes the configuration, given the module.  A row of the payload has
+    `levels` times the hidden size, after `main` columns that are no levels.  `towers` are names of the module
+    that are replaced by an empty module.  A `routed` class sends tokens to experts.
+    """
+
+    member: str
+    config: Callable[[Any], object]
+    levels: int = 3
+    main: int = HIDDEN
+    towers: tuple[str, ...] = ()
+    routed: bool = False
+
+    @property
+    def width(self) -> int:
+        """The columns of a row that `embed_input_ids` is given."""
+        return self.main + self.levels * HIDDEN
+
+
+class Surroundings(Protocol):
+    """What an engine has around a model: settings, parallel groups of one rank, the context of a step."""
+
+    def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
+        """Import the module of a class, and replace its parts."""
+        ...
+
+    def build(
+        self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
+    ) -> nn.Module:
+        """Return an object of the class for `capacity` tokens, `compiled` by the engine's own decorator."""
+        ...
+
+    def profile(self, model: nn.Module, tokens: int) -> None:
+        """Run the model as the engine's profile run does: without a payload."""
+        ...
+
+    def step(self, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
+        """Run one step with a payload of (tokens, width), or text only; return (tokens, hidden)."""
+        ...
