@@ -24,7 +24,15 @@ from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
 
 
-def judge_constructed(worker: SourceWorker, classes: Collection[str] = ()) -> Iterator[Row]:
+def constructing_worker() -> CaseWorker:
+    """Return a worker that imports an engine and makes its classes: both change the process."""
+    limits = replace(COMPILE_LIMITS, step_s=IMPORT_S)
+    return CaseWorker(limits, sandbox=COMPILE, preload=CONSTRUCT.module)
+
+
+def judge_constructed(
+    worker: SourceWorker, constructing: CaseWorker, classes: Collection[str] = ()
+) -> Iterator[Row]:
     """Yield the row of R0 of each class of a source that has a tiny configuration; by default of all of them.
 
     Raises `UsageError` for an engine without configurations, and for classes that have none.
@@ -38,11 +46,9 @@ def judge_constructed(worker: SourceWorker, classes: Collection[str] = ()) -> It
     if lacking:
         known = ", ".join(there) or "no class"
         raise UsageError(f"--class {lacking[0]}: {source.label} has tiny configurations of {known}")
-    limits = replace(COMPILE_LIMITS, step_s=IMPORT_S)
-    with CaseWorker(limits, sandbox=COMPILE, preload=CONSTRUCT.module) as constructing:
-        for name in there:
-            if not classes or name in classes:
-                yield _judge(worker, constructing, name)
+    for name in there:
+        if not classes or name in classes:
+            yield _judge(worker, constructing, name)
 
 
 def _judge(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:

@@ -175,7 +175,8 @@ class VllmSurroundings:
             named = mask if "is_multimodal" in inspect.signature(embed).parameters else {}
             embeddings = embed(ids, [payload], **named)
         out = model(None, _positions(model, tokens), None, embeddings)
-        return (out[0] if isinstance(out, tuple) else out).clone()
+        hidden: Tensor = out[0] if isinstance(out, tuple) else out
+        return hidden.clone()
 
 
 @contextlib.contextmanager
