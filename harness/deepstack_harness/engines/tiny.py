@@ -2,21 +2,14 @@
 
 It is a second opinion on classes that are otherwise furnished (`engines.bound_class`): nothing of the class
 is left out, and the engine's own decorator compiles it.  It needs a configuration for each class (`Tiny`),
-and for each engine what surrounds a model on one rank (`Surroundings`).  Parts that change no payload are
-replaced: towers are empty, attention returns its query and experts return their input.
+and for each engine what surrounds a model on one rank (`play.constructed_work.Surroundings`).  Parts that
+change no payload are replaced: towers are empty, attention returns its query, experts return their input.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from deepstack_harness.engines.load import LoadedSource
+from typing import Any
 
 HIDDEN = 32
 """The hidden size of constructed classes: four heads of eight, the smallest that rotary embeddings take."""
@@ -29,7 +22,7 @@ class Config(SimpleNamespace):
     32
     """
 
-    def get_text_config(self, *_: object, **__: object) -> Config:
+    def get_text_config(self, *_: object, **__: object) -> "Config":
         """Return the part about the language model, or this one where that is all."""
         text: Config = getattr(self, "text_config", self)
         return text
@@ -59,25 +52,3 @@ class Tiny:
     def width(self) -> int:
         """The columns of a row that `embed_input_ids` is given."""
         return self.main + self.levels * HIDDEN
-
-
-class Surroundings(Protocol):
-    """What an engine has around a model: settings, parallel groups of one rank, the context of a step."""
-
-    def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
-        """Import the module of a class, and replace its parts."""
-        ...
-
-    def build(
-        self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
-    ) -> nn.Module:
-        """Return an object of the class for `capacity` tokens, `compiled` by the engine's own decorator."""
-        ...
-
-    def profile(self, model: nn.Module, tokens: int) -> None:
-        """Run the model as the engine's profile run does: without a payload."""
-        ...
-
-    def step(self, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
-        """Run one step with a payload of (tokens, width), or text only; return (tokens, hidden)."""
-        ...

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.engines.cut_model import CannotSupply
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.engines.load import LoadedSource, loaded_of
-from deepstack_harness.engines.tiny import HIDDEN, Surroundings, Tiny
+from deepstack_harness.engines.tiny import HIDDEN, Tiny
 from deepstack_harness.errors import HarnessError, Reason, SourceError, passes_through, text_of
 from deepstack_harness.play.attempt import attempt
 from deepstack_harness.workers.child import Channel
@@ -55,6 +55,28 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
 
 
 _opened = cache(open_source)
+
+
+class Surroundings(Protocol):
+    """What an engine has around a model: settings, parallel groups of one rank, the context of a step."""
+
+    def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
+        """Import the module of a class, and replace its parts."""
+        ...
+
+    def build(
+        self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
+    ) -> nn.Module:
+        """Return an object of the class for `capacity` tokens, `compiled` by the engine's own decorator."""
+        ...
+
+    def profile(self, model: nn.Module, tokens: int) -> None:
+        """Run the model as the engine's profile run does: without a payload."""
+        ...
+
+    def step(self, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
+        """Run one step with a payload of (tokens, width), or text only; return (tokens, hidden)."""
+        ...
 
 
 class _Pair:
