@@ -56,7 +56,7 @@ from deepstack_harness.workers.profiles import (
     CONTRACT_LIMITS,
 )
 
-_IMPORT_S = 300.0
+IMPORT_S = 300.0
 """Seconds for a step of a worker that imports: vLLM took 6 to 20 s of a processor that others use too."""
 MOST_ENDS = 3
 """Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
@@ -230,7 +230,7 @@ class SourceWorker(CaseWorker):
     @cached_property
     def importing(self) -> CaseWorker:
         """The worker that imports the package of the source: that changes the process it is done in."""
-        limits = replace(self.limits, step_s=self.limits.step_s and max(self.limits.step_s, _IMPORT_S))
+        limits = replace(self.limits, step_s=self.limits.step_s and max(self.limits.step_s, IMPORT_S))
         return CaseWorker(limits, sandbox=CONTRACT, preload=SOURCE_WORK)
 
     @override

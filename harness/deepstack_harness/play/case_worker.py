@@ -94,6 +94,7 @@ class Described:
 PLAY = Remote(f"{WORK}:play", Played)
 PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
 DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+CONSTRUCT = Remote("deepstack_harness.play.constructed_work:construct", Observation)
 STUBS_MET = Remote(f"{SOURCE_WORK}:stubs_met", tuple[Reason, ...])
 DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
