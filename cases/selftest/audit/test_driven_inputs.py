@@ -244,7 +244,7 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert all(row.keys() <= {*stated_columns("input"), *ROW_COLUMNS} for row in rows)
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
-    assert result.ruleId == "not-driven"
+    assert result.ruleId == "not-judged"
     assert "TimesZero: its input extra" in str(result.message)
     lines = capsys.readouterr().out.splitlines()
     assert any("could not be driven" in line for line in lines)

@@ -13,14 +13,15 @@ from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.base import base_of
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts
+from deepstack_harness.audit.findings import audit_findings
 from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen
-from deepstack_harness.cli.audit_findings import annotations_of, audit_findings
 from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_answer, show_change, show_summary
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
+from deepstack_harness.document.findings import annotations_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 from deepstack_harness.sources.source import inside_package

@@ -19,13 +19,14 @@ from cases.selftest.audit.written_verdicts import (
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource, located
+from deepstack_harness.audit.findings import audit_findings
 from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.cli import audit, audit_table
-from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.document.findings import sarif_text
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, Reason
 

@@ -28,7 +28,7 @@ from deepstack_harness.errors import ExitCode, HarnessError, UsageError
 from deepstack_harness.sources.request import OVER, ReleaseRequest, names_source, parse_source, split_over
 
 if TYPE_CHECKING:
-    from deepstack_harness.cli.audit_findings import AuditFinding
+    from deepstack_harness.document.findings import Finding
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -208,24 +208,20 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
     if refused:
         option = {"classes": "class", "release": "as"}.get(refused[0], refused[0].replace("_", "-"))
         raise UsageError(f"--inputs judges no rules: leave out --{option}")
-    from deepstack_harness.cli.audit_findings import folder_of, input_findings
+    from deepstack_harness.audit.findings import folder_of, input_findings
     from deepstack_harness.cli.audit_inputs import show_inputs
 
     shown = yield from show_inputs([_one_release(text, []) for text in args.source])
     findings = [
-        finding
-        for text, label, driven in shown.driven
-        for finding in input_findings(label, driven, folder_of(text))
+        finding for text, driven in shown.driven for finding in input_findings(driven, folder_of(text))
     ]
     yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
     return shown.code
 
 
-def _write_findings(
-    args: Namespace, findings: Sequence[AuditFinding], answer: str, *, good: bool
-) -> Document:
-    """Write the findings in each form that was asked for; `answer` is the sentence that sums them up."""
-    from deepstack_harness.cli.audit_findings import annotations_of, markdown_of, sarif_text
+def _write_findings(args: Namespace, findings: Sequence[Finding], answer: str, *, good: bool) -> Document:
+    """Write the findings in each form that was chosen; `answer` is the sentence that sums them up."""
+    from deepstack_harness.document.findings import annotations_of, markdown_of, sarif_text
 
     for path, text in (
         (args.sarif, sarif_text(findings) if args.sarif else ""),
@@ -264,7 +260,7 @@ def _show(
     notes: Sequence[str] = (),
 ) -> Document:
     """Print the answer and the findings, and write them in the forms that were chosen; the answer is last."""
-    from deepstack_harness.cli.audit_findings import audit_findings, folder_of
+    from deepstack_harness.audit.findings import audit_findings, folder_of
     from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_change, show_summary
 
     folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}

@@ -33,12 +33,12 @@ _WORDS = {
 class ShownInputs:
     """The exit code of an audit of inputs, its last sentence, and what driving each input at risk showed.
 
-    `driven` has for each source its text, its label, and its inputs at risk.
+    `driven` has for each source its text and its inputs at risk.
     """
 
     code: ExitCode
     answer: str
-    driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, Row[Promise]]]]]
+    driven: Sequence[tuple[str, Sequence[tuple[InputStanding, Row[Promise]]]]]
 
 
 def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
@@ -55,14 +55,14 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        driven.append((text, source.label, (yield from _show_source(text, source, audited))))
+        driven.append((text, (yield from _show_source(text, source, audited))))
         yield from _show_counts(source, audited, seconds)
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
             "was found, so no input was read"
         )
-    outcomes = [row.verdict for _, _, of_source in driven for _, row in of_source]
+    outcomes = [row.verdict for _, of_source in driven for _, row in of_source]
     broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
     answer = _answer(broken, unknown, len(outcomes))
     yield outcome(answer, good=not (broken or unknown))

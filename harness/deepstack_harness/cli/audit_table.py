@@ -32,7 +32,7 @@ from deepstack_harness.errors import ExitCode, Reason
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.cli.audit_findings import AuditFinding
+    from deepstack_harness.document.findings import Finding as Cause
 
 
 class AuditTable:
@@ -359,9 +359,7 @@ def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Docume
     yield outcome(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
 
 
-def show_change(
-    audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[AuditFinding]
-) -> Document:
+def show_change(audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[Cause]) -> Document:
     """Print what a change does beside its base: what is new, what is mended, and a count of what stays."""
     yield Heading(outcome_of(result))
     judged = sum(len(source.classes) for source in audited)
@@ -387,8 +385,8 @@ def show_change(
     yield outcome(outcome_of(result), good=result.holds)
 
 
-def _show_finding(finding: AuditFinding) -> Document:
-    head = ", ".join(filter(None, [finding.judged.title, finding.where]))
+def _show_finding(finding: Cause) -> Document:
+    head = ", ".join(filter(None, [finding.title, finding.where]))
     yield Line(head, "red" if finding.fails else "yellow")
     others = f"; also {', '.join(finding.others)}, from there" if finding.others else ""
     yield Line(f"  {finding.subject}{others}")
@@ -397,8 +395,8 @@ def _show_finding(finding: AuditFinding) -> Document:
         yield Line(f"  new: {finding.new}")
     if finding.detail:
         yield Line(f"  {finding.detail}")
-    if finding.known not in ("", UNREPORTED):
-        yield Line(f"  known: {finding.known}")
+    if finding.reference:
+        yield Line(f"  {finding.reference}")
     yield BLANK
 
 

@@ -75,11 +75,9 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
         "FAIL",
         "ok",
     ] in lines
-    assert (
-        "FAIL  granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace      cap 16:" in printed
-    )
-    assert "R10 FAIL     4,096 rows, limit 0; 4096 rows were processed for 16" in printed
-    assert "diagnosis  step 3 'forward 16': argument 'payload' was None" in printed
+    assert "FAIL granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace: cap 16:" in printed
+    assert "R10 work   FAIL     4,096 rows, limit 0     4096 rows were processed for 16" in printed
+    assert "diagnosis: step 3 'forward 16': argument 'payload' was None" in printed
     assert printed.rstrip().endswith(f"{UNEXPECTED} unexpected: 3 FAIL, 1 ERROR, 1 IMPROVED")
     assert "\x1b" not in printed
 
@@ -155,7 +153,8 @@ def test_markdown_is_short_for_a_clean_run(run_data: RunData) -> None:
     good = tuple(row for row in run_data.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
     markdown = render_markdown(replace(run_data, rows=good))
     assert markdown.startswith("## ✅ nothing unexpected")
-    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in markdown
+    assert "[43602: a payload" in markdown
+    assert "](https://github.com/vllm-project/vllm/issues/43602) |" in markdown
     assert "| original R0 R1 | the same |" in markdown
     assert len(markdown.splitlines()) < 20
     assert "&#" not in markdown
@@ -173,7 +172,7 @@ def test_markdown_is_never_longer_than_github_takes(tmp_path: Path) -> None:
     assert len(markdown.encode()) < 2**20
     assert long not in markdown
     assert "> short" in markdown
-    assert "1 blocks found no room here" in markdown
+    assert "1 line found no room here" in markdown
 
 
 def test_annotations_are_commands_on_one_line_each(run_data: RunData) -> None:
@@ -309,7 +308,7 @@ def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Pat
     assert render_markdown(run).startswith("## ❌ the night")
     *_, last = annotations(run)
     assert last.startswith("::error title=deepstack harness::the night: tests broken; the run: nothing")
-    assert '<td class="figure">broken</td>' in render_page(run)
+    assert "<td>broken</td>" in render_page(run)
 
 
 def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:
@@ -367,6 +366,6 @@ def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.Capt
     run = load_run(folder)
     (command,) = [rerun_command(each) for each in run.cases.values() if each.case == broken.id]
     main(["report", str(folder)])
-    assert f"  rerun      {command}\n" in capsys.readouterr().out
+    assert f"  rerun: {command}\n" in capsys.readouterr().out
     assert "revision=granite_full caller=engine" in render_page(run)
     assert f"rerun: `{command}`" in render_markdown(run)
