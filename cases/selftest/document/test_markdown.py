@@ -4,7 +4,17 @@ import re
 
 import pytest
 
-from deepstack_harness.document.blocks import NOTE, Code, Column, Details, Heading, Line, Link, TextTable
+from deepstack_harness.document.blocks import (
+    NOTE,
+    Block,
+    Code,
+    Column,
+    Details,
+    Heading,
+    Line,
+    Link,
+    TextTable,
+)
 from deepstack_harness.document.markdown import annotation, fitted, plain
 
 
@@ -34,7 +44,7 @@ TABLE = TextTable(
         (["<b>", "", "@me"], "red"),
     ],
 )
-BLOCKS = [
+BLOCKS: list[Block] = [
     Heading("a *title*"),
     Line("one node", NOTE),
     Line(Code("cap 16"), lead="trace: ", command="run it"),

@@ -101,12 +101,15 @@ def input_findings(driven: Iterable[tuple["InputStanding", Row[Promise]]], folde
     found = []
     for standing, row in driven:
         if row.verdict in (Verdict.FAIL, Verdict.ERROR):
-            named = replace(
-                row, model_class=standing.model_class, inputs=(standing.input,),
-                where=row.where or f"{standing.member}:{standing.line}",
-            )  # fmt: skip
-            unjudged = replace(named, rule=None, arm="")
-            found.append(Finding(named if row.verdict is Verdict.FAIL else unjudged, folder=folder))
+            where = row.where or f"{standing.member}:{standing.line}"
+            named = replace(row, model_class=standing.model_class, inputs=(standing.input,), where=where)
+            judged: Row[Promise] | Row[None] = named
+            if row.verdict is Verdict.ERROR:
+                judged = Row(
+                    revision=row.revision, source=row.source, model_class=standing.model_class, rule=None,
+                    inputs=named.inputs, verdict=row.verdict, detail=row.detail, where=where,
+                )  # fmt: skip
+            found.append(Finding(judged, folder=folder))
     return found
 
 

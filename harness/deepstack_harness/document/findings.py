@@ -16,7 +16,7 @@ from deepstack_harness import __version__
 from deepstack_harness.catalogue.known import UNREPORTED, link_of
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
-from deepstack_harness.document.blocks import Code, Column, Heading, Line, Link, TextTable
+from deepstack_harness.document.blocks import Block, Code, Column, Heading, Line, Link, TextTable
 from deepstack_harness.document.markdown import MOST_ANNOTATIONS, annotation, fitted
 from deepstack_harness.document.shown import problem_of, shown
 from deepstack_harness.text import one_line, plural, shortened
@@ -117,7 +117,8 @@ _NOT_JUDGED = "A class, function or input could not be judged, so that nothing i
 
 def sarif_text(findings: Sequence[Finding]) -> str:
     """Return one run: a result for each finding, and a notification for each rule that was not judged."""
-    results, unmeasured = [], []
+    results: list[Finding] = []
+    unmeasured: list[Finding] = []
     for finding in findings:
         of_rule = isinstance(finding.row.rule, Rule) and finding.row.verdict not in BROKEN
         (unmeasured if of_rule else results).append(finding)
@@ -183,9 +184,8 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
 def _properties(finding: Finding) -> Mapping[str, str]:
     """Return what SARIF has no place for, by the names of the columns of a row."""
     row = finding.row
-    names = ("promise", "source", "regime", "reach", "evidence", "effect")
-    if not isinstance(row.rule, Rule):
-        names = ("source", "arm")
+    of_rule = ("promise", "source", "regime", "reach", "evidence", "effect")
+    names = of_rule if isinstance(row.rule, Rule) else ("source", "arm")
     columns = {name: str(getattr(row, name) or "") for name in names}
     return {name: text for name, text in {**columns, "known": finding.known}.items() if text}
 
@@ -225,7 +225,7 @@ def markdown_of(findings: Sequence[Finding], answer: str, *, good: bool) -> str:
     levels = list(LEVELS)
     ordered = sorted(findings, key=lambda each: (bool(each.in_base), levels.index(each.level)))
     table = TextTable(_COLUMNS, [(_cells(finding), "") for finding in ordered])
-    blocks = [Heading(f"{'✅' if good else '❌'} deepstack audit"), Line(answer)]
+    blocks: list[Block] = [Heading(f"{'✅' if good else '❌'} deepstack audit"), Line(answer)]
     blocks.append(table if ordered else Line("No finding."))
     return fitted(blocks, MOST_MARKDOWN_BYTES, "finding", "--sarif has them all.")
 

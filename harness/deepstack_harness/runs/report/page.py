@@ -181,7 +181,8 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"number": number, "duration": duration}
     environment.filters |= {"safe_svg": Markup}
     kinds = {"verdict": Verdict, "code": Code, "link": Link}
-    environment.tests |= {name: partial(_is_a, kind) for name, kind in kinds.items()}
+    for name, kind in kinds.items():
+        environment.tests[name] = partial(_is_a, kind)
     environment.globals |= {
         "unexpected": UNEXPECTED, "key_of": key_of, "heading_of": heading_of, "traces_of": traces_of,
         "verdict_of": verdict_of, "finding_blocks": finding_blocks, "versions_table": versions_table,
