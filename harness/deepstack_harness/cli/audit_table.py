@@ -167,7 +167,7 @@ _REACHES = {
 """How an engine comes to a fault, the worst first, and the words for it."""
 
 
-def _worst(rows: Iterable[Row]) -> str | None:
+def worst_reach(rows: Iterable[Row]) -> str | None:
     """Return the worst reach of the broken rules among `rows`; None where none is broken."""
     kinds = {reach_kind(row.reach) for row in rows if row.verdict in BROKEN}
     return next((kind for kind in REACHES if kind in kinds), None)
@@ -175,7 +175,7 @@ def _worst(rows: Iterable[Row]) -> str | None:
 
 def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
     """Return the findings of which a rule, or an effect of it, has this reach."""
-    return [(row, also) for row, also in verdicts.findings if _worst((row, *also)) == kind]
+    return [(row, also) for row, also in verdicts.findings if worst_reach((row, *also)) == kind]
 
 
 def show_answer(audited: Sequence[AuditedSource], result: GateResult) -> Document:
@@ -217,7 +217,7 @@ def _counted_findings(result: GateResult) -> str:
 
 def answer_of(source: AuditedSource) -> str:
     """Return one sentence about a source: how many classes are wrong, by how the engine comes there."""
-    worst = {verdicts.model_class: _worst(verdicts.rows) for verdicts in source.subjects}
+    worst = {verdicts.model_class: worst_reach(verdicts.rows) for verdicts in source.subjects}
     named = {kind: [name for name, reach in worst.items() if reach == kind] for kind in _REACHES}
     parts = []
     if named[DEFAULT]:

@@ -20,7 +20,7 @@ from deepstack_harness.document.blocks import BLANK, Column, Document, Line, Tex
 from deepstack_harness.engines.live.judge import ORACLES, EngineResult
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.options import finite, whole
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.engines.live.environment import EngineHome
@@ -161,10 +161,10 @@ class EngineTable:
     def show(self, result: EngineResult) -> Document:
         """Print one result, and a line for each rule that it breaks."""
         self._results.append(result)
-        worst = _worst(result)
+        worst = _furthest(result)
         figures = [
-            _figure(worst.value if worst else None),
-            _figure(worst.limit if worst else None),
+            number(worst and worst.value, 3) or "-",
+            number(worst and worst.limit, 3) or "-",
             f"{result.seconds:.1f}",
         ]
         played = [result.name, f"{result.order.model.family} {result.order.arm}"]
@@ -215,7 +215,7 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
     return "; ".join(parts)
 
 
-def _worst(result: EngineResult) -> Row | None:
+def _furthest(result: EngineResult) -> Row | None:
     """Return the row of answers that should be equal and are furthest apart."""
     rows = [
         row
@@ -223,7 +223,3 @@ def _worst(result: EngineResult) -> Row | None:
         if row.rule is Rule.OUTPUT and row.value is not None and row.limit is not None
     ]
     return max(rows, key=lambda row: (row.verdict in BROKEN, row.value), default=None)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

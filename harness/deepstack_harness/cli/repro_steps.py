@@ -13,7 +13,6 @@ from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.repro_engine import write_files
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.arm import ArmSpec
-from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import (
@@ -27,7 +26,7 @@ from deepstack_harness.document.blocks import (
     table_line,
 )
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.contract.oracles.promises import JudgedSteps
@@ -86,7 +85,7 @@ class JudgedProgram:
         values = [each.value for each in self.broken if each.value is not None]
         if not values:
             return "other" if self.broken else "0"
-        return "not finite" if max(values) >= NOT_FINITE else f"{max(values):.2g}"
+        return number(max(values), 2)
 
 
 def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterator[JudgedProgram]:

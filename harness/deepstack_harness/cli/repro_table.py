@@ -14,7 +14,7 @@ from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.facts import AccessFacts, rows_in_words
-from deepstack_harness.contract.observation import NOT_FINITE, GraphFacts
+from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.contract.oracles.outputs import Evaluation, case_distances, diagnose
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Effect, Verdict
@@ -28,7 +28,7 @@ from deepstack_harness.document.blocks import (
     outcome,
     table_line,
 )
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.contract.oracles.judge import JudgedCase
@@ -125,8 +125,8 @@ class ReproTable:
         cells = [
             case.buffer.name,
             case.arm.name,
-            _number(distances.eager if distances else None),
-            _number(distances.no_deepstack if distances else None),
+            number(distances.eager if distances else None, 2) or "-",
+            number(distances.no_deepstack if distances else None, 2) or "-",
             "-" if graphs is None else str(graphs.graphs),
             "-" if graphs is None else str(graphs.recompiles),
             _rules(result),
@@ -268,12 +268,6 @@ def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
     ]
     figures = [Column(head, len(head), right=True) for head in _CASE_HEADINGS[2:-1]]
     return [*left, *figures, Column(_CASE_HEADINGS[-1])]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "not finite" if value == NOT_FINITE else f"{value:.2g}"
 
 
 def _rules(result: JudgedCase) -> str:

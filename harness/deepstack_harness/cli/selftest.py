@@ -33,7 +33,7 @@ from deepstack_harness.document.blocks import (
 from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.fuzz.trials import Proof
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.fuzz.regions import RegionProof
@@ -127,8 +127,8 @@ class SelftestTable:
         self._proofs.append(proof)
         trial, style = proof.trial, "" if proof.holds else "red"
         figures = [
-            _number(proof.caught_by_check),
-            _number(proof.examples if proof.broken else None),
+            number(proof.caught_by_check) or "-",
+            number(proof.examples if proof.broken else None) or "-",
             f"{proof.seconds:.1f}",
         ]
         yield table_line(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
@@ -251,10 +251,6 @@ def _classes(mutants: Sequence[Proof]) -> Iterator[list[str]]:
         examples = [proof.examples for proof in of_class if proof.broken]
         most = [f"{median(examples):.0f}", str(max(examples))] if examples else ["-", "-"]
         yield [fault, *map(str, (len(of_class), checked, len(examples))), *most]
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 def _what_is_wrong(proof: Proof) -> str:

@@ -25,7 +25,7 @@ from deepstack_harness.contract.steps import (
     SteppedRegion,
 )
 from deepstack_harness.contract.verdicts import Effect, Row, Verdict
-from deepstack_harness.text import plural, shortened
+from deepstack_harness.text import number, plural, shortened
 
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
@@ -305,7 +305,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
 def _figure(value: float | None) -> str:
     if value is None:
         return "something else"
-    return "NaN, infinity or another shape" if value >= NOT_FINITE else f"{value:.4g}"
+    return "NaN, infinity or another shape" if value >= NOT_FINITE else number(value)
 
 
 def by_cause(judged: JudgedSteps) -> list[list[Row[Promise]]]:
