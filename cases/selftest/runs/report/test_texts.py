@@ -1,6 +1,7 @@
 """What `report` writes as text: on the terminal, Markdown, annotations, JUnit XML, and the rerun command."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from dataclasses import asdict, replace
@@ -33,6 +34,7 @@ from deepstack_harness.runs.execution import Tier, matrix, select
 from deepstack_harness.runs.frames import read_run
 from deepstack_harness.runs.nights import EndedStage, StageOutcome
 from deepstack_harness.runs.records import CaseEnding, CaseRecord
+from deepstack_harness.runs.report.junit import render_junit
 from deepstack_harness.runs.report.page import render_page
 from deepstack_harness.runs.report.run_data import RunData, Summary, load_run, summarise
 from deepstack_harness.runs.report.tables import rerun_command, selection_of
@@ -207,6 +209,28 @@ def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, 
     failure = next(root.iter("failure"))
     assert failure.text is not None
     assert "cap 16: profile 16" in failure.text
+
+
+# The schema that Jenkins, GitLab and GitHub actions read (junit-10.xsd of Surefire): the attributes that an
+# element needs, those that it may have, and the elements in it. junitparser adds `skipped` to the root.
+JUNIT = {
+    "testsuites": ("", "name time tests failures errors skipped", "testsuite"),
+    "testsuite": ("name tests failures errors", "time skipped timestamp hostname id package", "testcase"),
+    "testcase": ("name", "time classname group", "skipped error failure system-out system-err"),
+    "failure": ("", "type message", ""),
+    "error": ("", "type message", ""),
+    "skipped": ("", "type message", ""),
+}
+
+
+def test_junit_is_what_the_schema_allows(run_data: RunData) -> None:
+    for element in ET.fromstring(render_junit(run_data)).iter():
+        needed, allowed, inside = (set(words.split()) for words in JUNIT[element.tag])
+        assert needed <= element.attrib.keys() <= needed | allowed
+        assert {child.tag for child in element} <= inside
+        assert re.fullmatch(r"\d*(\.\d+)?", element.attrib.get("time", ""))
+        numbers = element.attrib.keys() & {"tests", "failures", "errors", "skipped"}
+        assert all(element.attrib[name].isdecimal() for name in numbers)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
 
 def _outcome(row: Row, case: CaseRecord) -> Failure | Error | Skipped | None:
     """Return the element that says what is wrong; None for a rule that is kept."""
-    message = " ".join(filter(None, (shown(row).measured, row.detail)))
+    message = "; ".join(filter(None, (shown(row).measured, row.detail)))
     match row.verdict:
         case Verdict.PASS:
             return None

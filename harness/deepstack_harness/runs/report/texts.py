@@ -160,7 +160,7 @@ def _message(run: RunData, rows: Rows) -> str:
     lines = [f"trace: {one_line(trace)}" for trace in traces_of(rows)]
     for row in rows:
         detail = one_line(shortened(row.detail, MOST_DETAIL))
-        sentence = " ".join(filter(None, (shown(row).measured, detail)))
+        sentence = "; ".join(filter(None, (shown(row).measured, detail)))
         lines.append(f"{shown(row).name} {row.verdict}: {shortened(sentence, 400)}")
     if case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(case.diagnosis), 600)}")
