@@ -247,6 +247,6 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert result.ruleId == "not-judged"
     assert "TimesZero: its input extra" in str(result.message)
     lines = capsys.readouterr().out.splitlines()
-    assert any("could not be driven" in line for line in lines)
+    assert any("could not be judged" in line for line in lines)
     assert "  evidence    read: in no running engine yet" in lines
     assert max(len(line) for line in lines if str(tmp_path) not in line and str(SYNTHETIC) not in line) <= 80

@@ -432,7 +432,7 @@ def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path,
     assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert out.startswith(
-        "exit code 1: 1 new fault in 1 class beside 'main' with default settings or a flag\n"
+        "exit code 1: 1 new fault in 1 class compared with 'main' with default settings or a flag\n"
     )
     assert "R1 structure, " in out
     assert "vllm/model_executor/models/qwen3_vl.py:" in out
@@ -445,7 +445,7 @@ def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, cap
     Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--progress"]) == ExitCode.HOLDS
     out, err = capsys.readouterr()
-    assert out.startswith("exit code 0: nothing new beside 'HEAD'")
+    assert out.startswith("exit code 0: nothing new compared with 'HEAD'")
     assert f"looking for classes in HEAD of {root}\n" in err
     assert re.search(r"deepstack-\w+/tree", err) is None
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--bisect"]) == ExitCode.HOLDS

@@ -70,7 +70,7 @@ def test_the_reach_is_in_words(reach: str | None, words: str) -> None:
 
 def test_a_problem_is_what_users_of_the_engine_notice() -> None:
     assert problem_of(BROKEN) == (
-        "a step is computed without its image features, answers are wrong, with default settings"
+        "a step is computed without its image features, the output is wrong, with default settings"
     )
     assert problem_of(replace(BROKEN, shape=FaultKind.LIVE, effect=None, reach=None)) == (
         "a step does not get the image features of its own tokens, nobody has read how the engine comes there"

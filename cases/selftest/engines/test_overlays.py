@@ -268,7 +268,7 @@ def test_both_are_listed_as_driven(capsys: Capture) -> None:
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     for name in ("tpu-inference", "vllm-ascend"):
         assert "a plugin over vLLM's" in lines[name]
-        assert "not driven" not in lines[name]
+        assert "not judged" not in lines[name]
 
 
 @pytest.mark.parametrize(("argued", "reach"), [(True, "latent"), (False, "unknown")])

@@ -72,7 +72,7 @@ def test_what_the_source_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("text", ["sglang-omni==0.1.9", "installed:rtp-llm"])
 def test_an_engine_that_is_not_driven_says_why(text: str) -> None:
-    with pytest.raises(UsageError, match="is not driven: the payload is an argument"):
+    with pytest.raises(UsageError, match="cannot be called: the payload is an argument"):
         open_source(text)
 
 
@@ -84,8 +84,8 @@ def test_another_package_names_the_engines() -> None:
 def test_engines_are_listed_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "engines"]) == ExitCode.HOLDS
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:1] == ["vllm-omni"] and "not driven" not in line for line in lines)
-    assert any(line.split()[:1] == ["lightllm"] and "not driven: " in line for line in lines)
+    assert any(line.split()[:1] == ["vllm-omni"] and "not judged" not in line for line in lines)
+    assert any(line.split()[:1] == ["lightllm"] and "not judged: " in line for line in lines)
 
 
 @pytest.mark.network

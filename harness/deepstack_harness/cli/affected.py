@@ -211,7 +211,7 @@ def _show_classes(broken: Mapping[str, Sequence[KnownFailure]], package: str, ve
     """Print the classes of the release that break rules when they are driven: what `audit` knows of them."""
     if not broken:
         return
-    yield Line("its classes, driven by every call of the contract, break:")
+    yield Line("these classes break a rule when every call of the contract is made:")
     for name, failures in broken.items():
         worst = "default" if any(each.worst_reach == "default" for each in failures) else "flag"
         yield {

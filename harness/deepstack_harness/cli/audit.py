@@ -88,8 +88,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--fail-on",
         choices=[gate.value for gate in Gate],
         help="exit with 1 on any fault (any), on those that --base does not have or, without it, that no "
-        "catalogue knows (new), on those that default settings or a flag lead to (flag), or default settings "
-        "alone (default); with --base on new and worse ones alone; a fault of unknown reach counts as "
+        "catalogue knows (new), on those that default settings or a flag lead to (flag), or only default "
+        "settings (default); with --base only on new and worse ones; a fault of unknown reach counts as "
         "default, and what carries a payload and was not judged always counts; without this option flag, "
         "with --bisect any",
     )
@@ -111,7 +111,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="judge this class alone, and no other carriers and systems; may be given several times",
+        help="judge only this class, and no other carriers and systems; may be given several times",
     )
     parser.add_argument(
         "--as",
@@ -123,7 +123,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--inputs",
         action="store_true",
         help="read the optional inputs of every class that the source compiles, in place of judging rules: "
-        "which a warm-up sees as later steps do; exit with 1 where one at risk, driven, breaks a promise",
+        "which a warm-up sees as later steps do; exit with 1 where one at risk breaks a promise",
     )
     parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
@@ -131,7 +131,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--annotations",
         action="store_true",
-        help="also print the findings as GitHub annotations, beside the lines of a pull request: an error "
+        help="also print the findings as GitHub annotations, next to the lines of a pull request: an error "
         "for each that the exit code counts; those of the base are left out",
     )
     parser.add_argument(

@@ -75,9 +75,9 @@ def _show_source(
     """Print the rows of one source, each input at risk as soon as it was driven."""
     driven = []
     at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
-    with progress("driving inputs at risk") as say:
+    with progress("calling the code of inputs at risk") as say:
         for standing, row in drive_inputs(text, at_risk):
-            say(f"drove {standing.model_class}.{standing.input}")
+            say(f"called the code of {standing.model_class}.{standing.input}")
             yield from _show_row(source, standing, row)
             driven.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
@@ -138,6 +138,6 @@ def _answer(broken: int, unknown: int, driven: int) -> str:
     breaking = "breaks" if broken == 1 else "break"
     parts = [
         *([f"{broken} of {plural(driven, 'input')} at risk {breaking} a promise"] if broken else []),
-        *([f"{plural(unknown, 'input')} at risk could not be driven"] if unknown else []),
+        *([f"{plural(unknown, 'input')} at risk could not be judged"] if unknown else []),
     ]
-    return "; ".join(parts) or f"{plural(driven, 'input')} at risk, driven: no promise is broken"
+    return "; ".join(parts) or f"{plural(driven, 'input')} at risk: none breaks a promise"

@@ -71,7 +71,7 @@ class AuditTable:
         if groups:
             yield from self._overview(groups)
         yield from self._differences(groups)
-        yield from self._list("not driven", [self._refusal(*key) for key in self._refusals])
+        yield from self._list("could not be called", [self._refusal(*key) for key in self._refusals])
         for verdicts in classes:
             yield from verdicts.rows
 
@@ -212,7 +212,7 @@ def _counted_findings(result: GateResult) -> str:
         if left
         else ""
     )
-    return f"{count} beside '{result.base}'{where.get(result.gate, '')}{beside}"
+    return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{beside}"
 
 
 def answer_of(source: AuditedSource) -> str:
@@ -426,7 +426,7 @@ def _rules(rows: Iterable[Row], references: dict[tuple[str, Rule], str]) -> str:
 
 
 NOT_READ = "the engine has nothing that is read and judged by it"
-_LEGEND = "K kept, B broken, Bc broken under graphs alone, - cannot be asked, ? not judged"
+_LEGEND = "K kept, B broken, Bc broken only under graphs, - does not apply, ? not judged"
 
 
 def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:

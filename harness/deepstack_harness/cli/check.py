@@ -87,7 +87,7 @@ def run(args: Namespace) -> Document[ExitCode]:
     kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
     wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
     if asked_less := _not_asked(regimes, adapter):
-        wrong += f"; not asked: {names_of(asked_less)}"
+        wrong += f"; not tested: {names_of(asked_less)}"
     yield outcome(f"{args.target}: {wrong}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
@@ -119,7 +119,7 @@ def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
     for rule, why in adapter.unchecked.items():
         yield Line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
-    yield Line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
+    yield Line(f"traces: {asked} of {len(texts)}; the others make no further call of such a buffer")
     yield BLANK
 
 

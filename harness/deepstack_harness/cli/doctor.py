@@ -80,9 +80,9 @@ def run(args: Namespace) -> Document[ExitCode]:
         yield outcome(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
         return ExitCode.MACHINE
     if not_known:
-        yield Line("ask again:", command=f"deepstack-harness doctor --seconds {_longer(args.seconds):g}")
+        yield Line("try again:", command=f"deepstack-harness doctor --seconds {_longer(args.seconds):g}")
         names = ", ".join(not_known)
-        yield outcome(f"not known whether 'repro 43602' can run: no answer from {names}", good=False)
+        yield outcome(f"not known whether 'repro 43602' can run: no reply from {names}", good=False)
         return ExitCode.MACHINE
     yield outcome("can run 'repro 43602' on the CPU", good=True)
     return ExitCode.HOLDS

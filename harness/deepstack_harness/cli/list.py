@@ -51,7 +51,7 @@ def _show_fitting(kind: str, text: str) -> Document:
     from deepstack_harness.cli.matches import show_matches
 
     if kind != "incidents":
-        raise UsageError(f"words search incidents alone, not {kind}: write 'list incidents {text}'")
+        raise UsageError(f"words search only incidents, not {kind}: write 'list incidents {text}'")
     entry = find_or_search(text)
     matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
     yield from show_matches(text, matches)
@@ -207,7 +207,7 @@ def _engines() -> Iterable[Item]:
         if entry.distribution:
             yield {"name": name, "summary": entry.refused or entry.summary, "driven": not entry.refused}
     for name, why in NOT_DRIVEN.items():
-        yield {"name": name, "summary": f"not driven: {why}", "driven": False}
+        yield {"name": name, "summary": f"not judged: {why}", "driven": False}
 
 
 def _extensions() -> Iterable[Item]:

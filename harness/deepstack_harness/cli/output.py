@@ -61,7 +61,7 @@ class JsonLines:
 
     def _cannot(self, error: OSError) -> MachineError:
         return MachineError(
-            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are kept"
+            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are in it"
         )
 
 

@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--annotations", action="store_true", help="print GitHub annotations")
     parser.add_argument(
         "--against", action="append", default=[], metavar="RUN",
-        help="also tell what changed since this run under another torch; may be repeated, the oldest first",
+        help="also show what changed since this run under another torch; may be repeated, the oldest first",
     )  # fmt: skip
     parser.add_argument(
         "--history", metavar="DIR", help="folder of earlier runs, which become trend lines in the page"

@@ -91,7 +91,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--script",
         metavar="FILE",
-        help="only write a standalone program that shows the fault (needs torch alone); with --source "
+        help="only write a standalone program that shows the fault (needs only torch); with --source "
         "one that reads the methods of your copy when it runs",
     )
     parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
@@ -317,13 +317,13 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     driven = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not driven and not engine.by_forward:
         raise UsageError(
-            f"incident {incident.id} is about {', '.join(families)}, and {source.label} has a class of "
-            f"{', '.join(engine.by_methods)} alone: 'audit --source SOURCE' judges it by every rule"
+            f"incident {incident.id} is about {', '.join(families)}, and {source.label} has only a class of "
+            f"{', '.join(engine.by_methods)}: 'audit --source SOURCE' judges it by every rule"
         )
     if not driven:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "
-            "and clear to call alone: 'audit --source SOURCE' calls its embed_input_ids and forward"
+            "and clear that can be called: 'audit --source SOURCE' calls its embed_input_ids and forward"
         )
     return driven
 

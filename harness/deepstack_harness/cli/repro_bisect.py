@@ -184,7 +184,7 @@ def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
             yield Line(f"between them not judged: {version}: {loop.refused[version]}")
         yield outcome(f"torch {after} changes incident {incident.id}", good=False)
         return ExitCode.BROKEN
-    yield outcome(f"no torch that was asked changes incident {incident.id}", good=True)
+    yield outcome(f"no torch that was tried changes incident {incident.id}", good=True)
     return ExitCode.HOLDS
 
 

@@ -92,10 +92,10 @@ def _driven_class(name: str, classes: dict[str, AuditedClass], source: Source) -
         raise unknown_name(f"text model of {source.label}", name, classes)
     audited = classes[name]
     if not audited.can_be_judged:
-        raise UsageError(f"{name} of {source.label} is not driven: {audited.ways.refusals[-1]}")
+        raise UsageError(f"{name} of {source.label} cannot be called: {audited.ways.refusals[-1]}")
     if audited.ended is None and not audited.replayed_at:
         why = f": {audited.ways.not_driven}" if audited.ways.not_driven else ""
-        raise UsageError(f"{name} of {source.label}: its graphs are not driven{why}")
+        raise UsageError(f"{name} of {source.label}: its graphs cannot be replayed{why}")
     return audited
 
 
@@ -139,7 +139,7 @@ def _print_verdict(
 
 def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
     """Print which lines were asked, what they lose, and what else is known of the runner."""
-    yield Line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
+    yield Line(f"{'where' if broken else 'judged'}: {audited.replayed_at}")
     if broken and audited.ways.lost:
         yield Line(f"why: {audited.ways.lost}")
     if audited.runner and audited.runner.replay_settings:
@@ -210,8 +210,8 @@ def _program_buffer(source: Source, family: str) -> tuple[ProgramBuffer, str]:
         )
     if others := sorted({name for node in kept.values() for name in _free_names(node)} - _PROVIDED):
         raise UsageError(
-            f"{cannot}: its methods need {', '.join(others)} of their package, and a program has torch "
-            "alone; 'repro' without --script judges them"
+            f"{cannot}: its methods need {', '.join(others)} of their package, and a program has only "
+            "torch; 'repro' without --script judges them"
         )
     read, stored = _attributes(kept.values())
     if others := sorted(read - stored - _STATE - set(kept)):

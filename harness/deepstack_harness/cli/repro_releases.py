@@ -168,7 +168,7 @@ def judge_classes(text: str) -> Document[SourceVerdict]:
         faults = find_faults(text, say)
     if faults.judged or faults.unjudged:
         yield BLANK
-        yield Heading(f"every class of {faults.label} that hands a payload to a compiled text model:")
+        yield Heading(f"every class of {faults.label} that passes a payload to a compiled text model:")
     for row in faults.judged:
         yield row
         mark = "HAS it " if row in faults.faulty else "free of it"

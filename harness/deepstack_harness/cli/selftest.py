@@ -154,7 +154,7 @@ class SelftestTable:
         good = not missed and not refused
         if not good:
             yield Line(f"not so: {', '.join([*missed, *refused])}", "red")
-        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each by its rule alone"
+        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each only by its own rule"
         yield outcome(f"{caught}; {seconds:.0f} s", good=good)
         return good
 
@@ -217,8 +217,7 @@ class RegionTable:
         good = caught == len(wrong) and not alarms
         seconds = sum(proof.seconds for proof in self._proofs)
         yield outcome(
-            f"{caught} of {len(wrong)} regions caught by their promise alone; "
-            f"{seconds:.0f} processor seconds",
+            f"{caught} of {len(wrong)} regions caught only by their promise; {seconds:.0f} processor seconds",
             good=good,
         )
         return good

@@ -106,7 +106,7 @@ def show_systems(sources: Sequence[SourceSystems]) -> Document:
     with_systems = [source for source in sources if source.judged or source.refusals]
     if not with_systems:
         return
-    yield Heading("beside the buffer")
+    yield Heading("other systems")
     width = max((len(subject.subject) for source in with_systems for subject in source.judged), default=0)
     for source in with_systems:
         yield Line(source.label)

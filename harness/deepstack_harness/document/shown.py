@@ -108,7 +108,7 @@ _PROBLEMS: Mapping[Rule, str] = {
     Rule.MEMORY: "a kernel reads or writes memory that is not its own",
 }
 _NOTICED = {
-    Effect.OUTPUT: "answers are wrong",
+    Effect.OUTPUT: "the output is wrong",
     Effect.PADDING: "only padded rows are wrong",
     Effect.CRASH: "the step raises",
     Effect.COST: "work is wasted",

@@ -69,7 +69,7 @@ def _notes(runs: Sequence[StoredRun], common: set[str]) -> Iterator[str]:
     for label, value in _OTHERS.items():
         values = [value(run) for run in runs]
         if len(set(values)) > 1:
-            yield f"{label} differs too, so it may not be torch alone: {', '.join(values)}"
+            yield f"{label} differs too, so torch may not be the only cause: {', '.join(values)}"
     if len({about.plan for run in runs for about in run.abouts}) > 1:
         yield f"the runs are not of the same cases: {len(common):,} are in all of them"
 

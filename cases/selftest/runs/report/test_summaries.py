@@ -99,7 +99,7 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
     ("gate", "base", "sentence"),
     [
         (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
-        (Gate.ANY, base_with(), "2 new faults in 1 class beside 'main'"),
+        (Gate.ANY, base_with(), "2 new faults in 1 class compared with 'main'"),
     ],
 )
 def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:

@@ -95,7 +95,7 @@ def test_where_nothing_was_watched_the_page_says_so() -> None:
 def test_a_guard_that_was_put_back() -> None:
     rows = [{"restored": "L['extra']", "status": 0, "still_failing": []}]
     page = render_watch(["python"], Program([process()]), rows)
-    assert "nothing: this guard decides the answers" in page
+    assert "nothing: this guard decides the output" in page
 
 
 def test_the_page_needs_nothing_that_draws() -> None:
