@@ -76,7 +76,7 @@ def read(line: str) -> tuple[str, dict[str, str], str]:
 
 def test_a_level_that_is_dropped_is_named_as_that() -> None:
     dropped = row(Rule.OUTPUT, Verdict.FAIL, "default", effect=Effect.OUTPUT, shape=FaultKind.NO_EFFECT)
-    assert problem_of(dropped).startswith("the text model leaves out levels of the image features, answers")
+    assert problem_of(dropped).startswith("the text model leaves out levels of the image features, the out")
     assert problem_of(replace(dropped, shape=FaultKind.OUTPUT)).startswith(
         "compiled, the model computes another"
     )

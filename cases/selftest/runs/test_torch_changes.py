@@ -180,7 +180,7 @@ def test_compare_and_report_show_the_table(tmp_path: Path, capsys: Capture) -> N
     assert main(words) == ExitCode.HOLDS
     assert "graphs grew" in capsys.readouterr().out
     assert main([*words, "--html", str(page), "--markdown", str(text)]) == ExitCode.HOLDS
-    assert '<td>graphs grew</td>' in page.read_text()
+    assert "<td>graphs grew</td>" in page.read_text()
     assert "| graphs grew |  | 1 case |" in text.read_text()
 
 

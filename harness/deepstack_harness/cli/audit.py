@@ -289,32 +289,31 @@ def _show_tables(
 ) -> Document:
     """Print the answer, then the findings, what was not judged, and the tables of all rules."""
     from deepstack_harness.cli.audit_table import (
-        AuditTable,
         show_account,
         show_answer,
+        show_end,
         show_engine_rules,
+        show_findings,
         show_gate,
+        show_groups,
     )
     from deepstack_harness.cli.system_table import show_systems
 
     yield from show_answer(audited, result)
     for note in notes:
         yield Line(note)
-    table = AuditTable()
     for source in audited:
-        for reason in source.live_alone:
-            table.refuse(source.label, "graphs", reason)
         for name, lacked in source.loaded.items():
             yield Line(f"{name} of {source.label} was made by importing its package: {lacked}")
     classes = [verdicts for source in audited for verdicts in source.classes]
-    yield from table.show_findings(classes, latent=args.all)
+    yield from show_findings(classes, latent=args.all)
     yield from show_account(audited, places=args.all)
-    yield from table.show(classes)
+    yield from show_groups(classes, audited)
     yield from show_systems([source.systems for source in audited])
     yield from show_engine_rules(audited)
     for text in args.source:
         if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):
             yield Line("its incidents:", command=f"deepstack-harness affected {split_over(text)[0]}")
-    yield from table.close([verdicts for source in audited for verdicts in source.subjects])
+    yield from show_end([verdicts for source in audited for verdicts in source.subjects])
     if args.fail_on not in (None, Gate.ANY):
         yield from show_gate(result)

@@ -6,7 +6,7 @@ each source and a column for each rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.account import Account
@@ -28,134 +28,93 @@ from deepstack_harness.document.blocks import (
     outcome,
 )
 from deepstack_harness.document.shown import finding as finding_lines
-from deepstack_harness.errors import ExitCode, Reason
+from deepstack_harness.errors import ExitCode
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.document.findings import Finding as Cause
 
 
-class AuditTable:
-    """The table of `audit`: classes with the same verdicts are folded into a group, named by a letter."""
+def show_findings(classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
+    """Print every finding, the worst reach first; with `latent` those under calls that no engine makes."""
+    groups = _groups(classes)
+    for kind, title in _REACHES.items():
+        findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
+        found = [letter for letter, of_group in findings.items() if of_group]
+        if kind == LATENT and not latent and found:
+            count = sum(len(groups[letter]) * len(findings[letter]) for letter in found)
+            counts = (
+                f"{plural(count, 'finding')} in {plural(sum(len(groups[each]) for each in found), 'class')}"
+            )
+            yield Line(f"{counts} under calls no engine makes today: --all shows them")
+            yield BLANK
+        elif found:
+            yield Heading(title)
+            for letter in found:
+                yield Line(f"group {letter}, {'; '.join(_by_source(groups[letter]))}")
+                for row, also in findings[letter]:
+                    yield from finding_lines(row, also)
+                yield BLANK
 
-    def __init__(self) -> None:
-        """Print nothing yet: all sources have to be judged first, since any two may be alike."""
-        self._refusals: dict[tuple[str, str], list[str]] = {}
-        self._places: dict[tuple[str, str], str] = {}
 
-    def refuse(self, label: str, model_class: str, reason: Reason) -> None:
-        """Note a class that could not be driven, and why; the place is that in the first source."""
-        key = (model_class, reason.text)
-        self._refusals.setdefault(key, []).append(label)
-        if reason.where:
-            self._places.setdefault(key, reason.where)
-
-    def show_findings(self, classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
-        """Print every finding, the worst reach first.
-
-        Findings under calls that no engine makes are counted, and with `latent` printed too.
-        """
-        groups = _groups(classes)
-        for kind, title in _REACHES.items():
-            findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
-            if kind == LATENT and not latent:
-                yield from self._count_latent(groups, findings)
-            elif any(findings.values()):
-                yield Heading(title)
-                for letter, of_group in findings.items():
-                    yield from self._findings(letter, groups[letter], of_group)
-
-    def show(self, classes: Sequence[ClassVerdicts]) -> Document:
-        """Print the groups, what their members share, sources that differ, and what was not driven."""
-        groups = _groups(classes)
-        if groups:
-            yield from self._overview(groups)
-        yield from self._differences(groups)
-        yield from self._list("could not be called", [self._refusal(*key) for key in self._refusals])
-        for verdicts in classes:
-            yield from verdicts.rows
-
-    def close(self, classes: Sequence[ClassVerdicts]) -> Document:
-        """Print the unexpected rules, and the closing line with all broken rules."""
-        broken = {rule for verdicts in classes for rule in verdicts.broken}
-        yield from self._rules(
-            "broken and not known before", [(verdicts, verdicts.new) for verdicts in classes]
-        )
-        mended = [(verdicts, verdicts.improved) for verdicts in classes]
-        yield from self._rules("known to break, and kept now", mended)
-        missing = [(verdicts, verdicts.missing) for verdicts in classes]
-        yield from self._rules("known to break, and not put to the test", missing)
-        if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
-            yield Line(f"captured: {WHO_IS_CAPTURED}")
-        unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
-        yield from self._list(
-            "not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged]
-        )
-        judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
-        text = f"{judged} judged, rules broken: {names_of(broken)}"
-        if unjudged:
-            text += f", not judged: {names_of(unjudged)}"
-        yield outcome(text, good=not (broken or unjudged))
-
-    def _refusal(self, name: str, why: str) -> str:
-        place = self._places.get((name, why))
-        at = f", at {place}" if place else ""
-        return f"{name} ({', '.join(self._refusals[name, why])}): {why}{at}"
-
-    def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
-        rows = [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()]
-        yield TextTable(
-            [*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows
-        )
+def show_groups(classes: Sequence[ClassVerdicts], audited: Sequence[AuditedSource]) -> Document:
+    """Print the rules of each group, sources whose classes differ, and graphs that could not be replayed."""
+    groups = _groups(classes)
+    if groups:
+        heads = [*map(Column, ("group", "broken live", "broken captured", "kept"))]
+        yield TextTable(heads, [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()])
         for letter, members in groups.items():
             yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
         yield BLANK
+    letters: dict[str, list[str]] = {}
+    for letter, members in groups.items():
+        for source in dict.fromkeys(member.source for member in members):
+            letters.setdefault(source, []).append(letter)
+    different = [f"{source}: groups {', '.join(own)}" for source, own in letters.items() if len(own) > 1]
+    yield from _list("sources whose classes differ from each other", different)
+    labels: dict[str, list[str]] = {}
+    places: dict[str, str] = {}
+    for each in audited:
+        for reason in each.live_alone:
+            labels.setdefault(reason.text, []).append(each.label)
+            if reason.where:
+                places.setdefault(reason.text, f", at {reason.where}")
+    yield from _list("could not be replayed", [
+        f"graphs ({', '.join(own)}): {why}{places.get(why, '')}" for why, own in labels.items()
+    ])  # fmt: skip
+    for verdicts in classes:
+        yield from verdicts.rows
 
-    def _differences(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
-        letters: dict[str, set[str]] = {}
-        for letter, members in groups.items():
-            for member in members:
-                letters.setdefault(member.source, set()).add(letter)
-        different = [
-            f"{source}: groups {', '.join(sorted(groups_of_source))}"
-            for source, groups_of_source in letters.items()
-            if len(groups_of_source) > 1
-        ]
-        yield from self._list("sources whose classes differ from each other", different)
 
-    def _count_latent(
-        self, groups: Mapping[str, Sequence[ClassVerdicts]], findings: Mapping[str, Sequence[Finding]]
-    ) -> Document:
-        classes = sum(len(groups[letter]) for letter, of_group in findings.items() if of_group)
-        if classes:
-            count = sum(len(groups[letter]) * len(of_group) for letter, of_group in findings.items())
-            counts = f"{plural(count, 'finding')} in {plural(classes, 'class')}"
-            yield Line(f"{counts} under calls no engine makes today: --all shows them")
-            yield BLANK
-
-    def _findings(
-        self, letter: str, members: Sequence[ClassVerdicts], findings: Sequence[Finding]
-    ) -> Document:
-        if not findings:
-            return
-        yield Line(f"group {letter}, {'; '.join(_by_source(members))}")
-        for row, also in findings:
-            yield from finding_lines(row, also)
-        yield BLANK
-
-    def _rules(self, title: str, by_class: Iterable[tuple[ClassVerdicts, Collection[Rule]]]) -> Document:
-        yield from self._list(title, [
+def show_end(classes: Sequence[ClassVerdicts]) -> Document:
+    """Print the unexpected rules, and the closing line with all broken rules."""
+    for title, verdict in (
+        ("broken and not known before", Verdict.FAIL),
+        ("known to break, and kept now", Verdict.IMPROVED),
+        ("known to break, and not put to the test", Verdict.MISSING),
+    ):
+        yield from _list(title, [
             f"{verdicts.source} {verdicts.model_class} {names_of(rules)}"
-            for verdicts, rules in by_class
-            if rules
+            for verdicts in classes
+            if (rules := verdicts.rules({verdict}))
         ])  # fmt: skip
+    if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
+        yield Line(f"captured: {WHO_IS_CAPTURED}")
+    yield from _list("not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged])
+    broken = {rule for verdicts in classes for rule in verdicts.broken}
+    unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
+    judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
+    text = f"{judged} judged, rules broken: {names_of(broken)}"
+    if unjudged:
+        text += f", not judged: {names_of(unjudged)}"
+    yield outcome(text, good=not (broken or unjudged))
 
-    def _list(self, title: str, items: Sequence[str]) -> Document:
-        if items:
-            yield Line(f"{title}:")
-            for item in items:
-                yield Line(f"  {item}")
-            yield BLANK
+
+def _list(title: str, items: Sequence[str]) -> Document:
+    if items:
+        yield Line(f"{title}:")
+        yield from (Line(f"  {item}") for item in items)
+        yield BLANK
 
 
 _REACHES = {
@@ -240,12 +199,12 @@ def answer_of(source: AuditedSource) -> str:
         sentences.append(f"{unjudged} not judged{reasons}")
     sentences += [
         f"{plural(count, 'known failure')} {word}"
-        for word, count in (
-            ("mended", sum(len(verdicts.improved) for verdicts in source.subjects)),
-            ("not put to the test", sum(len(verdicts.missing) for verdicts in source.subjects)),
-            ("not judged", sum(len(verdicts.unjudged) for verdicts in source.subjects)),
+        for word, verdict in (
+            ("mended", Verdict.IMPROVED),
+            ("not put to the test", Verdict.MISSING),
+            ("not judged", Verdict.ERROR),
         )
-        if count
+        if (count := sum(len(verdicts.rules({verdict})) for verdicts in source.subjects))
     ]
     return f"{source.label}: {'; '.join(sentences)}"
 

@@ -163,8 +163,8 @@ class EngineTable:
         self._results.append(result)
         worst = _furthest(result)
         figures = [
-            number(worst and worst.value, 3) or "-",
-            number(worst and worst.limit, 3) or "-",
+            number(worst.value if worst else None, 3) or "-",
+            number(worst.limit if worst else None, 3) or "-",
             f"{result.seconds:.1f}",
         ]
         played = [result.name, f"{result.order.model.family} {result.order.arm}"]

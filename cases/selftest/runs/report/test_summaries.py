@@ -13,7 +13,7 @@ from deepstack_harness.audit.findings import audit_findings
 from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report, repro_table
-from deepstack_harness.cli.audit_table import AuditTable, show_gate
+from deepstack_harness.cli.audit_table import show_gate, show_groups
 from deepstack_harness.cli.fuzz import show_findings
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -252,11 +252,12 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
 def test_the_classes_of_a_group_are_in_a_line_below_the_table(capsys: Capture) -> None:
     broken = row(Rule.FRESHNESS, Verdict.FAIL)
     Output(None, quiet=False).show(
-        AuditTable().show(
+        show_groups(
             [
                 ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),
                 ClassVerdicts("vllm 0.22.2", "Qwen3VL", (broken,)),
-            ]
+            ],
+            [],
         )
     )
     head, group, classes, *_ = capsys.readouterr().out.splitlines()

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import jinja2
 import msgspec
@@ -18,7 +18,6 @@ from markupsafe import Markup
 from deepstack_harness import __version__
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, UNEXPECTED, WORST_FIRST, Row, Verdict
-from deepstack_harness.document.blocks import Code, Column, Link, TextTable
 from deepstack_harness.runs.causes import fault_of
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.nights_strip import nights_of
@@ -69,7 +68,8 @@ def render_page(run: RunData) -> str:
         run=run, summary=summary, tested=tested(run), nights=nights_of(run), causes=causes_today(shown),
         version=__version__, rules=list(Rule), matrix=run_matrix(run),
         releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
-        seconds=sum(case.seconds for case in run.cases.values()), slowest=_slowest(run), night=_night(run),
+        seconds=sum(case.seconds for case in run.cases.values()),
+        slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
         all_findings=len(found), places=places,
         verdicts=[verdict for verdict in WORST_FIRST if summary.counts[verdict]],
         environment=[_flat(msgspec.to_builtins(about)) for about in run.about], scripts=_scripts(run, shown),
@@ -94,22 +94,6 @@ def _scripts(run: RunData, findings: Iterable[Rows]) -> dict[str, str]:
             room -= len(script)
             scripts[rows[0].case] = script
     return scripts
-
-
-def _slowest(run: RunData) -> TextTable:
-    cases = sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW]
-    columns = [Column("seconds", right=True), Column("case"), Column("trace")]
-    return TextTable(
-        columns, [([f"{each.seconds:.1f}", title_of(each), Code(each.trace)], "") for each in cases]
-    )
-
-
-def _night(run: RunData) -> TextTable:
-    columns = [Column("stage"), Column("ended"), Column("seconds", right=True), Column("its last words")]
-    stages = run.stages or ()
-    return TextTable(
-        columns, [([each.stage, each.outcome, f"{each.seconds:.0f}", each.why], "") for each in stages]
-    )
 
 
 @dataclass(frozen=True)
@@ -178,22 +162,20 @@ def _flat(about: object) -> list[tuple[str, str]]:
 @cache
 def _environment() -> jinja2.Environment:
     environment = new_environment()
-    environment.filters |= {"number": number, "duration": duration}
+    environment.filters |= {"number": number, "duration": duration, "kind": _kind_of}
     environment.filters |= {"safe_svg": Markup}
-    kinds = {"verdict": Verdict, "code": Code, "link": Link}
-    for name, kind in kinds.items():
-        environment.tests[name] = partial(_is_a, kind)
     environment.globals |= {
         "unexpected": UNEXPECTED, "key_of": key_of, "heading_of": heading_of, "traces_of": traces_of,
-        "verdict_of": verdict_of, "finding_blocks": finding_blocks, "versions_table": versions_table,
+        "verdict_of": verdict_of, "title_of": title_of, "finding_blocks": finding_blocks,
+        "versions_table": versions_table,
         "most_output": MOST_OUTPUT, "most_changes": MOST_CHANGES, "most_today": MOST_TODAY,
         "rerun_command": rerun_command,
     }  # fmt: skip
     return environment
 
 
-def _is_a(kind: type, value: object) -> bool:
-    return isinstance(value, kind)
+def _kind_of(value: object) -> str:
+    return type(value).__name__
 
 
 def duration(seconds: float) -> str:
