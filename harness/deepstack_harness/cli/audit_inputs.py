@@ -1,4 +1,4 @@
-"""`audit --inputs`: inputs of what a source compiles or captures, those at risk driven; table, exit code."""
+"""`audit --inputs`: inputs of what a source compiles or captures, those at risk called; table, exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class ShownInputs:
-    """The exit code of an audit of inputs, its last sentence, and what driving each input at risk showed.
+    """The exit code of an audit of inputs, its last sentence, and the rows of each input at risk.
 
     `driven` has for each source its text and its inputs at risk.
     """
@@ -42,9 +42,9 @@ class ShownInputs:
 
 
 def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
-    """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
+    """Print the inputs of compiled classes, what is at risk first, with what calling its code showed.
 
-    The code is 1 where an input breaks a promise, or is at risk and could not be driven.  Raises
+    The code is 1 where an input breaks a promise, or is at risk and could not be judged.  Raises
     `MachineError` where no source compiles or captures a class.
     """
     driven = []
@@ -72,7 +72,7 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
 def _show_source(
     text: str, source: Source, audited: AuditedInputs
 ) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
-    """Print the rows of one source, each input at risk as soon as it was driven."""
+    """Print the rows of one source, each input at risk as soon as its code was called."""
     driven = []
     at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
     with progress("calling the code of inputs at risk") as say:
@@ -112,7 +112,7 @@ def _show_row(source: Source, standing: InputStanding, row: Row[Promise], *, is_
 
 
 def _labelled(label: str, text: str, style: str = "") -> Document:
-    """Yield a word and beside it a text; the label of a source may be too long to stand beside."""
+    """Yield a word and after it a text; the label of a source may be too long for one line."""
     if len(label) >= _LABEL:
         yield Line(label, style)
         label = ""

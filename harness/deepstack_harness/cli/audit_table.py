@@ -1,4 +1,4 @@
-"""The tables of `audit`: the answer, the findings, what was not judged, and the rules of each engine.
+"""The tables of `audit`: the result, the findings, what was not judged, and the rules of each engine.
 
 Classes with the same verdicts are folded into groups.  Several engines are shown in one table, a line for
 each source and a column for each rule.
@@ -138,7 +138,7 @@ def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
 
 
 def show_answer(audited: Sequence[AuditedSource], result: GateResult) -> Document:
-    """Print a sentence for each source that says what is wrong, and what the exit code means."""
+    """Print a sentence for each source with what is wrong, and what the exit code means."""
     for source in audited:
         yield Heading(answer_of(source))
     yield Line(outcome_of(result))
@@ -260,7 +260,7 @@ def _groups(classes: Sequence[ClassVerdicts]) -> dict[str, list[ClassVerdicts]]:
 
 
 def _rules_of(verdicts: ClassVerdicts) -> tuple[str, str, str]:
-    """Return the rules broken in live use, those broken in captured use, and those that are kept."""
+    """Return the rules broken in live use, those broken in captured use, and those that it keeps."""
     captured = verdicts.broken_in(Regime.CAPTURED)
     # What plays no trace has no regime, and is broken in any use.
     live = verdicts.broken_in(Regime.LIVE) | verdicts.broken_in(Regime.NONE)
@@ -319,7 +319,7 @@ def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Docume
 
 
 def show_change(audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[Cause]) -> Document:
-    """Print what a change does beside its base: what is new, what is mended, and a count of what stays."""
+    """Print what a change does: what is new, what is mended, and a count of what stays."""
     yield Heading(outcome_of(result))
     judged = sum(len(source.classes) for source in audited)
     others = sum(len(source.members) for source in audited) - judged
@@ -362,7 +362,7 @@ def _show_finding(finding: Cause) -> Document:
 def _reached_by_default(
     audited: Sequence[AuditedSource], reached: Sequence[Row], references: dict[tuple[str, Rule], str]
 ) -> str:
-    """Return the rules; "none" is said only where everything that carries a payload was judged."""
+    """Return the rules; "none" is printed only where everything that carries a payload was judged."""
     unjudged = sum(len(source.account.unjudged) for source in audited)
     if not unjudged:
         return _rules(reached, references)
@@ -389,7 +389,7 @@ _LEGEND = "K kept, B broken, Bc broken only under graphs, - does not apply, ? no
 
 
 def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
-    """Print the table where sources of two packages were audited, and why a rule cannot be asked."""
+    """Print the table where sources of two packages were audited, and why a rule does not apply."""
     if len({source.package for source in audited}) < 2:
         return
     rows = {
@@ -420,7 +420,7 @@ def cell_of(rows: Iterable[Row]) -> str:
 
 
 def _reasons(rows: Mapping[str, Sequence[Row]], rules: Sequence[Rule]) -> dict[tuple[str, str], set[Rule]]:
-    """Return the rules that cannot be asked, by the sources that share a reason and the reason."""
+    """Return the rules that do not apply, by the sources that share a reason and the reason."""
     sources: dict[tuple[Rule, str], list[str]] = {}
     for label, of_source in rows.items():
         for rule in rules:

@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
+    """Exit 0 when every rule that could be put to the test passes in the chosen regime, 1 when not."""
     user_buffer(args.target)
     if args.write_adapter:
         return (yield from _write_adapter(args))
@@ -93,7 +93,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Rule]:
-    """Return the rules of which an adapted buffer was asked nothing in any regime."""
+    """Return the rules that no call of an adapted buffer tested in any regime."""
     tested = {
         row.rule
         for verdicts in regimes.of.values()
@@ -148,7 +148,7 @@ def _write_adapter(args: Namespace) -> Document[ExitCode]:
 
 
 def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter | None]:
-    """Play the traces in a worker; return where the class stands, the advisory cases, and its adapter."""
+    """Play the traces in a worker; return the place of the class, the advisory cases, and its adapter."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
     from deepstack_harness.catalogue.traces import ADVISORY_TRACES
@@ -173,7 +173,7 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter |
 
 
 def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:
-    """Play one more case; a class that has ended its worker is left alone."""
+    """Play one more case; a class that has ended its worker is not played."""
     from deepstack_harness.audit.source_worker import judge_plan
 
     return None if worker.ends else judge_plan([planned], worker)[0]

@@ -77,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when every rule that was judged is kept in the regime asked for, 1 when not."""
+    """Exit 0 when every rule that was judged is kept in the regime that was chosen, 1 when not."""
     from deepstack_harness.engines.live.environment import find_home, plan_home
     from deepstack_harness.engines.live.play import play_engine
     from deepstack_harness.engines.live.search import search_engine
@@ -180,7 +180,7 @@ class EngineTable:
             yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
 
     def close(self, regime: str, seconds: float) -> Document[bool]:
-        """Print what each class keeps and breaks, and the blind spots; return whether the regime is good."""
+        """Print what each class passes and breaks, and the blind spots; return whether the regime is good."""
         rows = [row for result in self._results for row in result.rows]
         yield BLANK
         for oracle in ORACLES.values():
@@ -216,7 +216,7 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
 
 
 def _furthest(result: EngineResult) -> Row | None:
-    """Return the row of answers that should be equal and are furthest apart."""
+    """Return the row of outputs that should be equal and are furthest apart."""
     rows = [
         row
         for row in result.rows

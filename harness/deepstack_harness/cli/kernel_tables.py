@@ -1,4 +1,4 @@
-"""The tables of `kernels`: generated kernels of one decoder, or of two beside each other.
+"""The tables of `kernels`: generated kernels of one decoder, or of two compared with each other.
 
 `--execute` adds what each launch touched, and `--payload-cost` has the times of decode steps.
 """
@@ -75,7 +75,7 @@ def show_comparison(measured: Sequence[Measurement]) -> Document:
 
 
 def show_judgement(subject: Subject, judgement: Judgement) -> Document:
-    """Print whether the revision keeps rule R10 in this step, with figure and limit."""
+    """Print whether the revision passes rule R10 in this step, with figure and limit."""
     value, limit = judgement.value, judgement.limit
     figure = "" if value is None else f", {number(value)} {judgement.unit} against {number(limit)}"
     line = f"{judgement.rule} of {subject.revision}: {judgement.verdict.word}{figure}; {judgement.detail}"

@@ -176,7 +176,7 @@ def _guarded(words: Sequence[str]) -> int:
         return error.exit_code
     except OutputLost as error:
         abandon(sys.stdout)
-        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to say
+        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to report
             say(f"deepstack-harness: cannot write to stdout: {error.reason}")
         return ExitCode.MACHINE
     except Exception as error:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
@@ -204,7 +204,7 @@ def _interruptible() -> Iterator[None]:
 
     What the caller ignores, as nohup does, stays ignored.
     """
-    # Python lets the main thread alone change this.
+    # Python lets only the main thread change this.
     ours = _ENDING if threading.current_thread() is threading.main_thread() else ()
     heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _raise_ended) for number in heard}

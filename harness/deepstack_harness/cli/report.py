@@ -65,7 +65,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _write_files(args: Namespace, run_data: RunData) -> Document:
-    """Write the files that were asked for; print the terminal's report where nothing was."""
+    """Write the files that were chosen; print the terminal's report where nothing was."""
     if args.html:
         from deepstack_harness.runs.report.page import render_page
 

@@ -182,7 +182,7 @@ def _write_of_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
 def _judged_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Exit 0 for a source that is free of an incident, 1 for one that has it, or may have it.
 
-    Under `--bisect` a source that may have it is no answer: raises `MachineError`.
+    Under `--bisect` a source that may have it is no result: raises `MachineError`.
     """
     verdict = yield from _judge(incident, args)
     if args.bisect and not verdict.broken and verdict.unjudged:
@@ -269,7 +269,7 @@ def _prepare_torch(args: Namespace) -> None:
 class ReproOptions:
     """Options that narrow the runs of an incident, or replace them.
 
-    `full` asks for all of its cases, `bisect` for the cheapest ones, up to the first that shows it.
+    `full` means all of its cases, `bisect` the cheapest ones, up to the first that shows it.
     """
 
     full: bool = option(
@@ -289,7 +289,7 @@ class ReproOptions:
 
     @property
     def chooses_cases(self) -> bool:
-        """Say whether the options say which cases to play, in place of the decisive ones."""
+        """Return whether the options choose the cases to play, in place of the decisive ones."""
         return self.full or self.trace is not None or self.arm is not None
 
 
@@ -305,7 +305,7 @@ def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
 
 
 def _families_of_sources(incident: Incident, families: Sequence[str], source: Source) -> Sequence[str]:
-    """Return the families whose classes of a source are driven through their get, set and clear."""
+    """Return the families whose classes of a source are called through their get, set and clear."""
     if not incident.about_sources:
         raise UsageError(
             f"incident {incident.id} is a fault of the code around the model class, "
@@ -346,7 +346,7 @@ def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -
 
 
 def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
-    """Say whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
+    """Return whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
     if result.planned.must_break is not None:
         return result.as_expected
     faulty = result.case.subject in incident.faulty
@@ -390,7 +390,7 @@ def _play_source(
 
 
 def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
-    """Return file (inside the package) and line of the first exception or None answer in the source."""
+    """Return file (inside the package) and line of the first exception or None result in the source."""
     module = engine_of(worker.source).package.module
     return inside_package(_place_of_first_fault(worker, faulty), module)
 

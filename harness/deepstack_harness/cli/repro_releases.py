@@ -1,6 +1,6 @@
 """`repro INCIDENT --source S`: look at every class of a source, and `--package P`: at every release.
 
-The classes are found by their shape, so that nobody has to name one.  Each that hands a payload to a compiled
+The classes are found by their shape, so that nobody has to name one.  Each that passes a payload to a compiled
 text model is judged over that text model's own `forward`, in the order of the engine: a profile run, which
 calls no `embed_input_ids`, a prefill with a payload, and a decode.
 """
@@ -48,7 +48,7 @@ def add_release_arguments(parser: ArgumentParser) -> None:
 
 
 def refuse_release_mixtures(args: Namespace) -> None:
-    """Raise `UsageError` for options that exclude `--package`, or that are for it alone."""
+    """Raise `UsageError` for options that exclude `--package`, or that are only for it."""
     if args.keep is not None and (args.package != "torch" or args.keep < 0):
         raise UsageError("--keep N is for --package torch --bisect, and takes 0 or more environments")
     if args.package == "torch" and not args.bisect:
@@ -80,7 +80,7 @@ class SourceVerdict:
     """Verdict of one incident on a source, or on one class of it.
 
     `classes` are those that have the incident, or the one class that was judged.  `broken` are the rules of
-    the incident that are broken, and `arm` is the first one that showed it.  `unjudged` says why there is no
+    the incident that are broken, and `arm` is the first one that showed it.  `unjudged` is the reason why there is no
     verdict, where nothing that was judged is broken.
     """
 
@@ -137,7 +137,7 @@ class SourceFaults:
 
 
 def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
-    """Judge every class of a source that hands a payload to a compiled text model.
+    """Judge every class of a source that passes a payload to a compiled text model.
 
     Raises what `audit_source` raises.
     """

@@ -51,7 +51,7 @@ class JudgedProgram:
 
     @property
     def rows(self) -> list[Row[Promise]]:
-        """All rows under the arm, and those of the uncompiled code where that was asked."""
+        """All rows under the arm, and those of the uncompiled code where that was chosen."""
         return [row for row in self.judged.rows if row.arm in (self.arm, ArmSpec().name)]
 
     @property
@@ -72,7 +72,7 @@ class JudgedProgram:
 
     @property
     def as_expected(self) -> bool:
-        """Say whether just these are broken, the input is named, and a kept program was put to the test."""
+        """Return whether just these are broken, the input is named, and a kept program was put to the test."""
         if self.judged.unjudged or self.promises != self.must_break:
             return False
         if not self.must_break:
@@ -81,7 +81,7 @@ class JudgedProgram:
 
     @property
     def distance(self) -> str:
-        """How far the answers, or what is left behind, are from the uncompiled code."""
+        """How far the outputs, or what is left in memory, are from the uncompiled code."""
         values = [each.value for each in self.broken if each.value is not None]
         if not values:
             return "other" if self.broken else "0"
@@ -89,7 +89,7 @@ class JudgedProgram:
 
 
 def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterator[JudgedProgram]:
-    """Run each program of an incident under its arms, or under one alone.
+    """Run each program of an incident under its arms, or only under one.
 
     Raises `UsageError` for an arm that the incident does not have.
     """

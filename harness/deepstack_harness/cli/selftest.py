@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when each mutant is caught by its rule or promise alone, and nothing right is, else 1."""
+    """Exit 0 when each mutant is caught only by its rule or promise, and nothing right is, else 1."""
     _check_names(args)
     store_hypothesis_in_cache()
     from deepstack_harness.fuzz.regions import prove_regions
@@ -123,7 +123,7 @@ class SelftestTable:
         yield TextTable(_COLUMNS)
 
     def show(self, proof: Proof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        """Print one row; what is wrong with a proof that does not hold is below it."""
         self._proofs.append(proof)
         trial, style = proof.trial, "" if proof.holds else "red"
         figures = [
@@ -186,7 +186,7 @@ class RegionTable:
         self._proofs: list[RegionProof] = []
 
     def show(self, proof: RegionProof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        """Print one row; what is wrong with a proof that does not hold is below it."""
         region, style = proof.region, "" if proof.holds else "red"
         if not self._proofs or self._proofs[-1].region.kind != region.kind:
             yield table_line(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")

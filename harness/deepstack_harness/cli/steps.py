@@ -73,7 +73,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _write_script(path: str, histories: Sequence[SteppedHistory]) -> Document:
-    """Write the first program that was seen to show its finding; else say why there is none."""
+    """Write the first program that was seen to show its finding; else print why there is none."""
     from deepstack_harness.play.written_programs import why_not_shown
 
     why = "nothing is broken"

@@ -99,7 +99,7 @@ def _columns(width: int) -> list[Column]:
 
 
 def show_systems(sources: Sequence[SourceSystems]) -> Document:
-    """Print a line for each subject of each source, and a sentence where a source lacks one.
+    """Print a line for each subject of each source, and a sentence where a source has none.
 
     Sources of engines that have none of these systems are left out.
     """

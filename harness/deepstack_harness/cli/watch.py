@@ -1,4 +1,4 @@
-"""`watch -- COMMAND ..`: run a program, and tell which dropped guards fail in its compiled regions."""
+"""`watch -- COMMAND ..`: run a program, and list the dropped guards that fail in its compiled regions."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _code(watched: WatchedRun, fail_on: str) -> ExitCode:
     has_effect = [guard["has_effect"] for _, _, guard in watched.decisive]
     if any(has_effect) if fail_on == "effect" else has_effect:
         return ExitCode.BROKEN
-    # A guard that decides and was not measured is in doubt where the effect is asked for.
+    # A guard that decides and was not measured is in doubt where the effect counts.
     return ExitCode.MACHINE if has_effect or watched.unwatched else ExitCode.HOLDS
 
 

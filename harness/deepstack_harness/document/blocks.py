@@ -53,7 +53,7 @@ class Line:
 
 BLANK = Line()
 NOTE = "yellow"
-"""The style of a line that says what a reader has to know first; Markdown quotes it."""
+"""The style of a line with what a reader has to know first; Markdown quotes it."""
 
 
 def outcome(text: str, *, good: bool) -> Line:

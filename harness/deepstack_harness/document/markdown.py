@@ -15,10 +15,10 @@ from deepstack_harness.text import one_line, plural
 MOST_BYTES = 900_000
 """GitHub takes 1 MiB for a step's summary, and shows none of a longer one."""
 MOST_ANNOTATIONS = 9
-"""GitHub shows ten errors and ten warnings of a step; the last one says how many there are."""
+"""GitHub shows ten errors and ten warnings of a step; the last one counts them."""
 
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+=-]")
-# A code span keeps these dead: GitHub finds them in the rendered text, whatever was escaped.
+# Only a code span makes these harmless: GitHub finds them in the rendered text, whatever was escaped.
 _ALIVE = re.compile(r"@\w|#\d|\w#\d|://|www\.|:[\w+-]+:|GH-\d")
 
 
@@ -46,7 +46,7 @@ def fitted(blocks: Iterable[Block], most: int, left: str, elsewhere: str) -> str
     """Return blocks as Markdown of at most `most` bytes; the sentence at its end counts what found no room.
 
     A table is filled line by line, everything else is there or not. `left` is what is counted, and
-    `elsewhere` says who has the rest.
+    `elsewhere` names what has the rest.
     """
     lines: list[str] = []
     size = left_out = 0

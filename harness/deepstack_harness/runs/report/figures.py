@@ -1,12 +1,12 @@
 """Figures of what a run measured: each a table, and most of them a plot too.
 
 - distances: compiled output to eager output, against rounding and the effect of the payload
-- work: rows processed against rows asked for
+- work: rows processed against rows requested
 - kernels: bytes that generated kernels move, against those that must move
 - graphs: graphs built over the steps of a trace, against the budget
 - measured: figures of the stages of a night, such as what a payload costs on a GPU
 - history: this run and the runs before it
-- fuzz: the findings beside a run
+- fuzz: the findings next to a run
 
 A figure is a function from `RunData` to `Figure`; other packages declare theirs under
 `deepstack_harness.figures`.
@@ -403,7 +403,7 @@ class StepWork(NamedTuple):
 
     @property
     def times(self) -> float:
-        """Rows processed for each row asked."""
+        """Rows processed for each row requested."""
         return self.processed / max(self.asked, 1)
 
 
@@ -498,7 +498,7 @@ FIGURES: Sequence[MakeFigure] = (
 def figures_of(run: RunData) -> list[Figure]:
     """Make every figure, ours in their order, then those of other packages, sorted by name.
 
-    A figure without data says what is missing.  Raises `UsageError` for a figure of another package
+    A figure without data names what is missing.  Raises `UsageError` for a figure of another package
     that cannot be made.
     """
     return [*(figure(run) for figure in FIGURES), *(_extra(name, run) for name in EXTRA_FIGURES)]

@@ -213,13 +213,13 @@ class Cell:
 
     @property
     def opened(self) -> tuple[Row, ...]:
-        """The judgements with something to tell."""
+        """The judgements that a reader may want to see."""
         return tuple(row for row in self.rows if row.verdict in OPENED)
 
 
 @dataclass(frozen=True)
 class MatrixLine:
-    """One line: `names` say what was judged, `cells` has None for a rule that was not."""
+    """One line: `names` are what was judged, `cells` has None for a rule that was not."""
 
     names: tuple[str, ...]
     cells: tuple[Cell | None, ...]
