@@ -93,7 +93,7 @@ WITHOUT_SANDBOX = "code of a source, at its import and in its methods, can write
 
 
 def sandbox_found() -> tuple[bool | None, str]:
-    """Return True where a sandbox is whole, None where that is not known, and what it has or does not have."""
+    """Return True where a sandbox is whole, None where that is not known, and what it has."""
     if is_switched_off():
         return False, f"turned off: {WITHOUT_SANDBOX}"
     with tempfile.TemporaryDirectory() as outside, Worker(sandbox=CONTRACT) as worker:

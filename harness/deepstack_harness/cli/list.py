@@ -211,7 +211,7 @@ def _engines() -> Iterable[Item]:
 
 
 def _extensions() -> Iterable[Item]:
-    """Yield what other installed packages declare; `refused` is the reason why a name of theirs cannot be used."""
+    """Yield what other installed packages declare; `refused` is why a name of theirs cannot be used."""
     from deepstack_harness.contract.names import GROUPS, declared
 
     for extension in chain.from_iterable(map(declared, GROUPS)):

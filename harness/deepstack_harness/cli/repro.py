@@ -346,7 +346,7 @@ def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -
 
 
 def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
-    """Return whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
+    """Return whether a case is as the catalogue has it, or, on a user's trace, as its revision promises."""
     if result.planned.must_break is not None:
         return result.as_expected
     faulty = result.case.subject in incident.faulty

@@ -1,7 +1,7 @@
 """`repro INCIDENT --source S`: look at every class of a source, and `--package P`: at every release.
 
-The classes are found by their shape, so that nobody has to name one.  Each that passes a payload to a compiled
-text model is judged over that text model's own `forward`, in the order of the engine: a profile run, which
+The classes are found by their shape, so that nobody has to name one. Each that passes a payload to a
+compiled text model is judged over that model's own `forward`, in the order of the engine: a profile run, which
 calls no `embed_input_ids`, a prefill with a payload, and a decode.
 """
 
