@@ -1,8 +1,8 @@
 """`repro INCIDENT --source S`: look at every class of a source, and `--package P`: at every release.
 
 The classes are found by their shape, so that nobody has to name one. Each that passes a payload to a
-compiled text model is judged over that model's own `forward`, in the order of the engine: a profile run, which
-calls no `embed_input_ids`, a prefill with a payload, and a decode.
+compiled text model is judged over that model's own `forward`, in the order of the engine: a profile run,
+which calls no `embed_input_ids`, a prefill with a payload, and a decode.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SourceVerdict:
     """Verdict of one incident on a source, or on one class of it.
 
     `classes` are those that have the incident, or the one class that was judged.  `broken` are the rules of
-    the incident that are broken, and `arm` is the first one that showed it.  `unjudged` is the reason why there is no
+    the incident that are broken, and `arm` is the first one that showed it. `unjudged` is why there is no
     verdict, where nothing that was judged is broken.
     """
 

@@ -72,7 +72,7 @@ class JudgedProgram:
 
     @property
     def as_expected(self) -> bool:
-        """Return whether just these are broken, the input is named, and a kept program was put to the test."""
+        """Return whether just these are broken, the input is named, and a right program was tested."""
         if self.judged.unjudged or self.promises != self.must_break:
             return False
         if not self.must_break:

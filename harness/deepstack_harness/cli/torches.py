@@ -88,7 +88,7 @@ def run_torches(args: Namespace, folder: Path) -> Document[ExitCode]:
 
 
 def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
-    """Return an interpreter or a release for each text; the index is queried once, and not where there are only paths."""
+    """Return an interpreter or a release for each text; the index is queried once, or not for paths."""
     releases: list[Version] = []
     if not all(map(is_interpreter, texts)):
         listed, yanked = listed_releases(TORCH)
