@@ -133,7 +133,7 @@ def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
     Output(None, quiet=False).show(show_answer([found], judge_gate([found], Gate.FLAG)))
     assert capsys.readouterr().out.splitlines()[1] == (
-        "exit code 1: faults that default settings or a flag lead to count: 1 finding; 1 class not judged"
+        "exit code 1: 1 finding with default settings or a flag; 1 class not judged"
     )
     Output(None, quiet=False).show(show_answer([audited(KEPT)], judge_gate([audited(KEPT)], Gate.FLAG)))
     assert "exit code 0: " in capsys.readouterr().out
@@ -344,8 +344,7 @@ def test_the_last_line_says_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
     Output(None, quiet=False).show(show_summary([found], judge_gate([found], Gate.ANY)))
     assert capsys.readouterr().out == (
-        "reached by default: R1 (43602). Not known before: R3. Effect: output. "
-        "Exit code 1: all faults count: 3 findings.\n"
+        "reached by default: R1 (43602). Not known before: R3. Effect: output. Exit code 1: 3 findings.\n"
     )
 
 

@@ -68,8 +68,8 @@ def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("options", "base", "told"),
     [
-        ({}, None, "all faults count: 1 finding"),
-        ({"fail_on": "new"}, None, "faults that no catalogue knows count: 1 finding"),
+        ({}, None, "exit code 1: 1 finding"),
+        ({"fail_on": "new"}, None, "1 finding that no catalogue knows"),
         ({"fail_on": "new", "bisect": True}, None, "--bisect every fault counts: --fail-on new is not used"),
         ({"base": "main"}, base_with(BROKEN), "1 finding that 'main' has too: audit without --base shows"),
     ],

@@ -119,7 +119,7 @@ def _list(title: str, items: Sequence[str]) -> Document:
 
 _REACHES = {
     DEFAULT: "wrong with default settings",
-    UNKNOWN: "wrong, and nobody has read how the engine comes there",
+    UNKNOWN: "wrong, and whether the engine makes such calls is not known",
     FLAG: "wrong with a flag",
     LATENT: "wrong under calls no engine makes today",
 }
@@ -158,20 +158,15 @@ def outcome_of(result: GateResult) -> str:
 
 
 def _counted_findings(result: GateResult) -> str:
-    if result.base is None:
-        return f"{_COUNTED[result.gate]}: {plural(len(result.failing), 'finding')}"
     where = {Gate.FLAG: " with default settings or a flag", Gate.DEFAULT: " with default settings"}
+    if result.base is None:
+        where[Gate.NEW] = " that no catalogue knows"
+        return f"{plural(len(result.failing), 'finding')}{where.get(result.gate, '')}"
     classes = plural(len({subject_of(row) for row in result.failing}), "class")
     count = f"{plural(result.causes, 'new fault')} in {classes}" if result.failing else "nothing new"
     left = sum(each.row.verdict in BROKEN and each.row not in result.failing for each in result.new)
-    beside = (
-        f", and {left} that does not count"
-        if left == 1
-        else f", and {left} that do not count"
-        if left
-        else ""
-    )
-    return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{beside}"
+    others = f", and {left} that {'does' if left == 1 else 'do'} not count" if left else ""
+    return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{others}"
 
 
 def answer_of(source: AuditedSource) -> str:
@@ -246,8 +241,8 @@ def show_account(audited: Sequence[AuditedSource], *, places: bool = False) -> D
             files = {carrier.member for carrier in source.account.unjudged}
             judged = plural(len(source.account.judged), "file")
             yield Line(
-                f"{source.label}: {judged} with carriers that were judged, {len(files)} with others, "
-                f"{len(source.account.without)} that have the word and carry nothing"
+                f"{source.label}: {judged} with carriers that were judged, {len(files)} with carriers that "
+                f"were not, {len(source.account.without)} that mention a payload and carry none"
             )
             yield BLANK
 
@@ -283,14 +278,6 @@ def _not_judged(verdicts: ClassVerdicts) -> str:
     reasons = [row.detail for row in verdicts.rows if row.rule in verdicts.unjudged]
     names = f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}"
     return f"{names}: {'; '.join(dict.fromkeys(reasons))}"
-
-
-_COUNTED = {
-    Gate.ANY: "all faults count",
-    Gate.NEW: "faults that no catalogue knows count",
-    Gate.FLAG: "faults that default settings or a flag lead to count",
-    Gate.DEFAULT: "faults that default settings lead to count",
-}
 
 
 def show_gate(result: GateResult) -> Document:

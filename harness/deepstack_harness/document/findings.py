@@ -83,7 +83,7 @@ class Finding:
         """The trace that shows it, what was seen there, and the rules that broke with it."""
         if not isinstance(self.row.rule, Rule):
             return ""
-        seen = self.row.detail.removesuffix(f"[known: {self.known}]").rstrip()
+        seen = self.row.detail.replace(f" [known: {self.known}]", "")
         trace = f"'{self.row.trace}': " if self.row.trace and self.row.verdict in BROKEN else ""
         effects = ", ".join(dict.fromkeys(str(each.rule) for each in self.also))
         return f"{trace}{seen}{f'; with it {effects}' if effects else ''}"

@@ -86,7 +86,7 @@ def _reach(reach: str | None) -> str:
 
 _REACHES = {
     DEFAULT: "with default settings",
-    UNKNOWN: "nobody has read how the engine comes there",
+    UNKNOWN: "whether the engine makes such calls is not known",
     LATENT: "under calls that no engine makes today",
 }
 _PROBLEMS: Mapping[Rule, str] = {

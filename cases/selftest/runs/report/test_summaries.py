@@ -98,7 +98,7 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "base", "sentence"),
     [
-        (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
+        (Gate.NEW, None, "1 finding that no catalogue knows"),
         (Gate.ANY, base_with(), "2 new faults in 1 class compared with 'main'"),
     ],
 )
