@@ -73,6 +73,6 @@ def test_a_problem_is_what_users_of_the_engine_notice() -> None:
         "a step is computed without its image features, the output is wrong, with default settings"
     )
     assert problem_of(replace(BROKEN, shape=FaultKind.LIVE, effect=None, reach=None)) == (
-        "a step does not get the image features of its own tokens, whether the engine makes such calls is not "
-        "known"
+        "a step does not get the image features of its own tokens, whether the engine makes such calls is "
+        "not known"
     )
