@@ -58,7 +58,7 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     words = ["watch", "--restore", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
     first, _, counts, region, restored = capfd.readouterr().out.splitlines()
-    assert "answers differ by 4 (largest value 6)" in first
+    assert "outputs differ by 4 (largest value 6)" in first
     assert first.startswith(
         "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
         "the guard 'extra is None' (program.py:6) was dropped"

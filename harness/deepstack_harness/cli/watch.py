@@ -250,7 +250,8 @@ def _report_findings(watched: WatchedRun) -> Document:
         decide = [(region, guard) for each, region, guard in watched.decisive if each is process]
         for finding in findings(decide):
             yield Line(finding_text(finding, who))
-            yield Line(f"  {to_do(finding)}")
+            text, argument = to_do(finding)
+            yield Line(f"  {text}", command=argument)
         for region in process.regions.values():
             yield {"pid": process.pid, "rank": process.rank, "ended": process.ended, **region}
 

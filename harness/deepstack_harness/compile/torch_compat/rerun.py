@@ -521,7 +521,7 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDi
         if bool(apart.isnan().any()):
             distance = math.inf
         rounding = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-        why = "" if math.isfinite(distance) else "answers are not finite, or not in the same places"
+        why = "" if math.isfinite(distance) else "outputs are not finite, or not in the same places"
         found = OutputDifference(distance, scale, _ROUNDINGS * rounding * scale, why)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found

@@ -360,9 +360,12 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         if arm.unjudged:
             continue
         rows = [row for row in judged.rows if row.arm == arm.arm]
-        words = ", ".join(
+        words = [f"{plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}"]
+        words += [
             f"{row.rule} {row.verdict.word}" + (f" ({plural(row.chances, 'chance')})" if row.chances else "")
             for row in rows
-            if row.chances or row.rule not in _ON_REQUEST
-        )
-        yield f"{arm.arm}: {plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}; {words}"
+            if row.verdict is not Verdict.SKIP
+        ]
+        untested = [row.rule for row in rows if row.verdict is Verdict.SKIP and row.rule not in _ON_REQUEST]
+        words += [f"not tested: {' '.join(untested)}"] if untested else []
+        yield f"{arm.arm}: {'; '.join(words)}"
