@@ -193,13 +193,13 @@ def answer_of(source: AuditedSource) -> str:
         reasons = f", {count} of them known with a reason" if known else ""
         sentences.append(f"{unjudged} not judged{reasons}")
     sentences += [
-        f"{plural(count, 'known failure')} {word}"
+        f"{plural(failures, 'known failure')} {word}"
         for word, verdict in (
             ("mended", Verdict.IMPROVED),
             ("not put to the test", Verdict.MISSING),
             ("not judged", Verdict.ERROR),
         )
-        if (count := sum(len(verdicts.rules({verdict})) for verdicts in source.subjects))
+        if (failures := sum(len(verdicts.rules({verdict})) for verdicts in source.subjects))
     ]
     return f"{source.label}: {'; '.join(sentences)}"
 

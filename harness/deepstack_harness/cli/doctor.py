@@ -204,7 +204,7 @@ def dropped_guards() -> MachineCheck:
     if lacks := missing_names():
         found = f"torch has no {', '.join(lacks)}: 'watch' is refused, no dropped guard is named"
         return MachineCheck("dropped guards", here=False, found=found)
-    return MachineCheck("dropped guards", here=True, found="torch has the private names of a watch")
+    return MachineCheck("dropped guards", here=True, found="torch has the private names that 'watch' needs")
 
 
 def gpu() -> MachineCheck:
