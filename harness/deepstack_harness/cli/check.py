@@ -198,7 +198,7 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
         yield BLANK
         yield Heading(quoted(rule))
         for row, effects in (finding for finding in findings if finding[0].rule is rule):
-            yield from finding_lines(row, effects)
+            yield from finding_lines(row, effects, named=False)
     if findings:
         yield BLANK
         yield Line(WHERE)

@@ -69,13 +69,17 @@ def shown(row: Row[Rule] | Row[Promise] | Row[None]) -> Shown:
     )
 
 
-def finding(row: Row, effects: Iterable[Row] = ()) -> Document:
-    """Yield a broken rule: its figure and reach, where and what was seen, and the rules broken with it."""
+def finding(row: Row, effects: Iterable[Row] = (), *, named: bool = True) -> Document:
+    """Yield a broken rule: its figure and reach, where and what was seen, and the rules broken with it.
+
+    Without `named` its name is in the heading above it.
+    """
     for each in (row, *effects):
         words = shown(each)
         indent = "  " if each is row else "    also "
         facts = ", ".join(filter(None, [words.measured, words.reach]))
-        yield Line(f"{indent}{words.name} {each.regime}: {facts}")
+        name = f"{words.name} {each.regime}" if named or each is not row else each.regime
+        yield Line(f"{indent}{name}: {facts}")
         yield Line(words.seen if each is row else words.place, lead="    " if each is row else "      ")
 
 
