@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from cases.selftest.audit.test_gates import SLICED, repository
 from cases.selftest.audit.written_verdicts import MEMBER, audited, base_with, class_verdicts, row
@@ -347,6 +348,9 @@ def test_an_audit_writes_all_three_forms(tmp_path: Path, capsys: pytest.CaptureF
     assert {properties["title"].partition(":")[0] for kind, properties, _ in shown if kind == "error"} >= {
         "R1 structure",
     }
-    results = json.loads((tmp_path / "a.sarif").read_text())["runs"][0]["results"]
+    assert f"wrote {tmp_path}/a.sarif\n" in out
+    (run,) = Sarif.model_validate_json((tmp_path / "a.sarif").read_text()).runs
+    results = run.results or []
+    assert {"R1", "R3"} <= {result.ruleId for result in results}
     table = [line for line in (tmp_path / "a.md").read_text().splitlines() if line.startswith("|")]
     assert len(table) - 2 >= len(results) > 0
