@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -21,6 +21,7 @@ from deepstack_harness.cli.versions import VersionLoop, engine_releases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, outcome
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.options import whole
 from deepstack_harness.text import plural
@@ -143,14 +144,17 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
     """
     from deepstack_harness.audit.classes import judge_compiled
     from deepstack_harness.audit.source_worker import SourceWorker
+    from deepstack_harness.sources.source import inside_package
 
     rows, unjudged = [], []
     with SourceWorker(text) as worker:
-        label = worker.source.label
+        label, module = worker.source.label, engine_of(worker.source).package.module
         say(f"looking for classes in {label}")
         for audited in worker.classes():
             if not audited.can_be_judged or audited.ended is not None:
-                reasons = "; ".join(map(str, audited.ways.refusals))
+                refusals = audited.ways.refusals
+                placed = [replace(each, file=inside_package(each.file, module)) for each in refusals]
+                reasons = "; ".join(dict.fromkeys(map(str, placed)))
                 unjudged.append((audited.model_class, audited.ended or reasons))
                 continue
             say(f"{audited.model_class} of {label}")

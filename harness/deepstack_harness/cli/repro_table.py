@@ -61,7 +61,7 @@ _CASE_HEADINGS = (
     "effect",
     "graphs",
     "recompiles",
-    "rules broken",
+    "broken",
 )
 _BACKENDS = {
     Backend.NONE: "not compiled",

@@ -14,7 +14,7 @@ from deepstack_harness.text import cell, printable
 
 _WIDEST = 80
 """Columns; longer lines are hard to read, and are cut or broken in mails, logs and comments."""
-_LAST_CELL = 10
+_LAST_CELL = 7
 """Columns that the last cell of a growing table needs; wider columns before it become narrower."""
 _GAP = 2
 _INDENT = 2
