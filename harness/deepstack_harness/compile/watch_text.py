@@ -118,7 +118,7 @@ def to_do(finding: FailureGroup) -> tuple[str, str]:
     region, guard = finding.region, finding.guard
     name = guard["name"]
     if guard["kind"] == WRITTEN:
-        return f"to do: write {name} outside of what is captured, or hold it in a tensor"
+        return f"to do: write {name} outside of what is captured, or hold it in a tensor", ""
     if region["captured"]:
         return "to do: capture one graph for each, or copy what changes into what was captured", ""
     keep = f"or keep the guard {guard['restored_by']}"
