@@ -219,7 +219,7 @@ def test_a_file_that_would_end_its_import_is_reported(act: str, tmp_path: Path) 
 
 
 def test_a_file_that_is_no_python_is_refused_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="a.py cannot be imported: SyntaxError"):
+    with pytest.raises(SourceError, match=r"a\.py:1: not valid in Python"):
         loaded(tmp_path, {A: "def f(:\n"}).module(A)
 
 

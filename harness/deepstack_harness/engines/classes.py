@@ -14,7 +14,13 @@ from deepstack_harness.engines.bind import (
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
 from deepstack_harness.engines.cut_model import ModelClass, ModelCut
-from deepstack_harness.engines.discover import SINCE, ArgumentCut, DeepstackCut, SplitCut
+from deepstack_harness.engines.discover import (
+    SINCE,
+    ArgumentCut,
+    DeepstackCut,
+    SplitCut,
+    collector_paused,
+)
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
     KINDS as MARKED_KINDS,
@@ -80,7 +86,8 @@ def load_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     known = {model.class_name: model for model in files.known}
     plain = ModelClass(class_cut.member, class_cut.class_name, SINCE)
     model = replace(known.get(class_cut.class_name, plain), member=class_cut.member, parts=files.parts)
-    methods, forward, refusals = define_loaded(loaded_of(source), model, files.methods, files.forward)
+    with collector_paused():
+        methods, forward, refusals = define_loaded(loaded_of(source), model, files.methods, files.forward)
     text = text_family_or_reason(forward, class_cut.text)
     return DrivenClass(source, class_cut, methods, forward, refusals, text=text)
 

@@ -36,7 +36,6 @@ from deepstack_harness.engines.syntax import (
     asked_with_default,
     binds,
     class_named,
-    parse,
     reads,
     writes,
 )
@@ -200,10 +199,8 @@ class _MadeClass:
         module = self.loaded.by_name(cls.__module__)
         if module is None:
             return None
-        file = self.loaded.source.read(module)
-        nodes = [node for node in ast.walk(parse(file)) if isinstance(node, ast.ClassDef)]
-        node = next((node for node in nodes if node.name == cls.__name__), None)
-        return Defined(module, file, node) if node else None
+        node = self.loaded.class_in(module, cls.__name__)
+        return Defined(module, self.loaded.source.read(module), node) if node else None
 
     # -- members
 
