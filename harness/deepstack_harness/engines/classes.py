@@ -37,7 +37,7 @@ from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KIN
 from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
-from deepstack_harness.engines.known import cut_methods_of, cuts_of, engine_of
+from deepstack_harness.engines.known import cut_methods_of, cuts_of, engine_of, is_imported
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.loaded_class import define_loaded
 from deepstack_harness.errors import Reason, UsageError, reason_of
@@ -58,7 +58,9 @@ def classes_of(source: Source) -> list[DrivenClass]:
 
 
 def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
-    """Define a class in each way in which it was cut, with the engine around it where there is one."""
+    """Define a class in each way in which it can be called, with the engine around it where there is one."""
+    if is_imported(source):
+        return _made_by_import(source, class_cut)
     define_overlaid = _OVERLAYS.get(source.package)
     if define_overlaid is not None:
         return define_overlaid(source, class_cut)
@@ -77,19 +79,19 @@ def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     return DrivenClass(source, class_cut, bound, refusals=refusals, graphs=graphs)
 
 
-def load_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
+def _made_by_import(source: Source, found: DeepstackCut) -> DrivenClass:
     """Define a class as Python makes it, by importing its package in this process.
 
     Raises what `Source.python_files` raises.
     """
     files = engine_of(source).files
     known = {model.class_name: model for model in files.known}
-    plain = ModelClass(class_cut.member, class_cut.class_name, SINCE)
-    model = replace(known.get(class_cut.class_name, plain), member=class_cut.member, parts=files.parts)
+    plain = ModelClass(found.member, found.class_name, SINCE)
+    model = replace(known.get(found.class_name, plain), member=found.member, parts=files.parts)
     with collector_paused():
         methods, forward, refusals = define_loaded(loaded_of(source), model, files.methods, files.forward)
-    text = text_family_or_reason(forward, class_cut.text)
-    return DrivenClass(source, class_cut, methods, forward, refusals, text=text)
+    text = text_family_or_reason(forward, found.text)
+    return DrivenClass(source, found, methods, forward, refusals, text=text)
 
 
 def _define_splitter(source: Source, class_cut: DeepstackCut, cut: SplitCut) -> DrivenClass:

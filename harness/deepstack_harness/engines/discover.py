@@ -60,6 +60,7 @@ from deepstack_harness.sources.source import (
 )
 
 SINCE = "this release"
+IMPORTED = Reason("the class is made by importing its package")
 
 
 @dataclass(frozen=True)
@@ -319,12 +320,28 @@ class Finder:
             if wanted(name, source_class.member)
         ]
 
+    def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
+        """Return the classes that `cuts` cuts; nothing is cut."""
+        return [
+            DeepstackCut(name, source_class.member, IMPORTED, None)
+            for name, source_class in self.carriers.items()
+            if wanted(name, source_class.member)
+        ]
+
+    def found_named(self, model_class: str) -> DeepstackCut | None:
+        """Return one class of `found`, with its text model; None where there is none."""
+        found = self._of_name(model_class)
+        return found and DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
+
     def cut_named(self, model_class: str) -> DeepstackCut | None:
         """Cut one class as `cuts` does, and parse only the files that it needs; None where there is none."""
+        found = self._of_name(model_class)
+        return None if found is None else replace(self.cut(found), model_class=model_class)
+
+    def _of_name(self, model_class: str) -> _SourceClass | None:
         class_name = model_class.rpartition(".")[2]
         equals = [source_class for source_class in self._classes.values() if source_class.name == class_name]
-        found = _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
-        return None if found is None else replace(self.cut(found), model_class=model_class)
+        return _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
 
     @cached_property
     def carriers(self) -> Mapping[str, _SourceClass]:

@@ -334,11 +334,14 @@ def _lineage(
 
 
 def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
-    """Find and cut the deepstack classes of a source that are `wanted`, by name and file.
+    """Find the deepstack classes of a source that are `wanted`, by name and file, and cut them.
 
-    Raises what `find_cuts` raises.
+    One that is imported is not cut.  Raises what `find_cuts` raises.
     """
     engine = engine_of(source)
+    if is_imported(source):
+        with collector_paused(), depth_limited(source):
+            return finder_of(source).found(wanted)
     if engine.overlay is not None:
         cuts = find_patched(source, engine.overlay)
     elif engine.argument is not None:
@@ -351,8 +354,8 @@ def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True
     return [class_cut for class_cut in cuts if wanted(class_cut.model_class, class_cut.member)]
 
 
-def may_be_loaded(source: Source) -> bool:
-    """Return whether classes of a source can be made by importing its package: they compute with torch."""
+def is_imported(source: Source) -> bool:
+    """Return whether classes of a source are made by importing its package: they compute with torch."""
     engine = engine_of(source)
     return engine.methods is BY_METHODS and not (engine.overlay or engine.argument or engine.split)
 
@@ -368,7 +371,8 @@ def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
     engine = engine_of(source)
     if engine.overlay is None and engine.argument is None and engine.split is None:
         with collector_paused(), depth_limited(source):
-            return finder_of(source).cut_named(model_class)
+            finder = finder_of(source)
+            return (finder.found_named if is_imported(source) else finder.cut_named)(model_class)
     return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
 
 

@@ -154,7 +154,7 @@ class LoadedSource:
         return found if isinstance(found, Function) else None
 
     def class_in(self, member: str, name: str) -> ast.ClassDef | None:
-        """Return the first statement in a file that makes a class of a name, also in a function or a block."""
+        """Return the first statement that makes a class of a name, also in a function or a block."""
         nodes = self._definitions(member).values()
         found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
         return min(found, key=lambda node: (node.col_offset, node.lineno), default=None)
