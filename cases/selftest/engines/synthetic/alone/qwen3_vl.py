@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vllm.distributed import rank_of_everything
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import AnotherType, IntermediateTensors, NoSuchBase, NoSuchType
 
 FIRST_LEVEL = 0
 
