@@ -12,7 +12,7 @@ HEADER = """\
 import torch
 from vllm.distributed import get_pp_group
 from vllm.model_executor.models.utils import _merge_multimodal_embeddings
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 from vllm_omni.quantization.component_config import PRE_QUANTIZED_METHODS, ComponentQuantizationConfig
 
 

@@ -46,6 +46,7 @@ from deepstack_harness.play.case_worker import (
     Way,
     observation_of,
 )
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source, buffer_of
 from deepstack_harness.sources.tree import of_release
 from deepstack_harness.workers.limits import Limits
@@ -270,7 +271,7 @@ class SourceWorker(CaseWorker):
 
     def _define(self, cut: DeepstackCut, reading_s: float) -> AuditedClass:
         if is_imported(self.source):
-            self.source.python_files()  # the worker has no network
+            every_python_file(self.source)  # the worker has no network
             result = self._import(cut.model_class)
         else:
             timeout_s = None if self._step_s is None else self._step_s + 4 * reading_s

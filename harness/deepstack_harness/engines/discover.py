@@ -2,7 +2,7 @@
 
 Engines carry a payload in one of three ways:
 
-- A class keeps it between calls (`find_cuts`): its `forward`, its own or an inherited one, passes
+- A class keeps it between calls (`Finder`): its `forward`, its own or an inherited one, passes
   `deepstack_input_embeds` (or the engine's name for it) to the language model without being given it.
 - The payload is an argument of the text model (`find_argument_cuts`).  Three parts are cut: the text model,
   whose `forward` adds the payload; the function that writes a step's payload; and the runner that captures
@@ -243,16 +243,6 @@ class _SourceClass:
         body = self.node.body if self.node else ()
         methods = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
         return next(methods, None)
-
-
-def find_cuts(source: Source, files: ModelFiles) -> list[DeepstackCut]:
-    """Find and cut all deepstack classes, in the order of their files.
-
-    Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
-    deeply, `MachineError` when the source cannot be fetched.
-    """
-    with collector_paused(), depth_limited(source):
-        return Finder(source, files).cuts()
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from deepstack_harness.engines.cut_model import show_in_tracebacks
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
-from deepstack_harness.sources.request import Overlaid
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import plural
 
@@ -86,7 +86,7 @@ class LoadedSource:
         """Take the files of a source; nothing is imported.  Raises what `Source.python_files` raises."""
         self.source = source
         self.absent = Absent(self._running)
-        self.files = _python_files(source)
+        self.files = every_python_file(source)
         self.roots = frozenset(member.partition("/")[0] for member in self.files)
         self.folder = Path(tempfile.mkdtemp(prefix="source-"))
         self._watched = set[str]()
@@ -404,12 +404,6 @@ def _caller() -> FrameType:
         frame = frame.f_back
     assert frame is not None
     return frame
-
-
-def _python_files(source: Source) -> Mapping[str, bytes]:
-    """Return the files of a source; of a plugin those of its base too."""
-    files = source.python_files()
-    return {**_python_files(source.base), **files} if isinstance(source, Overlaid) else files
 
 
 def _is_initialising(module: object) -> bool:

@@ -71,6 +71,15 @@ def define_loaded(
     return by_methods, by_forward, tuple(refusals)
 
 
+def made_over(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) -> tuple[KnownModel, type[H]]:
+    """Return what is known of a class, and the class derived from it and from `host`.
+
+    Raises `UsageError` where it cannot be made.
+    """
+    with _without_stubs(loaded):
+        return _settled(loaded, model, way).over(host)
+
+
 def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
     with _without_stubs(loaded):
         bound = MethodsClass(*_settled(loaded, model, way).over(Host))
