@@ -185,7 +185,8 @@ class LoadedSource:
         self._watched |= set(members)
 
     def supply(self, names: Mapping[str, object]) -> None:
-        """Put objects of ours in the place of what the modules have under these names."""
+        """Put objects of ours in the place of what the modules have under these names, missing ones too."""
+        self.absent.supplied = names
         for module in self._imported.values():
             known = vars(module)["__builtins__"]
             for name, value in names.items():

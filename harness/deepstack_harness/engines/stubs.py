@@ -11,7 +11,7 @@ its namespace (`engines.load`), so that reading the name is a use by itself.
 """
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -31,7 +31,8 @@ class Absent:
     `modules` maps each missing module to the place of its first import, and `failed` has the statements of
     the source that raised, each with its place.  `touched` has the uses of stubs after the import.  `locate`
     finds the place of the code of the source that runs now; `loading` counts imports that are running.
-    `values` are objects of ours in the place of attributes of missing modules, by their dotted names.
+    `values` are objects of ours in the place of attributes of missing modules, by their dotted names, and
+    `supplied` those that methods find in any module, by the name alone.
     """
 
     locate: Callable[[], tuple[str, int | None]]
@@ -40,6 +41,7 @@ class Absent:
     touched: list[Reason] = field(default_factory=list)
     loading: int = 0
     values: dict[str, object] = field(default_factory=dict)
+    supplied: Mapping[str, object] = field(default_factory=dict)
 
     @contextmanager
     def permissive(self) -> Iterator[None]:
@@ -238,6 +240,8 @@ class StubModule(ModuleType):
             raise AttributeError(name)
         if (path := f"{self.__name__}.{name}") in self._absent.values:
             return self._absent.values[path]
+        if name in self._absent.supplied and not self._absent.loading:
+            return self._absent.supplied[name]
         self._absent.use(path, "read")
         if name not in self._made:
             self._made[name] = make_stub(f"{self.__name__}.{name}", self._absent)
