@@ -1,4 +1,6 @@
-"""Bind engines that keep no payload between calls, so that cases can be played on them:
+"""Bind engines that keep no payload between calls, so that cases can be played on them.
+
+There are two kinds:
 
 - An engine whose payload is an argument of its text model (`ArgumentClass`).  It has no storage: `set`
   keeps the arguments of one step, `get` runs that step, and `clear` ends it.  It has no get either, so that
