@@ -30,7 +30,13 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
-from deepstack_harness.engines.known import cut_methods_of, cuts_of, is_imported, open_source
+from deepstack_harness.engines.known import (
+    cut_methods_of,
+    cuts_of,
+    every_python_file,
+    is_imported,
+    open_source,
+)
 from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.case_worker import (
@@ -46,7 +52,6 @@ from deepstack_harness.play.case_worker import (
     Way,
     observation_of,
 )
-from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source, buffer_of
 from deepstack_harness.sources.tree import of_release
 from deepstack_harness.workers.limits import Limits

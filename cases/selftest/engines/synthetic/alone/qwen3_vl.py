@@ -4,9 +4,9 @@ import itertools
 
 import torch
 from torch import nn
-
+from nowhere_at_all import AnotherType, NoSuchBase, NoSuchType
 from vllm.distributed import rank_of_everything
-from vllm.sequence import AnotherType, IntermediateTensors, NoSuchBase, NoSuchType
+from vllm.sequence import IntermediateTensors
 
 FIRST_LEVEL = 0
 
