@@ -149,11 +149,6 @@ _VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set
 _NEEDED_VERBS = frozenset({"get", "set", "clear"})
 
 
-def is_verb(name: str) -> bool:
-    """Tell whether a method gets, sets, clears or resizes a buffer, by its name."""
-    return any(pattern.fullmatch(name) for pattern in _VERBS.values())
-
-
 def find_verbs(
     names: Collection[str], method: FindMethod, filename: str, definition: ast.ClassDef
 ) -> dict[str, str]:

@@ -34,6 +34,7 @@ from deepstack_harness.engines.cut_model import (
     cut_model,
 )
 from deepstack_harness.engines.extract import HelperCut, cut_function
+from deepstack_harness.engines.rebinding import acts_on
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
@@ -359,7 +360,7 @@ class Finder:
         return [names[each.place] for each in lineage[1:] if each.place in names]
 
     def files_of(self, model_class: str) -> frozenset[str]:
-        """Return the files of which a class depends: those that it was cut from, and what these import.
+        """Return the files of its code, what these import, and what changes the class.
 
         Files of classes above it are among them.
         """
@@ -367,7 +368,14 @@ class Finder:
         module = source_class.member.partition("/")[0]
         names = {each.filename for each in _files_in(self.cut(source_class), set())}
         members = {inside_package(name, module) for name in names}
-        members |= {each.member for each in self._lineage(source_class)}
+        lineage = self._lineage(source_class)
+        members |= {each.member for each in lineage}
+        members |= {
+            member
+            for name in {each.name for each in lineage}
+            for member in self._source.mentioning(module, name)
+            if acts_on(self._source.read(member), name)
+        }
         for member in list(members):
             with suppress(NoSuchMember):
                 members |= imported_files(self._source.read(member), member)

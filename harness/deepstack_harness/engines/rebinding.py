@@ -245,7 +245,7 @@ class Making:
         wanted = {each.node.name: each for each in self.lineage if each.place in chain}
         own = {member for member, _ in chain}
         for member, file in self._files(wanted):
-            if member in own or not any(_acts_on(file, name) for name in wanted):
+            if member in own or not any(acts_on(file, name) for name in wanted):
                 continue
             aliases = self._aliases(member, file, wanted.values())
             for node in self._behind(member, file, aliases) if aliases else ():
@@ -290,7 +290,7 @@ class Making:
     def acting(self, classes: Collection[str]) -> list[str]:
         """Return the files that do more with a class of these names than to import it or to derive one."""
         return [
-            member for member, file in self._files(classes) if any(_acts_on(file, name) for name in classes)
+            member for member, file in self._files(classes) if any(acts_on(file, name) for name in classes)
         ]
 
     def rebinding(
@@ -310,7 +310,7 @@ class Making:
             if not wanted and words.isdisjoint(classes) and not by_code:
                 continue
             # Many classes have a forward: a file that does nothing with this class means that of another one.
-            is_about = any(_acts_on(file, name) for name in classes)
+            is_about = any(acts_on(file, name) for name in classes)
             for place in _places(file):
                 name = place.name.rpartition(".")[2]
                 if name and name not in names and name not in classes and name != "__class__":
@@ -462,7 +462,7 @@ def _acting_words(file: SourceFile) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", _WITHOUT_ACT.sub("", file.text)))
 
 
-def _acts_on(file: SourceFile, name: str) -> bool:
+def acts_on(file: SourceFile, name: str) -> bool:
     """Tell whether a file does more with a class than to import it, to derive one and to write its name."""
     return name in file.text and name in _acting_words(file)
 
