@@ -7,7 +7,10 @@ prints each difference that `tools/frozen/accepted.toml` does not have, and ends
 A record is a key and its facts: those that identify or judge. Times, paths, process ids, addresses, versions
 of torch and sentences of rows are left out; the sentences are in the parts of texts. Verdicts, kinds of
 fault, distances and what was compiled are compared by the product (`runs.compare`), numbers within 1 % or
-within their limit, everything else exactly.
+within their limit, texts word by word, everything else exactly.
+
+The rows are those of 0d83418. Texts (`list`, `show`, `affected`, `examples`) are those of the last commit
+whose author read what differed, and wrote them anew with `make --again`.
 """
 
 from __future__ import annotations
@@ -204,7 +207,9 @@ class Tree:
             text = text.replace(str(path), name) if path else text
         text = re.sub(r"/\S*/(?=site-packages/)|/tmp/\S*|/\S*/deepstack-\w+", "PATH/", text)
         text = re.sub(r"0x[0-9a-f]{6,}|(?<![\d.])\d{7,}\b|(?<=process )\d+", "NUMBER", text)
-        return re.sub(r"\b[\d.,]+ ?(processor seconds|seconds|us|ms|s)\b( \(\d+:[\d:]+\))?", r"TIME \1", text)
+        return re.sub(
+            r"\b[\d.,]*\d ?(processor seconds|seconds|us|ms|s)\b( \(\d+:[\d:]+\))?", r"TIME \1", text
+        )
 
 
 def measure(part: Part, tree: Tree, incidents: Sequence[str]) -> list[Facts]:
@@ -372,15 +377,15 @@ def differences(name: str, old: Sequence[Facts], new: Sequence[Facts]) -> Iterat
         for fact in sorted((one.keys() | other.keys()) - set(by_product)):
             yield from (
                 f"{name}: {key}: {fact}: {text}"
-                for text in _changed(one.get(fact), other.get(fact), one.get("limit"))
+                for text in _changed(fact, one.get(fact), other.get(fact), one.get("limit"))
             )
 
 
 _BY_PRODUCT = ("verdict", "shape", "exception", "distances", "graphs", "recompiles", "breaks", "code")
 
 
-def _changed(one: Any, other: Any, limit: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
-    """Yield how a fact changed: a line for each line of a text."""
+def _changed(fact: str, one: Any, other: Any, limit: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
+    """Yield how a fact changed: a line for each changed stretch of a text, or member of a list of strings."""
     if one == other:
         return
     if isinstance(one, int | float) and isinstance(other, int | float) and float in (type(one), type(other)):
@@ -392,9 +397,28 @@ def _changed(one: Any, other: Any, limit: Any) -> Iterator[str]:  # noqa: ANN401
         and isinstance(other, list)
         and all(isinstance(each, str) for each in one + other)
     ):
-        yield from (line for line in difflib.ndiff(one, other) if line[0] in "+-")
+        if fact == "lines":
+            yield from _changed_words(one, other)
+        else:
+            yield from (line for line in difflib.ndiff(one, other) if line[0] in "+-")
     else:
         yield f"{json.dumps(one)} -> {json.dumps(other)}"
+
+
+def _changed_words(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    """Yield how a text changed, `old words -> new words`: where a line is broken is no difference."""
+    for lines in _unequal(one, other):
+        before, after = (" ".join(changed).split() for changed in lines)
+        for words in _unequal(before, after):
+            yield " -> ".join(" ".join(changed) for changed in words)
+
+
+def _unequal(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield the stretches in which two sequences differ, the old one and the new one."""
+    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
+    for what, first, last, begin, end in matcher.get_opcodes():
+        if what != "equal":
+            yield one[first:last], other[begin:end]
 
 
 def _case_of(record: Facts) -> str:

@@ -41,14 +41,14 @@ QUICK = (
     "repro 43602 --arm eager",
     "repro 40143",
     "audit --source vllm_tree",
-    "audit --source vllm_tree --all --fail-on any",
     "report run",
     "compare run other",
     "nightly --list",
-    "fuzz --revision pr40145 --examples 5 --out found",
-    "selftest none_when_empty",
 )
 LONG = (
+    "selftest none_when_empty",
+    "fuzz --revision pr40145 --examples 5 --out found",
+    "audit --source vllm_tree --all --fail-on any",
     "check mine.py:NeverClears",
     "audit --inputs --source inputs",
     "watch -- python mine.py",
