@@ -322,7 +322,9 @@ class Finder:
     def found_named(self, model_class: str) -> DeepstackCut | None:
         """Return one class of `found`, with its text model; None where there is none."""
         found = self._of_name(model_class)
-        return found and DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
+        if found is None:
+            return None
+        return DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
 
     def cut_named(self, model_class: str) -> DeepstackCut | None:
         """Cut one class as `cuts` does, and parse only the files that it needs; None where there is none."""

@@ -435,12 +435,11 @@ def _must_stay(node: ast.stmt) -> bool:
 
 def _reported(node: ast.stmt) -> ast.stmt:
     """Return the statement with a handler that notes its failure, and the names that it would bind."""
-    at = {"lineno": node.lineno, "col_offset": node.col_offset}
-    names = ast.Constant(tuple(sorted(scope_names(node))), **at)
-    call = ast.Call(ast.Name(_NOTE, ast.Load(), **at), [ast.Constant(node.lineno, **at), names], [], **at)
-    taken = ast.Name("BaseException", ast.Load(), **at)
-    handler = ast.ExceptHandler(taken, None, [ast.Expr(call, **at)], **at)
-    return ast.Try([node], [handler], [], [], **at)
+    names = ast.List([ast.Constant(name) for name in sorted(scope_names(node))], ast.Load())
+    call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(node.lineno), names], [])
+    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [ast.Expr(call)])
+    ast.fix_missing_locations(ast.copy_location(handler, node))  # not the whole statement: that took seconds
+    return ast.copy_location(ast.Try([node], [handler], [], []), node)
 
 
 def _guarded_lines(parsed: ast.Module) -> frozenset[int]:
