@@ -112,11 +112,14 @@ class Stub:
         self._absent.use(f"{self._path}.{name}", "set")
         self._made[name] = value
 
-    def __call__(self, *args: object, **_: object) -> object:
-        """Return the function or class that is decorated, and else a stub; a class decorates nothing."""
+    def __call__(self, *args: object, **named: object) -> object:
+        """Return the function or class that is decorated, and else a stub; a class decorates nothing.
+
+        A call with options makes a decorator, as `register(Processor, info=Info)` does.
+        """
         self._absent.use(self._path, "called")
         is_class = self.__name__[:1].isupper()
-        if not is_class and len(args) == 1 and isinstance(args[0], _DECORATED):
+        if not is_class and not named and len(args) == 1 and isinstance(args[0], _DECORATED):
             return args[0]
         return Stub(f"{self._path}()", self._absent)
 
