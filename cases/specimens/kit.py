@@ -17,7 +17,7 @@ from typing_extensions import TypeIs
 from deepstack_harness.catalogue.incidents import STEPS, catalogue
 from deepstack_harness.catalogue.regions import REGIONS
 from deepstack_harness.catalogue.registry import HISTORIES
-from deepstack_harness.play.case_worker import load_named
+from deepstack_harness.play.loading import load_named
 
 Made = tuple[Any, ...]
 """A callable, its steps, and where there are any keywords of `compile_steps`."""

@@ -16,7 +16,7 @@ from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES
 from deepstack_harness.compile import captured
 from deepstack_harness.compile.captured import CapturedSession, CpuGraph, CpuGraphs, capturing, open_arm
-from deepstack_harness.compile.compiled import EagerSession
+from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.compile.watch_captured import watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 from deepstack_harness.contract.arm import EAGER, ArmSpec

@@ -20,7 +20,7 @@ from deepstack_harness.errors import ExitCode
 from deepstack_harness.fuzz import regions
 from deepstack_harness.fuzz.regions import RegionProof, proof_of, prove_regions
 from deepstack_harness.models.regions.program import RegionProgram
-from deepstack_harness.play.case_worker import load_named
+from deepstack_harness.play.loading import load_named
 from deepstack_harness.play.steps_work import measure_program
 
 WRONG = {name: region for name, region in REGIONS.items() if region.promise}

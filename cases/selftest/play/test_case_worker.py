@@ -23,14 +23,8 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play import case_worker
-from deepstack_harness.play.case_worker import (
-    CaseWorker,
-    Played,
-    check_buffers,
-    check_fit,
-    load_buffer,
-    observation_of,
-)
+from deepstack_harness.play.case_worker import CaseWorker, check_buffers, observation_of
+from deepstack_harness.play.loading import Played, check_fit, load_buffer
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (

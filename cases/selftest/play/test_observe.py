@@ -1,6 +1,7 @@
 """Observations of cases that cannot be measured as a whole: each says why, and what was measured stays."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import cast
 
@@ -8,14 +9,16 @@ import pytest
 import torch
 
 from cases.selftest.play.playing import case_of
-from deepstack_harness.compile.compiled import CompiledSession, EagerSession
-from deepstack_harness.compile.interpreted import InterpretedSession
+from deepstack_harness.compile import graph_counts
+from deepstack_harness.compile.captured import open_inner
+from deepstack_harness.compile.compiled import CompiledSession
+from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.observation import StepFacts
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.engines.bind import PayloadSplitter
-from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.errors import MachineError, NotMeasured, UsageError
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play import observe
 from deepstack_harness.play.model import Model
@@ -70,7 +73,7 @@ class NothingCompiled(CompiledSession):
 def test_graphs_that_cannot_be_counted_are_said_to_be_so(
     qwen: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "graph_facts", not_measured)
+    monkeypatch.setattr(graph_counts, "graph_facts", not_measured)
     facts = {calls: observe._graph_facts(NothingCompiled(calls), GuardPolicy.DROP_ALL) for calls in (0, 1)}
     assert facts == {0: (None, None), 1: (None, "no graph was seen")}
     eager = EagerSession(ArmSpec(), qwen.decoder, qwen.profile(4))
@@ -94,8 +97,8 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
         def close(self) -> None:
             limited.append(self)
 
-    monkeypatch.setattr(observe, "_session_class", lambda _: AtItsLimit)
-    monkeypatch.setattr(observe, "graph_facts", not_measured)
+    monkeypatch.setattr(observe, "open_inner", AtItsLimit)
+    monkeypatch.setattr(graph_counts, "graph_facts", not_measured)
     shared = SharedSession()
     case = replace(case_of(TRACE, "reference"), arm=COMPILED, compare=Compare.NOTHING)
     seen = shared.play(case, ReferenceBuffer)
@@ -104,12 +107,12 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
     assert len(limited) == 1
 
 
-@pytest.mark.parametrize(
-    ("arm", "kind"),
-    [("eager", EagerSession), ("eager/drop_all", CompiledSession), ("h200/drop_all", InterpretedSession)],
-)
-def test_an_arm_is_played_on_a_session_of_its_kind(arm: str, kind: type[EagerSession]) -> None:
-    assert observe._session_class(ArmSpec.parse(arm)) is kind
+def test_an_arm_is_played_on_a_session_of_its_kind(qwen: Model) -> None:
+    for arm, kind in (("eager", EagerSession), ("eager/drop_all", CompiledSession)):
+        with closing(open_inner(ArmSpec.parse(arm), qwen.decoder, qwen.profile(4))) as session:
+            assert type(session) is kind
+    with pytest.raises(MachineError, match="TRITON_INTERPRET=1"):
+        open_inner(ArmSpec.parse("h200/drop_all"), qwen.decoder, qwen.profile(4))
 
 
 def test_ctrl_c_in_a_splitter_is_not_a_fact_of_its_ranks() -> None:

@@ -1,16 +1,20 @@
 """The functions of a worker that plays cases, called in this process: what is bound, and what is refused."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.play.playing import case_of
+from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import BufferKind, Compare, live_buffer
 from deepstack_harness.errors import HarnessError, UsageError
 from deepstack_harness.models.reference import ReferenceBuffer
@@ -76,3 +80,27 @@ def test_cases_on_one_session_find_a_class_of_a_source_and_a_class_that_is_alive
     case = replace(CASE, buffer=live_buffer("mine:Mine"), compare=Compare.NOTHING)
     seen = work.play_on_shared_session(case, new_session=True)
     assert [step.answer is not None for step in seen.steps] == [False, True]
+
+
+_MOST_MODULES = 60
+"""Each costs start-up of every worker, and what measures is watched module by module while a method runs."""
+_COUNT_MODULES = """
+import sys
+import msgspec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.play import work
+for text in sys.argv[1:]:
+    assert work.play_alone(msgspec.json.decode(text, type=Case)).error is None
+print(*(name for name in sys.modules if name.startswith("deepstack_harness")))
+"""
+
+
+def test_a_worker_that_checks_a_buffer_imports_few_modules() -> None:
+    cases = [
+        replace(CASE, arm=ArmSpec.parse(arm), compare=Compare.NOTHING) for arm in ("eager", "eager/full")
+    ]
+    command = [sys.executable, "-c", _COUNT_MODULES, *(msgspec.json.encode(case).decode() for case in cases)]
+    modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "deepstack_harness.play.observe" in modules
+    assert "deepstack_harness.compile.compiled" not in modules
+    assert len(modules) <= _MOST_MODULES, modules

@@ -229,13 +229,6 @@ def test_strides_of_the_inputs_are_kept(compile_arms: CompileArms) -> None:
     assert [round(distances.effect) for distances in run.distances] == [4, 9]
 
 
-def test_the_control_arm_zeroes_the_structure_that_was_given(compile_arms: CompileArms) -> None:
-    zero, _ = compile_arms.calls(
-        adds_keys, given({4: two_keys, 9: one_key}), [9, 4], arms=["zero-deepstack", "eager/stock"]
-    )
-    assert zero.worst == max(distances.effect for distances in zero.distances) > 0.1
-
-
 def first_two(hidden: Tensor, positions: Tensor, payload: Structure) -> Tensor:
     return hidden[:2]
 

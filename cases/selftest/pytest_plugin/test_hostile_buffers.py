@@ -7,7 +7,7 @@ import pytest
 from cases.by_day import by_day
 from cases.selftest.play import misbehaving_buffers
 from cases.selftest.play.misbehaving_buffers import misbehaving
-from deepstack_harness.play.case_worker import load_buffer
+from deepstack_harness.play.loading import load_buffer
 from deepstack_harness.pytest_plugin.fixtures import DeepstackContract
 
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception

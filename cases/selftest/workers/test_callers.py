@@ -33,7 +33,7 @@ from cases.real_streams import observe_on_gpu
 observe_on_gpu("dual", target=TREE)
 """,
     "classes of the user": """
-from deepstack_harness.play.case_worker import check_buffers
+from deepstack_harness.play.case_worker import (check_buffers)
 check_buffers(["imported:Buffer"])
 """,
     "a run": """

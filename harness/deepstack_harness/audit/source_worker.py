@@ -63,7 +63,7 @@ from deepstack_harness.workers.profiles import (
     CONTRACT_LIMITS,
 )
 
-_IMPORT_S = 300.0
+IMPORT_S = 300.0
 """Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too."""
 MOST_ENDS = 3
 """Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
@@ -288,7 +288,7 @@ class SourceWorker(CaseWorker):
 
     def _import(self, model_class: str) -> CallResult[ClassWays]:
         """Import the package of the source in the worker's process, and define a class."""
-        timeout_s = None if self._step_s is None else max(self._step_s, _IMPORT_S)
+        timeout_s = None if self._step_s is None else max(self._step_s, IMPORT_S)
         result = self.call(DEFINE, {"text": self.text, "model_class": model_class}, timeout_s=timeout_s)
         self._imported_after = self.ends
         return result

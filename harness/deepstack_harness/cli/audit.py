@@ -126,6 +126,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "which a warm-up sees as later steps do; exit with 1 where one at risk, driven, breaks a promise",
     )
     parser.add_argument(
+        "--construct",
+        action="store_true",
+        help="make each class that has a tiny configuration by its own __init__, compiled by the engine's "
+        "own decorator, and judge R0 of it and of the furnished class, in place of all else; exit with 1 "
+        "where the two differ; for vLLM",
+    )
+    parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
     )
     parser.add_argument(
@@ -147,6 +154,8 @@ def run(args: Namespace) -> Document[ExitCode]:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     if args.inputs:
         return (yield from _run_inputs(args))
+    if args.construct:
+        return (yield from _run_constructed(args))
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -201,6 +210,18 @@ def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> N
         if name not in known:
             there = f"; there are {', '.join(sorted(known))}" if known else ""
             raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
+
+
+def _run_constructed(args: Namespace) -> Document[ExitCode]:
+    refused = [
+        name for name in ("base", "fail_on", "all", "release", "sarif", "markdown") if getattr(args, name)
+    ]
+    if refused:
+        option = {"release": "as"}.get(refused[0], refused[0].replace("_", "-"))
+        raise UsageError(f"--construct is a second opinion on R0 alone: leave out --{option}")
+    from deepstack_harness.cli.audit_constructed import show_constructed
+
+    return (yield from show_constructed([_one_release(text, []) for text in args.source], args.classes))
 
 
 def _run_inputs(args: Namespace) -> Document[ExitCode]:

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor, compiler
+from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.captured_inputs import CapturedCode
-from deepstack_harness.compile.compiled import CompiledSession, EagerSession
-from deepstack_harness.compile.torch_compat.dynamo import graphs_skipped
+from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.compile.watch_captured import calling
 from deepstack_harness.compile.watch_captured import capturing as watched_capture
@@ -36,12 +35,13 @@ from deepstack_harness.models.layers import around_attention
 T = TypeVar("T")
 
 
-def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
-    """Start a session that runs `decoder` under the arm `spec`; nothing is compiled before the first forward.
+def open_inner(spec: ArmSpec, decoder: Decoder, profile: Profile) -> EagerSession:
+    """Start the session of an arm that runs `decoder` without graphs of ours; see `open_arm`."""
+    if not spec.compiled:
+        return EagerSession(spec, decoder, profile)
+    # What is not compiled, as in `check` of a buffer, does without these modules.
+    from deepstack_harness.compile.compiled import CompiledSession, ReduceOverheadSession
 
-    Raises `MachineError` for reduce_overhead without CUDA, and for code that is interpreted in a process that
-    was not started for it.
-    """
     if spec.capture is Capture.REDUCE_OVERHEAD:
         if profile.device.type != "cuda":
             raise MachineError(
@@ -53,12 +53,22 @@ def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
         from deepstack_harness.compile.interpreted import InterpretedSession
 
         return InterpretedSession(spec, decoder, profile)
-    inner = (CompiledSession if spec.compiled else EagerSession)(spec, decoder, profile)
-    return capturing(spec, inner, profile) if spec.captured else inner
+    return CompiledSession(spec, decoder, profile)
 
 
-def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> "CapturedSession":
-    """Return a session over `inner`, which it closes with itself; nothing is captured yet."""
+def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
+    """Start a session that runs `decoder` under the arm `spec`; nothing is compiled before the first forward.
+
+    Raises `MachineError` for reduce_overhead without CUDA, and for code that is interpreted in a process that
+    was not started for it.
+    """
+    return capturing(spec, open_inner(spec, decoder, profile), profile)
+
+
+def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> Session:
+    """Return a session over `inner` that captures, and closes it; `inner` itself where the arm does not."""
+    if spec.capture in {Capture.NONE, Capture.REDUCE_OVERHEAD}:
+        return inner
     if profile.device.type != "cuda":
         return CapturedSession(spec, inner, CpuGraphs())
     broken = spec.capture not in {Capture.FULL, Capture.FULL_DECODE_ONLY}
@@ -187,30 +197,6 @@ def _decoding(graph: "Graph", payload: tuple[Tensor, ...] | None) -> AbstractCon
 
 def _tokens(inputs: Inputs) -> int:
     return inputs.positions.size(-1)
-
-
-class ReduceOverheadSession(CompiledSession):
-    """A compiled session whose runs are replays from the third one of a size on."""
-
-    @override
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Return a copy of the output (n, hidden): torch writes over its own at the next run.
-
-        Raises `NotMeasured` where torch gave up on CUDA graphs, which it does without an error.
-        """
-        compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        out = super().forward(inputs).clone()
-        if graphs_skipped():
-            raise NotMeasured(f"arm {self._spec.name}: torch ran it without a CUDA graph")
-        return out
-
-    @override
-    def capture(self, inputs: Inputs, lane: Lane) -> None:
-        raise StepUnavailable(f"arm {self._spec.name}: torch captures by itself, in forward")
-
-    @override
-    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        raise StepUnavailable(f"arm {self._spec.name}: torch replays by itself, in forward")
 
 
 class Graph(ABC):

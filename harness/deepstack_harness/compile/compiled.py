@@ -3,20 +3,20 @@
 The engine compiles with `fullgraph=True, dynamic=False`, marks dimension 0 of every tensor argument (the last
 of `positions`) dynamic, drops the guards, and reuses the graph for ever (vLLM's compilation wrapper; public
 torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`). Which guards stay is the arm's policy.
-
-The eager session also has the two controls that take the payload away.
 """
 
 import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.compile.reloaded import ReloadedDecoder
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.guards import missing_names
@@ -28,73 +28,11 @@ from deepstack_harness.contract.arm import (
     Capture,
     GuardPolicy,
     InductorOption,
-    PayloadPolicy,
     ShapePolicy,
 )
 from deepstack_harness.contract.observation import CompiledCode, DroppedGuard, DroppedKind
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
-from deepstack_harness.errors import StepUnavailable
-
-
-class EagerSession:
-    """Session that calls the decoder; steps of captured or saved graphs do not exist here."""
-
-    def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
-        """Take the decoder; nothing is prepared."""
-        self._spec = spec
-        self._decoder = decoder
-        self._profile = profile
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Run the decoder on the buffer's payload, or on the control's; return (n, h)."""
-        return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
-
-    def capture(self, inputs: Inputs, lane: Lane) -> None:
-        """Refuse to capture: this arm has no graphs."""
-        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
-
-    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        """Refuse to replay: this arm has no graphs."""
-        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
-
-    def reload(self) -> None:
-        """Refuse to reload: this arm saves nothing."""
-        raise StepUnavailable(f"arm {self._spec.name} saves nothing it could reload")
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to drop."""
-
-    def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
-        match self._spec.payload:
-            case PayloadPolicy.NONE:
-                return None
-            case PayloadPolicy.ZERO:
-                return zero_payload(inputs.positions, self._profile)
-            case PayloadPolicy.BUFFER:
-                return inputs.payload
-
-
-def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
-    """Return one zeroed (n, hidden) tensor per level for positions (3, n) int64, in storage of its own."""
-    shape = (positions.size(-1), profile.hidden)
-    return tuple(
-        torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
-    )
-
-
-def _token_rows(inputs: Inputs) -> list[Tensor]:
-    """Return the tensors of a payload with a row for each token: all levels, or those inside a structure.
-
-    A function of a user may take other structures than levels, whose other tensors have sizes of their own.
-    """
-    payload, tokens = inputs.payload, inputs.positions.size(-1)
-    levels = payload if isinstance(payload, tuple) else ()
-    return [
-        tensor
-        for tensor in tensors_in(payload)
-        if tensor.dim() and (tensor.size(0) == tokens or any(tensor is level for level in levels))
-    ]
-
+from deepstack_harness.errors import NotMeasured, StepUnavailable
 
 _MARKS = {
     ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic,
@@ -156,12 +94,11 @@ class CompiledSession(EagerSession):
         super().__init__(spec, decoder, profile)
         dynamo.start_counting()
         self.guards = GuardRecorder(spec.guards)
-        self.limit_hit = False
         self.first: Inputs | None = None
         self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
         self._compile_seconds = 0.0
-        self._cleanup = ExitStack()
+        self._cleanup, self._reloading = ExitStack(), ExitStack()
         self._texts: list[str] | None = None
         if spec.by_inductor:  # a worker that compiles with another backend never imports Inductor
             from deepstack_harness.compile.torch_compat import inductor
@@ -192,7 +129,7 @@ class CompiledSession(EagerSession):
             return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
         graphs, began = dynamo.graphs_built(), time.process_time()
         try:
-            with self._stance():
+            with torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext():
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
         except Exception as error:
             self.limit_hit |= dynamo.is_recompile_limit(error)
@@ -242,35 +179,29 @@ class CompiledSession(EagerSession):
         """
         if self.first is None:
             raise StepUnavailable(f"arm {self._spec.name} has compiled nothing yet that it could reload")
-        self._close_reloaded()
+        self._reloading.close()
         self._reloaded = ReloadedDecoder(
             self._decoder,
             self.first,
             backend=self._spec.backend.compiler,
             options=compile_options(self._spec, GuardRecorder(self._spec.guards)),
         )
-
-    def _close_reloaded(self) -> None:
-        if self._reloaded is not None:
-            self._reloaded.close()
+        self._reloading.callback(self._reloaded.close)
 
     def _mark(self, inputs: Inputs) -> None:
         mark = _MARKS.get(self._spec.shapes)
         if mark is None:
             return
         mark(inputs.positions, 1)
-        for rows in (inputs.hidden, *_token_rows(inputs)):
-            if isinstance(rows, Tensor):  # a caller may leave the hidden states out
+        for rows in tensors_in((inputs.hidden, inputs.payload)):  # a caller may leave the hidden states out
+            if rows.dim():
                 mark(rows, 0)
 
     def close(self) -> None:
         """Drop the graphs and restore the settings."""
-        self._close_reloaded()
+        self._reloading.close()
         self._cleanup.close()
         torch.compiler.reset()
-
-    def _stance(self) -> AbstractContextManager[object]:
-        return torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext()
 
     @property
     def _refuses(self) -> bool:
@@ -287,3 +218,27 @@ class CompiledSession(EagerSession):
         )
         failed = dynamo.failing_guards(self._code, {"self": self._decoder, **bound.arguments})
         return f"guard evaluated and failed: {' and '.join(failed) or 'not known'}"
+
+
+class ReduceOverheadSession(CompiledSession):
+    """A compiled session whose runs are replays from the third one of a size on."""
+
+    @override
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Return a copy of the output (n, hidden): torch writes over its own at the next run.
+
+        Raises `NotMeasured` where torch gave up on CUDA graphs, which it does without an error.
+        """
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        out = super().forward(inputs).clone()
+        if dynamo.graphs_skipped():
+            raise NotMeasured(f"arm {self._spec.name}: torch ran it without a CUDA graph")
+        return out
+
+    @override
+    def capture(self, inputs: Inputs, lane: Lane) -> None:
+        raise StepUnavailable(f"arm {self._spec.name}: torch captures by itself, in forward")
+
+    @override
+    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
+        raise StepUnavailable(f"arm {self._spec.name}: torch replays by itself, in forward")

@@ -294,12 +294,13 @@ class Evidence(StrEnum):
     """The ground that `Row.reach` rests on.
 
     ENGINE: seen in a running engine. EMULATED: the engine's scheduler ran, graphs were emulated. READ:
-    read in the engine's source.
+    read in the engine's source. CONSTRUCTED: the class was made by its own `__init__`, with its own layers.
     """
 
     ENGINE = "engine"
     EMULATED = "emulated"
     READ = "read"
+    CONSTRUCTED = "constructed"
 
 
 Judged = TypeVar("Judged", bound=Rule | Promise | None, default=Rule)

@@ -15,6 +15,7 @@ from deepstack_harness.engines.cut_model import (
     Way,
 )
 from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
+from deepstack_harness.engines.tiny import Tiny
 from deepstack_harness.sources.source import KnownPackage
 
 
@@ -65,7 +66,8 @@ class KnownEngine:
     `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
     `payload_argument`, `methods` and `forward` are those of `ModelFiles`.  `needs` has, by the name of a
     class, what a checkpoint has to have before the class carries a payload, where no published one is known
-    to.
+    to.  `tiny` has the classes that are made by their own `__init__` too (`audit --construct`), and
+    `surroundings` is the module that has what the engine puts around a model.
     """
 
     package: KnownPackage
@@ -87,6 +89,8 @@ class KnownEngine:
     methods: Way = BY_METHODS
     forward: Way | None = BY_FORWARD
     needs: Mapping[str, str] = field(default_factory=dict)
+    tiny: Mapping[str, Tiny] = field(default_factory=dict)
+    surroundings: str = ""
 
     @property
     def files(self) -> ModelFiles:

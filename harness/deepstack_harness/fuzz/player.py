@@ -9,15 +9,8 @@ from typing import Any, Protocol
 from deepstack_harness.contract.case import BufferRef, Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
-from deepstack_harness.play.case_worker import (
-    BIND,
-    BIND_SOURCE,
-    PLAY_ALONE,
-    PLAY_SHARED,
-    WORK,
-    BoundBuffer,
-    is_foreign,
-)
+from deepstack_harness.play.case_worker import BIND, BIND_SOURCE, PLAY_ALONE, PLAY_SHARED, WORK, is_foreign
+from deepstack_harness.play.loading import BoundBuffer
 from deepstack_harness.workers.outcomes import (
     Answered,
     EndKind,

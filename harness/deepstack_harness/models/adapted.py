@@ -13,7 +13,6 @@ from torch import Tensor
 from deepstack_harness.contract.adapter import Adapter, adapter_of
 from deepstack_harness.contract.protocols import Buffer, BufferFactory
 from deepstack_harness.errors import UsageError, passes_through, text_of
-from deepstack_harness.models.adapter_text import adapter_text
 from deepstack_harness.models.family import parse_buffer_dtype
 
 _SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
@@ -81,6 +80,8 @@ def _missing(made: object) -> Iterator[str]:
 
 
 def _advice(make: Callable[..., object], target: str) -> str:
+    from deepstack_harness.models.adapter_text import adapter_text
+
     return (
         "the whole contract: pytest --fixtures -v. An adapter class makes it fit: "
         f"'deepstack-harness check {target} --write-adapter my_adapter.py' writes this one, and "

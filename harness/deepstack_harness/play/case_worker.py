@@ -2,26 +2,20 @@
 
 `play.work` has the functions that run in the worker, and `play.source_work` those for classes of sources.
 This module has their names and the types of their results, and makes the observation of a case from a result
-or from the end of the worker. It also imports a buffer class of the user, `MODULE:CLASS`, in a worker, and
-checks that it fits the interface.
+or from the end of the worker. `check_buffers` imports buffer classes of the user in a worker.
 """
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
-from deepstack_harness.contract.adapter import Adapter
-from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_buffer
+from deepstack_harness.contract.case import BufferKind, Case
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
-from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.errors import Reason, UsageError, passes_through, text_of
-from deepstack_harness.play import clock
+from deepstack_harness.errors import Reason, UsageError
+from deepstack_harness.play.loading import BoundBuffer, Loaded, Played, load_buffer
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
@@ -61,18 +55,6 @@ _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 
 
 @dataclass(frozen=True)
-class Played:
-    """A case that was played: its observation without the steps that were sent as facts.
-
-    `device_works` is False for a GPU that no longer works: after some errors every later call of a process
-    fails there, so that the worker must not be used again.
-    """
-
-    observation: Observation
-    device_works: bool
-
-
-@dataclass(frozen=True)
 class ClassWays:
     """The ways in which a class of a source can be called, and the reasons why others cannot.
 
@@ -107,25 +89,10 @@ class Described:
     filename: str
 
 
-@dataclass(frozen=True)
-class BoundBuffer:
-    """A buffer that a worker has found, and the version of torch there."""
-
-    buffer: BufferRef
-    torch: str
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A class of the user that fits: its name, and what it states of its rows."""
-
-    name: str
-    adapter: Adapter | None = None
-
-
 PLAY = Remote(f"{WORK}:play", Played)
 PLAY_SOURCE = Remote(f"{SOURCE_WORK}:play", Played)
 DEFINE = Remote(f"{SOURCE_WORK}:define", ClassWays)
+CONSTRUCT = Remote("deepstack_harness.play.constructed_work:construct", Observation)
 STUBS_MET = Remote(f"{SOURCE_WORK}:stubs_met", tuple[Reason, ...])
 DESCRIBE = Remote(f"{SOURCE_WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{SOURCE_WORK}:where_returned", str)
@@ -258,33 +225,6 @@ _LOAD_TIMEOUT_S = 120.0
 """Timeout of the import of the user's modules."""
 
 
-def load_buffer(text: str) -> BufferFactory:
-    """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
-
-    Raises `UsageError` with the name of what is missing.
-    """
-    return check_fit(cast(BufferFactory, load_class(text)), text)
-
-
-def load_class(text: str) -> Callable[..., object]:
-    """Import a class or a function as `load_buffer` does, whatever it makes."""
-    clock.install()  # before `from time import monotonic` of the module
-    return load_named(user_buffer(text).name)
-
-
-def load_named(text: str) -> Callable[..., object]:
-    """Import what `MODULE:NAME` leads to, from the current folder too, or `FILE.py:NAME`.
-
-    Raises `UsageError` for no callable, and for a file that is not there.
-    """
-    module, _, name = text.partition(":")
-    thing = getattr(_imported_file(module) if module.endswith(".py") else _imported(module), name, None)
-    if not callable(thing):
-        what = "no" if thing is None else "no class or function, but another object,"
-        raise UsageError(f"module '{module}' has {what} '{name}'")
-    return cast(Callable[..., object], thing)
-
-
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
@@ -306,40 +246,3 @@ def load_all(names: Sequence[str], channel: Channel) -> None:
     for name in names:
         channel.phase(f"the import of {name}")
         load_buffer(name)
-
-
-def _imported_file(path: str) -> object:
-    """Import a file under its own name, with its folder first on the path.
-
-    Raises `UsageError` where it is not there, and for a name that another module has, such as `torch.py`.
-    """
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise UsageError(f"there is no file '{path}'")
-    sys.path.insert(0, str(file.parent))
-    module = _imported(file.stem)
-    if getattr(module, "__file__", None) != str(file):
-        raise UsageError(f"'{path}' has the name of another module, '{file.stem}': rename the file")
-    return module
-
-
-def _imported(name: str) -> object:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except BaseException as error:
-        if passes_through(error):
-            raise
-        # A module may raise anything while it is imported, SystemExit too.
-        raise UsageError(
-            f"module '{name}' cannot be imported: {type(error).__name__}: {text_of(error)}"
-        ) from None
-
-
-def check_fit(make: BufferFactory, text: str) -> BufferFactory:
-    """Return what makes buffers of `make`, named `text`; raises `UsageError` where it does not fit."""
-    from deepstack_harness.models.adapted import check_interface
-
-    return check_interface(make, text)

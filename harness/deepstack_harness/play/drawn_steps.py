@@ -12,8 +12,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
-from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.errors import UsageError
 from deepstack_harness.play.region_calls import (
     Call,
     Step,
@@ -38,7 +37,6 @@ from deepstack_harness.play.region_calls import (
 )
 from deepstack_harness.play.region_state import Copier, Region, set_value, state_of
 from deepstack_harness.play.steps import measure_steps
-from deepstack_harness.play.uncompiled_calls import UncompiledRun
 
 WIDTH, ROWS = 8, 4
 """Sizes of a tensor of which only the type is known: (4, 8)."""
@@ -335,19 +333,16 @@ def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> 
         for order in ([[], [setting]], [[setting], []]):
             before, after = ("as it was", setting.words) if not order[0] else (setting.words, "as it was")
             words = f"{setting.input}: {before}, then {after}"
-            judged = _judged(region, history(region, call, order), options, name)
+            steps = history(region, call, order)
+            judged = _judged(region, steps, options, name)
             if judged is not None:
-                yield DrawnHistory(words, judged, history(region, call, order))
+                yield DrawnHistory(words, judged, steps)
 
 
 def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
     """Judge a history; None where the uncompiled code raises, which is found before anything is compiled."""
-    with torch.compiler.set_stance("force_eager"), suppress(NotMeasured):
-        if any(wanted.left.raised for wanted in UncompiledRun(copying(region, steps), options).run()):
-            return None
-    measured = measure_steps(copying(region, steps), options, name)
-    raises = any(call.wanted for arm in measured.arms for call in arm.calls)
-    return None if raises else judge_steps(measured)
+    measured = measure_steps(copying(region, steps), replace(options, answering=True), name)
+    return judge_steps(measured) if measured.arms or measured.restless else None
 
 
 def search(region: Region, call: Call, options: StepOptions, name: str, examples: int) -> DrawnHistory | None:

@@ -26,7 +26,7 @@ from deepstack_harness.contract.protocols import BufferFactory, Family, Inputs, 
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import HarnessError, NotMeasured
 from deepstack_harness.models.family import parse_buffer_dtype, parse_device, parse_dtype
-from deepstack_harness.play.case_worker import load_buffer
+from deepstack_harness.play.loading import load_buffer
 from deepstack_harness.play.state import DecoderState, apart, apart_at
 
 _ENTRIES, _ELEMENTS = 256, 2**16

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.catalogue.registry import family_named
-from deepstack_harness.compile.captured import capturing, open_arm
-from deepstack_harness.compile.compiled import CompiledSession, EagerSession
-from deepstack_harness.compile.graph_counts import graph_facts
-from deepstack_harness.compile.interpreted import InterpretedSession
+from deepstack_harness.compile.captured import capturing, open_arm, open_inner
+from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.modes import filled_with_nan
-from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy
+from deepstack_harness.contract.arm import GuardPolicy
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.protocols import (
@@ -174,10 +172,13 @@ def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
 def _graph_facts(session: Session, policy: GuardPolicy) -> tuple[GraphFacts | None, str | None]:
     """Return the compiler's work on a session that compiles, or the reason why it was not measured."""
     # A decoder that was never reached, because the buffer raised first, has no graphs to count.
-    if not isinstance(session, CompiledSession) or session.calls == 0:
+    if not isinstance(session, EagerSession) or not session.calls:
         return None, None
+    from deepstack_harness.compile import compiled, graph_counts
+
+    assert isinstance(session, compiled.CompiledSession)
     try:
-        return graph_facts(session, policy), None
+        return graph_counts.graph_facts(session, policy), None
     except NotMeasured as error:
         return None, str(error)
 
@@ -211,9 +212,8 @@ class SharedSession:
             self.close()
         with mode_of(case):
             inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
-            session = _capturing(case, inner, model)
-            if isinstance(inner, CompiledSession):
-                inner.forget_failures()
+            session = capturing(case.arm, inner, model.profile(case.trace.capacity))
+            inner.forget_failures()
             made = attempt("make", lambda: CasePlayer(case, model, make_buffer, session, caller))
             player = made.value
             if player is None:
@@ -222,7 +222,7 @@ class SharedSession:
             tampering = player.records.tampering
         graphs, error = self._graph_facts(case, inner)
         error = error or _unserved(case, player)
-        if isinstance(inner, CompiledSession) and inner.limit_hit:
+        if inner.limit_hit:
             self.close()
         beginning = without_steps(case, model, player)
         return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error, tampering=tampering)
@@ -237,29 +237,15 @@ class SharedSession:
         wanted = f"{case.group} {case.caller} {case.dtype}"
         if self._session is None or wanted != self._opened_for:
             self.close()
-            self._session, self._opened_for = _session_class(case.arm)(case.arm, decoder, profile), wanted
+            self._session, self._opened_for = open_inner(case.arm, decoder, profile), wanted
         return self._session
 
     def _graph_facts(self, case: Case, session: EagerSession) -> tuple[GraphFacts | None, str | None]:
         """Return the compiler's work on this session so far, and why it is unknown where it is."""
-        if not isinstance(session, CompiledSession) or not session.calls:
-            return None, None
         if self._facts is None or self._facts.graphs != dynamo.graphs_built() or session.limit_hit:
             self._facts, error = _graph_facts(session, case.arm.guards)
             return self._facts, error
         return replace(self._facts, failed=session.failed_guards()), None
-
-
-def _session_class(arm: ArmSpec) -> type[EagerSession]:
-    if arm.interpreted:
-        return InterpretedSession
-    return CompiledSession if arm.compiled else EagerSession
-
-
-def _capturing(case: Case, inner: EagerSession, model: Model) -> Session:
-    if case.arm.capture is Capture.NONE:
-        return inner
-    return capturing(case.arm, inner, model.profile(case.trace.capacity))
 
 
 class _Sizes:

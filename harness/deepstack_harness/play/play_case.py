@@ -8,6 +8,7 @@ import atexit
 import tempfile
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from deepstack_harness.compile.torch_compat.modes import fake_world
 from deepstack_harness.compile.torch_compat.targets import check_support, environment_in, interprets_here
@@ -15,14 +16,11 @@ from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.trace import DTYPES
 from deepstack_harness.errors import UsageError
-from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, factory_of, shared_model
 from deepstack_harness.play.observe import OnProgress, play
-from deepstack_harness.play.ranks import merged, rank_pool
-from deepstack_harness.workers.limits import Limits
 
-_LIMITS = Limits(start_s=300.0, call_s=1800.0)
-"""Measured: one step of 17 tokens takes 0.5 s of processor time interpreted, and its compilation 15 s."""
+if TYPE_CHECKING:
+    from deepstack_harness.play.case_worker import CaseWorker
 
 
 def play_interpreted(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
@@ -38,14 +36,21 @@ def play_interpreted(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
         )
     if case.device != "cpu":
         raise UsageError(f"arm {case.arm.name} interprets on the CPU: leave --device {case.device} out")
+    from deepstack_harness.play.case_worker import observation_of
+
     check_support()
     return observation_of(case, _interpreting_worker().play(case))
 
 
 @cache
-def _interpreting_worker() -> CaseWorker:
+def _interpreting_worker() -> "CaseWorker":
+    from deepstack_harness.play.case_worker import CaseWorker
+    from deepstack_harness.workers.limits import Limits
+
+    # Measured: one step of 17 tokens takes 0.5 s of processor time interpreted, and its compilation 15 s.
+    limits = Limits(start_s=300.0, call_s=1800.0)
     folder = tempfile.TemporaryDirectory(prefix="deepstack-h200-", ignore_cleanup_errors=True)
-    worker = CaseWorker(_LIMITS, environment=environment_in(folder.name))
+    worker = CaseWorker(limits, environment=environment_in(folder.name))
     atexit.register(folder.cleanup)
     atexit.register(worker.close)  # before the folder goes: the last one registered runs first
     return worker
@@ -70,10 +75,14 @@ def play_among_ranks(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
             f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its ranks are "
             "processes of their own, which find only buffers that are named in the registry"
         )
+    from deepstack_harness.play.ranks import rank_pool
+
     return rank_pool().play(case)
 
 
 def _sampled(case: Case, bound: Bound) -> Observation:
+    from deepstack_harness.play.ranks import merged
+
     ranks = case.arm.ranks
     if case.arm.compiled:
         raise UsageError(

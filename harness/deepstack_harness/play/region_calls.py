@@ -21,12 +21,11 @@ from deepstack_harness.play.region_state import (
     Copier,
     Region,
     Routine,
-    SharedState,
     code_of,
-    frozen,
     state_of,
     values_in,
 )
+from deepstack_harness.play.state import Snapshot, shared_state
 
 T = TypeVar("T")
 
@@ -80,6 +79,8 @@ class StepOptions:
     live: Callable[..., object] | None = None
     split: Callable[..., Sequence[object]] | None = None
     seed: int = 0
+    answering: bool = False
+    """Whether no arm runs where the uncompiled code raises."""
 
 
 def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:
@@ -142,16 +143,16 @@ def copied(region: Region, steps: Sequence[Step]) -> tuple[Region, Sequence[Step
         ) from None
 
 
-def restoring(program: Program) -> tuple[Program, SharedState]:
+def restoring(program: Program) -> tuple[Program, Snapshot]:
     """Return a program that puts back, before it makes a region anew, what all its copies share."""
     region, steps = program()
     called = getattr(region, "forward", region)
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise UsageError(f"'{called.__qualname__}' is a coroutine, which torch.compile does not trace")
-    shared = SharedState(code_of([region, *_held_by(steps)]))
+    shared = shared_state(code_of([region, *_held_by(steps)]))
 
     def fresh() -> tuple[Region, Sequence[Step]]:
-        shared.put_back()
+        shared.restore()
         return program()
 
     return fresh, shared
@@ -237,7 +238,7 @@ def values_left(region: Region, call: Call, answer: object) -> dict[str, object]
     """Return the leaves of the return value, the arguments and the state by name, with copies of tensors."""
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
     held |= {f"argument {name}": value for name, value in inputs_in(arguments_of(region, call)).items()}
-    return frozen(held | state_of(region))
+    return detached(held | state_of(region))
 
 
 def refuse_unbound(words: str, region: Region, call: Call) -> None:

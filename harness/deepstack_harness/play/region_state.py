@@ -4,8 +4,8 @@ A region is a module, a function, a bound method, a `functools.partial` or any c
 what a call may read or write apart from the arguments: attributes of objects and of their classes, parameters
 and buffers, variables of enclosing functions, and globals with data that a function or a method of such a
 class names. Copies preserve sharing: two names of one tensor, views of one storage, a variable of two
-functions. Classes and globals have no copies, because methods would not see them: `SharedState` puts them
-back.
+functions. Classes and globals have no copies, because methods would not see them: `state.shared_state` puts
+them back.
 """
 
 import ast
@@ -13,10 +13,11 @@ import copy
 import enum
 import functools
 import io
+import threading
 import types
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
@@ -26,8 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import dynamo, structures
-from deepstack_harness.errors import NotMeasured
-from deepstack_harness.play.state import Snapshot, is_of_library, state_behind
+from deepstack_harness.play.state import is_of_library, names_in, slots_of
 
 T = TypeVar("T")
 Region = Callable[..., object]
@@ -116,7 +116,7 @@ class Copier:
         self._memo[id(function)] = copied
         copied.__defaults__ = self.copy(function.__defaults__)
         copied.__kwdefaults__ = self.copy(function.__kwdefaults__)
-        copied.__dict__.update(function.__dict__)
+        copied.__dict__.update({name: self._variable(value) for name, value in function.__dict__.items()})
         copied.__annotations__ = function.__annotations__
         copied.__module__, copied.__qualname__ = function.__module__, function.__qualname__
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
@@ -163,14 +163,6 @@ def _is_no_data(value: object) -> bool:
     return not runs and not any("__deepcopy__" in vars(cls) for cls in type(value).__mro__)
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes of a code object and of the functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
 def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018  # raises for an empty cell
@@ -186,7 +178,7 @@ class Value(NamedTuple):
     value: object
 
 
-Code = types.FunctionType | type
+Code = types.FunctionType | type | threading.local
 
 
 class _Seen(set[int]):
@@ -228,39 +220,6 @@ def code_of(things: Iterable[object]) -> list[Code]:
     return seen.code
 
 
-class SharedState:
-    """What all copies share: globals, variables and classes that some code uses, and the modes of torch.
-
-    Where it cannot all be put back, because of a running iterator for example, nothing is put back; two
-    uncompiled runs then differ.
-    """
-
-    def __init__(self, code: Sequence[Code]) -> None:
-        """Take the state as it is now."""
-        self._snapshot = Snapshot()
-        with suppress(NotMeasured):
-            self._snapshot = state_behind(code)
-
-    def put_back(self) -> None:
-        """Make it what it was."""
-        self._snapshot.restore()
-
-    @contextmanager
-    def preserved(self) -> Iterator[None]:
-        """Put it back when the block ends."""
-        try:
-            yield
-        finally:
-            self.put_back()
-
-
-def frozen(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values by name with a copy of each tensor, which later calls do not change."""
-    return {
-        name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in values.items()
-    }
-
-
 def _state_of(region: object, seen: _Seen) -> Iterator[Value]:
     if isinstance(region, functools.partial):
         yield from _state_of(region.func, seen)
@@ -297,7 +256,7 @@ def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
 
 def _globals_of(function: types.FunctionType) -> dict[str, object]:
     """Return the globals that a function names."""
-    names = (name for name in _names(function.__code__) if name in function.__globals__)
+    names = (name for name in names_in(function.__code__) if name in function.__globals__)
     return {name: function.__globals__[name] for name in names}
 
 
@@ -306,12 +265,11 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
         return
     seen.add(id(owner))
     seen.objects[name] = owner
+    if isinstance(owner, threading.local):  # copies share it
+        seen.code.append(owner)
     held = dict(getattr(owner, "__dict__", {}))
     for cls in type(owner).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if not slot.startswith("__") and hasattr(owner, slot):
-                held[slot] = getattr(owner, slot)
+        held |= {slot: getattr(owner, slot) for slot in slots_of(cls) if hasattr(owner, slot)}
     if isinstance(owner, nn.Module):
         for part in ("_parameters", "_buffers", "_modules"):
             held |= dict(getattr(owner, part).items())

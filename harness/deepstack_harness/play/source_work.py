@@ -32,7 +32,8 @@ from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play import observe
-from deepstack_harness.play.case_worker import BoundBuffer, ClassWays, Described, Played, SourceClass
+from deepstack_harness.play.case_worker import ClassWays, Described, SourceClass
+from deepstack_harness.play.loading import BoundBuffer, Played
 from deepstack_harness.play.model import Bound, Model, NumericsProbe
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.rows import RowOwners, answer_facts

@@ -18,7 +18,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -63,6 +64,14 @@ class Snapshot:
         for saved in self.saved:
             saved.put_back(saved.content)
 
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Put everything back when the block ends."""
+        try:
+            yield
+        finally:
+            self.restore()
+
 
 class DecoderState:
     """Everything that a module can reach and change, and the random generators and modes of the process."""
@@ -82,14 +91,9 @@ class DecoderState:
         _Walk(snapshot).follow(self._root)
         return snapshot
 
-    @contextmanager
-    def preserved(self) -> Iterator[None]:
+    def preserved(self) -> AbstractContextManager[None]:
         """Put the state back when the block ends."""
-        before = self.take()
-        try:
-            yield
-        finally:
-            before.restore()
+        return self.take().preserved()
 
 
 class LaneStates:
@@ -262,18 +266,22 @@ def _set_again(read: Callable[[], Any], write: Callable[[Any], object], value: o
         write(value)
 
 
-def state_behind(code: Iterable[FunctionType | type]) -> Snapshot:
+def shared_state(code: Iterable[object]) -> Snapshot:
     """Return a snapshot of what functions and classes use: variables, globals, attributes and torch's modes.
 
-    Running iterators are not put back. Raises `NotMeasured` where there are too many objects.
+    All copies of a region share it. Running iterators are not put back; where there are too many objects,
+    nothing is, and two uncompiled runs then differ.
     """
     snapshot = Snapshot()
     for _, read, write in _settings():
         value = read()
         snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
     walk = _Walk(snapshot, runs=False)
-    for root in code:
-        walk.follow(root)
+    try:
+        for root in code:
+            walk.follow(root)
+    except NotMeasured:
+        return Snapshot()
     return snapshot
 
 
@@ -311,7 +319,8 @@ class _Walk:
             (Tensor, self._tensor), (dict, self._dict), ((list, deque), self._sequence), (set, self._set),
             ((tuple, frozenset), self._tuple), ((bytearray, np.ndarray), self._array),
             ((random.Random, np.random.Generator, torch.Generator), self._generator),
-            (FunctionType, self._function), (type, self._class), (ModuleType, lambda *_: None),
+            (ContextVar, self._context), (FunctionType, self._function), (type, self._class),
+            (ModuleType, lambda *_: None),
         )  # fmt: skip
         for kind, visit in visits:
             if isinstance(value, kind):
@@ -378,6 +387,11 @@ class _Walk:
         self._snapshot.values[place] = repr(state)
         self._save(state, write)
 
+    def _context(self, place: str, value: ContextVar[Any]) -> None:
+        with suppress(LookupError):  # it has no value yet
+            self._save(value.get(), value.set)
+            self._left.append((place, value.get()))
+
     def _sequence(self, place: str, value: list[Any] | deque[Any]) -> None:
         self._snapshot.values[f"the length of {place}"] = len(value)
         self._save(list(value), partial(_fill_sequence, value))
@@ -398,7 +412,7 @@ class _Walk:
             if isinstance(value, nn.Module):
                 self._module(place, value)
             self._dict(place, attributes, lambda key: f"{place}.{key}")
-        for name in {name for base in kind.__mro__ for name in _slots_of(base)}:
+        for name in {name for base in kind.__mro__ for name in slots_of(base)}:
             if hasattr(value, name):
                 self._save(getattr(value, name), partial(setattr, value, name))
                 self._left.append((f"{place}.{name}", getattr(value, name)))
@@ -431,7 +445,7 @@ class _Walk:
             self._cell(name, cell)
         self._left += ((f"{place}.__dict__", value.__dict__), (f"{place}.__defaults__", value.__defaults__))
         self._left.append((f"{place}.__kwdefaults__", value.__kwdefaults__))
-        named = dict.fromkeys(_names_in(value.__code__))
+        named = dict.fromkeys(names_in(value.__code__))
         self._globals(value.__globals__, named)
         for name in named:
             module = value.__globals__.get(name)
@@ -476,7 +490,8 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _slots_of(base: type) -> Iterable[str]:
+def slots_of(base: type) -> Iterable[str]:
+    """Return the names of the slots that a class of no library adds."""
     if is_of_library(base.__module__):
         return ()
     slots = vars(base).get("__slots__", ())
@@ -490,9 +505,9 @@ def is_of_library(module: str) -> bool:
     return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
     """Iterate over the names of globals and attributes in a function's code, and in functions inside it."""
-    inner = (_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return chain(code.co_names, chain.from_iterable(inner))
 
 

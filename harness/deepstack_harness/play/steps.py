@@ -111,6 +111,8 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
         with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
             try:
                 wanted = list(UncompiledRun(program, options).run())
+                if options.answering and any(call.left.raised for call in wanted):
+                    return SteppedRegion(name, str(torch.__version__))
                 unequal = find_instability(program, options, wanted)
             except NotMeasured as error:
                 return SteppedRegion(name, str(torch.__version__), restless=str(error))
@@ -469,8 +471,11 @@ def _joined(answers: Sequence[object]) -> object:
 
 
 def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> None:
-    """Mark dimensions of arguments whose sizes differ between the calls, as engines mark those of tokens."""
-    sizes: dict[str, list[tuple[int, ...]]] = {}
+    """Mark dimensions of arguments whose sizes differ between the calls, as engines mark those of tokens.
+
+    An argument that only calls of one size have differs nowhere: of its dimensions the first is marked that
+    is as large as one that differs, in each call that has it.
+    """
     by_call = [
         {
             name: value
@@ -480,16 +485,22 @@ def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> N
         }
         for call in calls
     ]
-    for tensors in by_call:
+    sizes: dict[tuple[str, int, int], dict[int, int]] = {}
+    """By input, number of dimensions and dimension, the size in each call."""
+    for number, tensors in enumerate(by_call):
         for name, tensor in tensors.items():
-            sizes.setdefault(name, []).append(tuple(tensor.shape))
+            for dim, size in enumerate(tensor.shape):
+                sizes.setdefault((name, tensor.dim(), dim), {})[number] = size
+    varying = [found.items() for found in sizes.values() if len({*found.values()}) > 1]
     mark = dynamo.mark_unbacked if policy is ShapePolicy.MARK_UNBACKED else dynamo.mark_dynamic
     oblivious = policy is ShapePolicy.BACKED_SIZE_OBLIVIOUS  # 1 too is compiled as a symbol
     for tensors in by_call:
         for name, tensor in tensors.items():
-            shapes = [shape for shape in sizes[name] if len(shape) == tensor.dim()]
-            for dim in range(tensor.dim()):
-                if len({shape[dim] for shape in shapes}) > 1 and (tensor.shape[dim] > 1 or oblivious):
+            found = [sizes[name, tensor.dim(), dim].items() for dim in range(tensor.dim())]
+            dims = [dim for dim, items in enumerate(found) if items in varying]
+            follows = [dim for dim, items in enumerate(found) if any(items <= other for other in varying)]
+            for dim in dims or follows[:1]:
+                if tensor.shape[dim] > 1 or oblivious:
                     mark(tensor, dim)
 
 

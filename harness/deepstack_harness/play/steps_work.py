@@ -17,8 +17,8 @@ from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.regions.program import RegionProgram
-from deepstack_harness.play.case_worker import load_named
 from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search, undrawn
+from deepstack_harness.play.loading import load_named
 from deepstack_harness.play.region_calls import (
     Call,
     Program,
@@ -65,7 +65,7 @@ def run_steps(
     if found.steps and not examples:
         channel.phase("its steps")
         measured = measure_steps(found.program or copying(found.region, found.steps), options, name)
-        return [_history("its steps", measured, target, found, found.steps, warm_up)]
+        return [_history("its steps", judge_steps(measured), target, found, found.steps, warm_up)]
     channel.phase("drawn steps")
     call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
     drawn = list(_draw(found.region, call, options, name, examples))
@@ -77,9 +77,7 @@ def run_steps(
         raise UsageError(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )
-    histories = [
-        _history(draw.words, draw.judged.region, target, found, draw.steps, warm_up) for draw in drawn
-    ]
+    histories = [_history(draw.words, draw.judged, target, found, draw.steps, warm_up) for draw in drawn]
     return [replace(history, undrawn=unvaried) for history in histories]
 
 
@@ -213,12 +211,12 @@ def _is_program(loaded: object) -> TypeIs[Callable[[], object]]:
 
 
 def _history(
-    words: str, measured: SteppedRegion, target: str, found: _Target, steps: Sequence[Step], warm_up: int
+    words: str, judged: JudgedSteps, target: str, found: _Target, steps: Sequence[Step], warm_up: int
 ) -> SteppedHistory:
     """Return a history with a program that shows its first finding, or why there is none."""
-    broken = sorted(judge_steps(measured).broken, key=lambda row: row.value is None)
+    broken = sorted(judged.broken, key=lambda row: row.value is None)
     if not broken:
-        return SteppedHistory(words, measured)
+        return SteppedHistory(words, judged.region)
     name = target.partition(":")[2]
     own = found.program is not None and steps is found.steps
     make = f"{name}()" if own or isinstance(load_named(target), type) else name
@@ -226,5 +224,5 @@ def _history(
     try:
         script = write_steps(target, make, broken[0], () if own else steps, warm_up)
     except UsageError as error:
-        return SteppedHistory(words, measured, unscripted=str(error))
-    return SteppedHistory(words, measured, script)
+        return SteppedHistory(words, judged.region, unscripted=str(error))
+    return SteppedHistory(words, judged.region, script)

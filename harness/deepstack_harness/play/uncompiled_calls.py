@@ -34,6 +34,7 @@ from deepstack_harness.play.region_calls import (
     arguments_of,
     call_of,
     call_user_function,
+    detached,
     input_facts_of,
     inputs_in,
     refuse_unbound,
@@ -45,12 +46,11 @@ from deepstack_harness.play.region_state import (
     Code,
     Copier,
     Region,
-    SharedState,
     code_of,
-    frozen,
     set_input,
     state_of,
 )
+from deepstack_harness.play.state import shared_state
 
 _MOST_CHANGED = 16
 """Inputs of one call whose influence is measured: each is a run of the uncompiled code."""
@@ -108,10 +108,10 @@ class UncompiledRun:
         if number <= self._options.warm_up:
             self._warm.append(facts)
             self._warm_same.append(_same_tensors(held))
-            self._warm_data = frozen(held)
+            self._warm_data = detached(held)
             copier = Copier()
             copied = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
-            self._last_warm = (copied, frozen(state_of(self._region)))
+            self._last_warm = (copied, detached(state_of(self._region)))
         left = run_call(self._region, call, seed)
         if left.raised.startswith(TypeError.__name__):
             refuse_unbound(f"step {number}", self._region, call)
@@ -200,7 +200,7 @@ class _Trial:
 
     def __init__(self, region: Region, call: Call, seed: int, code: Sequence[Code]) -> None:
         self._seed, self._code = seed, code
-        self._shared = SharedState(code)
+        self._shared = shared_state(code)
         self._before = self._copy(region, call)
 
     def _copy(self, region: Region, call: Call) -> tuple[Region, Call]:

@@ -18,15 +18,8 @@ from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.models.adapted import UnpackedClass
-from deepstack_harness.models.adapter_text import adapter_text
 from deepstack_harness.play.attempt import announcing
-from deepstack_harness.play.case_worker import (
-    BoundBuffer,
-    Loaded,
-    Played,
-    load_buffer,
-    load_class,
-)
+from deepstack_harness.play.loading import BoundBuffer, Loaded, Played, load_buffer, load_class
 from deepstack_harness.play.model import NOTHING_BOUND, factory_of
 from deepstack_harness.play.observe import SharedSession
 from deepstack_harness.play.play_case import play_case
@@ -72,6 +65,8 @@ def load(channel: Channel, target: str) -> Loaded:
 
 def write_adapter(channel: Channel, target: str) -> str:
     """Return the text of an adapter class for `MODULE:CLASS`; raises `UsageError` where that is not there."""
+    from deepstack_harness.models.adapter_text import adapter_text
+
     channel.phase(f"the import of {target}")
     return adapter_text(load_class(target), target)
 

@@ -154,6 +154,8 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
     function(hidden, positions, payload) with inputs(tokens) (`deepstack_harness.Inputs`) for each size.  The
     payload may be any structure, and another one for each size: None, (), a dict, a number, nested tuples.
     A tensor or number of it that never moves the output fails the test: nothing shows that it is read.
+    It is `compile_steps` judged by R0 and R11: arguments that are written in place are compared too, and the
+    tolerance is the function's own noise, so that `thorough` and the control arms do not apply.
 
     Every run begins from the state in which the decoder was given. State that it retains between calls is
     compared as its output is: a count, cache, random generator or mode that is not the same when compiled

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, Compare, PlannedCase, live_buffer
-from deepstack_harness.contract.observation import NOT_FINITE, Distances
+from deepstack_harness.contract.observation import NOT_FINITE, Distances, Observation
 from deepstack_harness.contract.oracles.judge import ORACLES, JudgedCase, judge_case
 from deepstack_harness.contract.oracles.outputs import (
     EFFECT,
@@ -30,25 +30,24 @@ from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import UsageError, text_of
-from deepstack_harness.models.engine import Engine
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.models.layers import mrope_positions
-from deepstack_harness.play.case_worker import check_fit
+from deepstack_harness.play.loading import check_fit
 from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
+from deepstack_harness.play.region_calls import StepOptions, copying
 from deepstack_harness.play.state import DecoderState
-from deepstack_harness.pytest_plugin.calls import (
-    CallNumerics,
-    FunctionModule,
-    GivenBuffers,
-    GivenCalls,
+from deepstack_harness.play.steps import measure_steps
+from deepstack_harness.pytest_plugin.compared_calls import (
     LeafEffect,
-    copy_inputs,
     describe_inputs,
     draw_inputs,
     graphs_needed,
     leaf_effects,
-    most_tensors,
+    most_by_place,
+    observation_of,
+    run_uncompiled,
+    steps_of,
     trace_of,
 )
 from deepstack_harness.pytest_plugin.fixtures import Fixture, name_of, rules_of
@@ -169,11 +168,19 @@ class CompileArms(Fixture):
                 run_eagerly(decoder, device, name_of(type(decoder)), first)
                 model = replace(model, payload_scale=_scale_that_matters(model, first, options))
             cases = [
-                _case(model, name_of(buffer), trace, arm, graph_budget(trace, arm), options)
+                _case(
+                    trace,
+                    arm,
+                    graph_budget(trace, arm),
+                    options,
+                    family=family.name,
+                    subject=name_of(buffer),
+                    device=device,
+                )
                 for arm in self._arms(options)
                 for trace in parsed
             ]
-            runs = [self._run(case, model, buffer, Engine(), options) for case in cases]
+            runs = [self._run(case, model, buffer, options) for case in cases]
         return _checked(runs, [*_complaints(runs, options), *_without_payload(runs)])
 
     def calls(
@@ -197,29 +204,31 @@ class CompileArms(Fixture):
         with self.one_sentence():
             if not sizes:
                 raise UsageError("compile_arms.calls(sizes=[]): there is nothing to call")
-            dtype, device = self._place(options)
-            options = {"thorough": False, **options}
-            arms = self._arms(options)
-            traces = [trace_of(sizes, arm) for arm in arms]
+            _, device = self._place(options)
+            arms, name = self._arms(options), name_of(function)
             given = draw_inputs(inputs, sizes)
-            decoder = function if isinstance(function, nn.Module) else FunctionModule(function, device)
-            state = DecoderState(decoder)
-            with state.preserved():
-                outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
-            width = outputs[0].size(-1)
-            numerics = CallNumerics(decoder, width, state, thorough=options["thorough"])
-            family = OwnFamily(name_of(function), width, most_tensors(given), options.get("routed", False))
-            model = Model(family, decoder, numerics, dtype, device, state)
-            cases = [
-                _case(model, "inputs", trace, arm, graphs_needed(given, arm), options)
-                for arm, trace in zip(arms, traces, strict=True)
-            ]
-            runs = [
-                self._run(case, model, GivenBuffers(given), GivenCalls(given, case.arm), options)
-                for case in cases
-            ]
+            traces = [trace_of(given, arm) for arm in arms]
+            for call, left in zip(given, run_uncompiled(function, given), strict=True):
+                width = check_output(_called(name, call), left.answer, left.raised, call, device).size(-1)
             with torch.no_grad():
-                effects = leaf_effects(numerics, given)
+                compiled = StepOptions([arm.name for arm in arms if arm.compiled])
+                region = measure_steps(copying(function, steps_of(given)), compiled, name)
+                effects = [leaf_effects(function, call) for call in given]
+            runs = []
+            for arm, trace in zip(arms, traces, strict=True):
+                case = _case(
+                    trace,
+                    arm,
+                    graphs_needed(given, arm),
+                    options,
+                    family=name,
+                    subject="inputs",
+                    device=device,
+                )
+                seen = replace(
+                    observation_of(case, region, effects, width), routed=options.get("routed", False)
+                )
+                runs.append(self._judged(case, seen, options))
         return _checked(runs, [*_complaints(runs, options), *_without_effect(runs, effects)])
 
     def _place(self, options: Options) -> tuple[torch.dtype, torch.device]:
@@ -233,10 +242,12 @@ class CompileArms(Fixture):
             raise UsageError("compile_arms(arms=[]): there is nothing to compare")
         return arms
 
-    def _run(self, case: Case, model: Model, make: BufferFactory, engine: Engine, options: Options) -> ArmRun:
-        assert model.state is not None  # both ways of the fixture watch it
+    def _run(self, case: Case, model: Model, make: BufferFactory, options: Options) -> ArmRun:
+        assert model.state is not None
         with model.state.preserved():  # every run begins from the state in which the decoder was given
-            observation = play(case, model, make, engine)
+            return self._judged(case, play(case, model, make), options)
+
+    def _judged(self, case: Case, observation: Observation, options: Options) -> ArmRun:
         judged = judge_case(PlannedCase(case, None), observation, _wanted(options))
         self.store(judged)
         return ArmRun(judged.planned, judged.observation, judged.judgements)
@@ -268,11 +279,20 @@ def _scale_that_matters(model: Model, inputs: Inputs, options: Options) -> float
     return best
 
 
-def _case(model: Model, subject: str, trace: Trace, arm: ArmSpec, graphs: int, options: Options) -> Case:
+def _case(
+    trace: Trace,
+    arm: ArmSpec,
+    graphs: int,
+    options: Options,
+    *,
+    family: str,
+    subject: str,
+    device: torch.device,
+) -> Case:
     stated = options.get("graphs")
     return Case(
-        family=model.family.name, buffer=live_buffer(subject), trace=trace, arm=arm,
-        dtype=options.get("dtype", "float32"), device=str(model.device),
+        family=family, buffer=live_buffer(subject), trace=trace, arm=arm,
+        dtype=options.get("dtype", "float32"), device=str(device),
         compare=Compare.ALL if options.get("thorough", True) else Compare.EAGER,
         graph_budget=graphs if stated is None else stated,
     )  # fmt: skip
@@ -289,14 +309,23 @@ def run_eagerly(decoder: Callable[..., Tensor], device: torch.device, name: str,
     Raises `UsageError`, with the shapes of the arguments: a wrong signature, hidden size or device is no
     verdict about the compiler.
     """
-    call = f"{name} called as decoder({describe_inputs(inputs)})"
-    given = copy_inputs(inputs)
+    out, raised = None, ""
     try:
         with torch.no_grad():
-            out = decoder(given.hidden, given.positions, given.payload)
+            out = decoder(inputs.hidden.clone(), inputs.positions.clone(), inputs.payload)
     except Exception as error:  # noqa: BLE001  # Ctrl-C and the ends of a test are no `Exception`
-        message = (text_of(error).strip().splitlines() or [""])[0]
-        raise UsageError(f"{call}, not compiled, raised {type(error).__name__}: {message}") from None
+        raised = f"{type(error).__name__}: {(text_of(error).strip().splitlines() or [''])[0]}"
+    return check_output(_called(name, inputs), out, raised, inputs, device)
+
+
+def _called(name: str, inputs: Inputs) -> str:
+    return f"{name} called as decoder({describe_inputs(inputs)})"
+
+
+def check_output(call: str, out: object, raised: str, inputs: Inputs, device: torch.device) -> Tensor:
+    """Return the output (n, h) of an uncompiled call; raises `UsageError` for anything else."""
+    if raised:
+        raise UsageError(f"{call}, not compiled, raised {raised}")
     if not isinstance(out, Tensor):
         raise UsageError(f"{call} returned {type(out).__name__}, not a tensor (tokens, hidden)")
     tokens = inputs.positions.size(-1)
@@ -373,13 +402,13 @@ def _applies(rule: Rule, arm: ArmSpec) -> bool:
     return arm.compiled if rule is Rule.GRAPHS else rule is Rule.OUTPUT and (arm.compiled or arm.captured)
 
 
-def _without_effect(runs: Sequence[ArmRun], effects: Sequence[LeafEffect]) -> Iterator[str]:
+def _without_effect(runs: Sequence[ArmRun], effects: Sequence[Sequence[LeafEffect]]) -> Iterator[str]:
     """Iterate over complaints about what no call reads: an arm that loses it would pass."""
     for run in runs:
         if Rule.OUTPUT not in run.kept:
             continue
         limit = max(tolerance(run.case, distances) for distances in run.distances)
-        for leaf in effects:
+        for leaf in most_by_place(effects):
             if leaf.effect <= limit:
                 moved = f"moves the output by {leaf.effect:.2g} at most ({leaf.tokens} tokens)"
                 yield (

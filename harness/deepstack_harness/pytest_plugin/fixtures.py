@@ -45,7 +45,8 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.document.shown import shown
 from deepstack_harness.errors import HarnessError, MachineError, NotMeasured, UsageError
 from deepstack_harness.models.family import parse_device, parse_dtype
-from deepstack_harness.play.case_worker import LOAD, CaseWorker, check_fit
+from deepstack_harness.play.case_worker import LOAD, CaseWorker
+from deepstack_harness.play.loading import check_fit
 from deepstack_harness.play.model import NOTHING_BOUND, Bound
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.pytest_plugin.options import JUDGED, quiet_torch, setting, without_gpu

@@ -25,7 +25,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -200,6 +199,8 @@ def without_storage() -> Iterator[None]:
     with ExitStack() as stack:
         if not MOVED["process_inputs"].reached:
             stack.enter_context(_inputs_of_own_mode())
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # sympy: 0.5 processor seconds
+
         stack.enter_context(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
         yield
 

@@ -4,6 +4,7 @@ from itertools import product
 
 from deepstack_harness.engines.cut_model import EngineParts, ModelClass
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.kinds.vllm_tiny import TINY
 from deepstack_harness.sources.source import KnownPackage
 
 _MODELS = "vllm/model_executor/models"
@@ -46,4 +47,6 @@ VLLM = KnownEngine(
     # It asks for the setting and allocates no storage.  SGLang has code for a model without the setting
     # (sglang/srt/models/interns1pro.py:199 in 0.5.23).
     needs={_INTERN: "a checkpoint whose vision_config has deepstack_visual_indexes"},
+    tiny=TINY,
+    surroundings="deepstack_harness.engines.kinds.vllm_construct",
 )

@@ -1,0 +1,216 @@
+"""`audit --construct`: a class made by its own `__init__` is judged, or refused with its place."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.written_verdicts import row
+from cases.selftest.engines.in_process_worker import InProcessCases, InProcessWorker
+from deepstack_harness.audit.constructed import disagreement, judge_constructed
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
+from deepstack_harness.engines.load import unload
+
+NAME = "Qwen3VLForConditionalGeneration"
+ENGINE = {
+    "config/__init__": "",
+    "config/compilation": """
+        import enum
+        CompilationMode = enum.Enum("CompilationMode", "NONE DYNAMO_TRACE_ONCE")
+        CUDAGraphMode = enum.Enum("CUDAGraphMode", "NONE FULL")
+        """,
+    "forward_context": "",
+    "distributed/parallel_state": "_TP = _PP = None",
+    "model_executor/models/registry": "_VLLM_MODELS = {}",
+    "compilation/decorators": """
+        import torch
+        from vllm.config.compilation import CompilationMode
+
+        def support_torch_compile(cls):
+            make = cls.__init__
+
+            def made(self, *, vllm_config):
+                make(self, vllm_config=vllm_config)
+                if vllm_config.compilation_config.mode is CompilationMode.DYNAMO_TRACE_ONCE:
+                    options = {"guard_filter_fn": lambda guards: [False for _ in guards]}
+                    self.forward = torch.compile(
+                        self.forward, backend="eager", dynamic=True, fullgraph=True, options=options
+                    )
+
+            cls.__init__ = made
+            return cls
+        """,
+}
+MODEL = """
+    import torch
+    from torch import nn
+    from vllm.compilation.decorators import support_torch_compile
+
+    @support_torch_compile
+    class TextModel(nn.Module):
+        def __init__(self, *, vllm_config):
+            super().__init__()
+            size = vllm_config.model_config.hf_config.text_config.hidden_size
+            self.layers = nn.ModuleList([nn.Linear(size, size) for _ in range(4)])
+
+        def forward(self, embeddings, levels=None):
+            for number, layer in enumerate(self.layers):
+                embeddings = embeddings + torch.tanh(layer(embeddings))
+                if levels is not None and number < 3:
+                    embeddings = embeddings + levels[number]
+            return embeddings
+
+    class Qwen3VLForConditionalGeneration(nn.Module):
+        def __init__(self, *, vllm_config, prefix=""):
+            super().__init__()
+            self.model = TextModel(vllm_config=vllm_config)
+            self.levels, self.held = torch.zeros(3, 16, 32), 0
+
+        def embed_input_ids(self, ids, multimodal=None):
+            if multimodal is None:
+                return torch.zeros(len(ids), 32) + ids[:, None]
+            main, *levels = torch.cat(multimodal).split(32, dim=-1)
+            self.held = len(main)
+            self.levels[:, : self.held] = torch.stack(levels)
+            return main
+
+        def forward(self, input_ids, positions, intermediate_tensors, inputs_embeds):
+            tokens = len(inputs_embeds)
+            out = self.model(inputs_embeds, self.levels[:, :tokens])
+            self.levels.zero_()
+            self.held = 0
+            return out
+    """
+Judge = Callable[..., Row]
+PASSES = "self.levels[:, :tokens]"
+SINCE_THE_FIRST_PAYLOAD = f"{PASSES} if self.held else None"
+
+
+def dedented(text: str) -> str:
+    lines = text.strip("\n").splitlines()
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join(line[indent:] for line in lines) + "\n"
+
+
+def written(root: Path, model: str = MODEL) -> str:
+    for name, text in {**ENGINE, "model_executor/models/qwen3_vl": model}.items():
+        path = root / "vllm" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedented(text))
+    return str(root)
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Iterator[Judge]:
+    def judge(*changes: tuple[str, str]) -> Row:
+        text = MODEL
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        with InProcessWorker(written(tmp_path, text)) as worker:
+            (found,) = judge_constructed(worker, InProcessCases(), [NAME])
+        return found
+
+    yield judge
+    unload()
+
+
+def test_a_class_that_always_passes_its_levels_keeps_r0(judged: Judge) -> None:
+    kept = judged()
+    assert (kept.verdict, kept.evidence, kept.rule) == (Verdict.PASS, Evidence.CONSTRUCTED, Rule.OUTPUT)
+    assert kept.chances == 2
+
+
+def test_a_class_that_passes_them_only_where_it_has_some_loses_them(judged: Judge) -> None:
+    broken = judged((PASSES, SINCE_THE_FIRST_PAYLOAD))
+    assert broken.verdict in BROKEN  # 43602, which is known of this class
+    assert "images are ignored" in broken.detail
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        # The payload has no influence: nothing was measured.
+        ("number < 3", "number < 0", "no step ran the decoder on a payload"),
+        ("return main", "return main * float('nan')", "not finite"),
+        ("self.held = 0\n", "self.held = 0\n        raise KeyError('late')\n", "qwen3_vl.py:"),
+        (
+            "super().__init__()\n            self.model",
+            "super().__init__()\n            self.model = vllm_config.none.x\n            self.model",
+            "qwen3_vl.py:",
+        ),
+        ("import torch\n", "import torch\n    import absent_library\n", ""),
+    ],
+    ids=[
+        "no influence",
+        "not finite",
+        "raises in a step",
+        "raises in its __init__",
+        "an import that is not used",
+    ],
+)
+def test_what_was_not_measured_is_no_pass(old: str, new: str, why: str, judged: Judge) -> None:
+    seen = judged((old, new))
+    assert seen.verdict is (Verdict.SKIP if why else Verdict.PASS)
+    assert why in (seen.detail or "")
+
+
+def test_a_stub_that_is_met_is_named(judged: Judge) -> None:
+    seen = judged(
+        ("import torch\n", "import torch\n    import absent_library\n"),
+        ("tokens = len(inputs_embeds)", "tokens = absent_library.length(inputs_embeds)"),
+    )
+    assert seen.verdict is Verdict.SKIP
+    assert "absent_library is not there and is read" in seen.detail
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        (Verdict.PASS, Verdict.PASS, False),
+        (Verdict.FAIL, Verdict.XFAIL, False),
+        (Verdict.PASS, Verdict.XFAIL, True),
+        (Verdict.FAIL, Verdict.PASS, True),
+        (Verdict.SKIP, Verdict.FAIL, False),
+    ],
+)
+def test_two_opinions_differ_where_one_breaks_the_rule(one: Verdict, other: Verdict, *, differ: bool) -> None:
+    sentence = disagreement(row(Rule.OUTPUT, one, ""), row(Rule.OUTPUT, other, ""))
+    assert bool(sentence) is differ
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--source", "transformers==5.23.0"], "has no tiny configurations"),
+        (["--source", "{tree}", "--class", "Nobody"], "--class Nobody: "),
+        (["--source", "{tree}", "--base", "{tree}"], "leave out --base"),
+    ],
+)
+def test_what_cannot_be_constructed_is_refused(
+    words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = written(tmp_path)
+    assert main(["audit", "--construct", *(word.replace("{tree}", tree) for word in words)]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.slow  # an import of vLLM takes 10 s of a processor
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("release", "name", "verdict"),
+    [
+        ("0.22.1", NAME, Verdict.XFAIL),
+        ("0.33.0", "MossAudioModel", Verdict.XFAIL),
+        ("0.33.0", NAME, Verdict.PASS),
+    ],
+)
+def test_a_released_class(
+    release: str, name: str, verdict: Verdict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--construct", "--source", f"vllm=={release}", "--class", name]) == 0
+    shown = capsys.readouterr().out
+    assert "1 class judged, 0 broken in a way that is not known, 0 disagreements" in shown
+    assert ("known" in shown.splitlines()[2]) is (verdict is Verdict.XFAIL)

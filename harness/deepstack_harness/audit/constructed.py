@@ -1,0 +1,94 @@
+"""A second opinion on R0: classes made by their own `__init__`, compiled by the engine's own decorator.
+
+`play.constructed_work` makes and runs a class in a worker of its own; this process judges it by the oracle
+of every R0.  The row of a constructed class has the evidence `constructed`.  It is never merged with the row
+of the furnished class: `disagreement` says where the two differ.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from deepstack_harness.audit.class_verdicts import sum_up
+from deepstack_harness.audit.classes import COMPILED_TRACE, WHERE, judge_compiled, known_rules_of
+from deepstack_harness.audit.source_worker import IMPORT_S, SourceWorker
+from deepstack_harness.catalogue.plans import plan_compiled
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import judge_case, unjudged_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.errors import HarnessError, UsageError
+from deepstack_harness.play.case_worker import CONSTRUCT, CaseWorker
+from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
+
+
+def constructing_worker() -> CaseWorker:
+    """Return a worker that imports an engine and makes its classes: both change the process."""
+    limits = replace(COMPILE_LIMITS, step_s=IMPORT_S)
+    return CaseWorker(limits, sandbox=COMPILE, preload=CONSTRUCT.module)
+
+
+def judge_constructed(
+    worker: SourceWorker, constructing: CaseWorker, classes: Collection[str] = ()
+) -> Iterator[Row]:
+    """Yield the row of R0 of each class of a source that has a tiny configuration; by default of all of them.
+
+    Raises `UsageError` for an engine without configurations, and for classes that have none.
+    """
+    source, engine = worker.source, engine_of(worker.source)
+    if not engine.tiny:
+        raise UsageError(f"{engine.package.title} has no tiny configurations: --construct is for vLLM")
+    files = source.python_files()
+    there = [name for name, tiny in engine.tiny.items() if tiny.member in files]
+    lacking = sorted({*classes} - {*there})
+    if lacking:
+        known = ", ".join(there) or "no class"
+        raise UsageError(f"--class {lacking[0]}: {source.label} has tiny configurations of {known}")
+    for name in there:
+        if not classes or name in classes:
+            yield _judge(worker, constructing, name)
+
+
+def _judge(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
+    source = worker.source
+    (planned,) = plan_compiled(WHERE, buffer_of(source, name), COMPILED_TRACE)
+    refusal = ""
+    try:
+        result = constructing.call(
+            CONSTRUCT, {"text": worker.text, "model_class": name, "case": planned.case}
+        )
+        if isinstance(result, WorkerEnd):
+            judged = unjudged_case(planned, result.sentence)
+        else:
+            seen: Observation = value_of(result, f"the construction of {name}")
+            judged = judge_case(planned, seen, [Rule.OUTPUT])
+    except HarnessError as error:
+        refusal = str(error)
+        judged = unjudged_case(planned, refusal)
+    known = known_rules_of(source, name)
+    (row,) = sum_up([judged], source.label, name, known, rules=[Rule.OUTPUT]).rows
+    if refusal:
+        row = replace(row, verdict=Verdict.SKIP, value=None, detail=refusal, expected=None)
+    return replace(row, evidence=Evidence.CONSTRUCTED)
+
+
+def furnished_row(worker: SourceWorker, name: str) -> Row | None:
+    """Return the row of R0 of the furnished class; None where it cannot be driven compiled."""
+    for audited in worker.classes(lambda found, _: found == name):
+        for row in judge_compiled(audited, worker, known_rules_of(worker.source, name)):
+            return row
+    return None
+
+
+def disagreement(constructed: Row, furnished: Row | None) -> str:
+    """Return how two opinions differ, as a sentence; empty where they agree, or one of them is none."""
+    if furnished is None or Verdict.SKIP in {constructed.verdict, furnished.verdict}:
+        return ""
+    one, other = (row.verdict in BROKEN for row in (constructed, furnished))
+    if one == other:
+        return ""
+    words = {True: "breaks", False: "keeps"}
+    made = f"{constructed.model_class}: made by its own __init__ it {words[one]} R0"
+    return f"{made}, furnished it {words[other]} it"

@@ -1,0 +1,323 @@
+"""What vLLM has around a model, for one rank on a CPU: settings, groups, the context of a step.
+
+The engine's own layers, its registry and its decorator that compiles are what runs.  Attention needs a
+cache, and experts need kernels; neither changes what becomes of a payload.  Attention returns its query, and
+experts return their input.
+"""
+
+import contextlib
+import importlib
+import inspect
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.tiny import HIDDEN, Tiny
+
+_CONFIG = "vllm/config/compilation.py"
+_NEEDED = (
+    _CONFIG,
+    "vllm/forward_context.py",
+    "vllm/distributed/parallel_state.py",
+    "vllm/model_executor/models/registry.py",
+)
+_ATTENTION = (
+    "vllm/attention/__init__.py",
+    "vllm/attention/layer.py",
+    "vllm/model_executor/layers/attention/attention.py",
+    "vllm/model_executor/layers/attention/encoder_only_attention.py",
+    "vllm/model_executor/layers/attention/cross_attention.py",
+    "vllm/model_executor/layers/attention/mm_encoder_attention.py",
+)
+_EXPERTS = "vllm/model_executor/layers/fused_moe/__init__.py"
+_ENVIRONMENT = {
+    "VLLM_USE_AOT_COMPILE": "0", "VLLM_USE_BYTECODE_HOOK": "0", "VLLM_LOGGING_LEVEL": "ERROR",
+}  # fmt: skip
+"""Compile when a model is called, and drop its guards by the filter of the decorator alone."""
+_GROUPS = ("_TP", "_PP", "_DP", "_EP", "_WORLD", "_DCP", "_PCP", "_EPLB")
+
+
+class Settings(SimpleNamespace):
+    """Settings of the engine: one that nobody gave is None, and a method that nobody gave returns None."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return (lambda *_, **__: None) if name.startswith(("get_", "_get_", "is_")) else None
+
+
+class _Config(Settings):
+    """`VllmConfig`, as far as models read it."""
+
+    def with_hf_config(self, hf_config: Any, architectures: object = None, **_: object) -> "_Config":  # noqa: ANN401
+        """Return the settings of a model inside this one."""
+        if architectures:
+            hf_config.architectures = architectures
+        inner = {"hf_config": hf_config, "hf_text_config": hf_config, "architectures": architectures}
+        return _Config(**{**vars(self), "model_config": Settings(**{**vars(self.model_config), **inner})})
+
+
+class _Group:
+    """A parallel group of one rank."""
+
+    world_size = 1
+    rank_in_group = rank = local_rank = 0
+    is_first_rank = is_last_rank = True
+    ranks = (0,)
+    device_communicator = None
+    device_group = cpu_group = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
+
+    def all_reduce(self, value: object, *_: object, **__: object) -> object:
+        return value
+
+    all_gather = reduce_scatter = all_gatherv = all_reduce
+
+
+class _Native:
+    """The order of implementations of each operation: the one in Python."""
+
+    def __getattr__(self, _: str) -> list[str]:
+        return ["native"]
+
+
+class _Attention(nn.Module):
+    """Attention that returns its query."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        nn.Module.__init__(self)  # it becomes that of another class
+
+    def forward(self, query: Tensor, *_: object, **__: object) -> Tensor:
+        return query
+
+
+class _Experts(nn.Module):
+    """Experts that return their input."""
+
+    is_internal_router = False
+
+    def __init__(self, *_: object, **__: object) -> None:
+        nn.Module.__init__(self)
+
+    def forward(self, hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+        return hidden_states
+
+
+class _Tower(nn.Module):
+    """A vision or audio tower without layers."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+        self.out_hidden_size, self.spatial_merge_size = HIDDEN, 2
+        self.deepstack_visual_indexes = (0, 1, 2)
+
+
+def _draw_weights(model: nn.Module) -> None:
+    """Draw all weights; tables of sines and cosines stay, and the scale of a norm is 1."""
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if not value.is_floating_point() or "cos_sin" in name:
+            continue
+        if value.dim() > 1:
+            value.data.normal_(0, 0.3)
+        else:
+            value.data.fill_(1.0)
+
+
+class VllmSurroundings:
+    """The surroundings of `engines.construct` for vLLM."""
+
+    def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
+        """Import the module of a class and replace its towers, its attention and its experts."""
+        os.environ.update(_ENVIRONMENT)
+        module = loaded.module(tiny.member)
+        for member in _NEEDED:
+            loaded.module(member)
+        _replace_attention(loaded)
+        _replace_experts(loaded)
+        for imported in loaded.modules():  # a base in another file finds its towers there
+            for name in {*tiny.towers} & vars(imported).keys():
+                setattr(imported, name, _Tower)
+        if hasattr(module, "cached_tokenizer_from_config"):
+            setattr(module, "cached_tokenizer_from_config", lambda *_: None)  # noqa: B010  # not of ModuleType
+
+    def build(
+        self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
+    ) -> nn.Module:
+        """Make an object of the class as `vllm_config` says, with drawn weights."""
+        module = loaded.module(tiny.member)
+        config = _settings(loaded, tiny.config(module), capacity, compiled=compiled)
+        _surround(loaded, config)
+        with _unpinned():
+            model: nn.Module = getattr(module, model_class)(vllm_config=config, prefix="").eval()
+        torch.manual_seed(0)
+        _draw_weights(model)
+        return model
+
+    def profile(self, model: nn.Module, tokens: int) -> None:
+        """Run the model on embeddings of zeros, as `_dummy_run` does."""
+        model(None, _positions(model, tokens), None, torch.zeros(tokens, HIDDEN))
+
+    def step(self, model: Any, tokens: int, payload: Tensor | None) -> Tensor:  # noqa: ANN401
+        """Embed the tokens with their payload, one media item, and run the model."""
+        ids = torch.arange(tokens) % 8 + 3
+        embed = getattr(model, "embed_input_ids", None) or model.get_input_embeddings
+        if payload is None:
+            embeddings = embed(ids)
+        else:
+            ids = torch.ones(tokens, dtype=torch.long)
+            mask = {"is_multimodal": torch.ones(tokens, dtype=torch.bool)}
+            named = mask if "is_multimodal" in inspect.signature(embed).parameters else {}
+            embeddings = embed(ids, [payload], **named)
+        out = model(None, _positions(model, tokens), None, embeddings)
+        hidden: Tensor = out[0] if isinstance(out, tuple) else out
+        return hidden.clone()
+
+
+@contextlib.contextmanager
+def _unpinned() -> Iterator[None]:
+    """Allocate no pinned memory, which needs a GPU: releases up to 0.11 pin placeholders."""
+    inner = torch.tensor
+
+    def tensor(*values: Any, **options: Any) -> Tensor:
+        return inner(*values, **{**options, "pin_memory": False})
+
+    setattr(torch, "tensor", tensor)  # noqa: B010  # mypy knows it as a function
+    try:
+        yield
+    finally:
+        setattr(torch, "tensor", inner)  # noqa: B010
+
+
+def _positions(model: nn.Module, tokens: int) -> Tensor:
+    """Return (tokens,) positions, or three rows of them for a model with rotary embeddings of three axes."""
+    config: Any = getattr(model, "config", None)
+    text = getattr(config, "text_config", config)
+    axes = "mrope_section" in (getattr(text, "rope_parameters", None) or ())
+    return torch.arange(tokens).expand(3, tokens).contiguous() if axes else torch.arange(tokens)
+
+
+def _replace_attention(loaded: LoadedSource) -> None:
+    for member in _ATTENTION:
+        if member not in loaded.files:
+            continue
+        for attention in vars(loaded.module(member)).copy().values():
+            if isinstance(attention, type) and attention.__name__.endswith("Attention"):
+                setattr(attention, "__init__", _Attention.__init__)  # noqa: B010
+                setattr(attention, "forward", _Attention.forward)  # noqa: B010
+
+
+def _replace_experts(loaded: LoadedSource) -> None:
+    if _EXPERTS not in loaded.files:
+        return
+    fused = getattr(loaded.module(_EXPERTS), "FusedMoE", None)
+    if isinstance(fused, type):
+        setattr(fused, "__init__", _Experts.__init__)  # noqa: B010
+        setattr(fused, "forward", _Experts.forward)  # noqa: B010
+        setattr(fused, "is_internal_router", False)  # noqa: B010
+        return
+    for module in loaded.modules():  # a function that makes one, from 0.3x on
+        for name in {"FusedMoE", "FusedMoEFactory"} & vars(module).keys():
+            setattr(module, name, _Experts)
+
+
+def _surround(loaded: LoadedSource, config: object) -> None:
+    """Make the imported vLLM one rank with this configuration."""
+    groups = loaded.module("vllm/distributed/parallel_state.py")
+    for name in _GROUPS:
+        if hasattr(groups, name):
+            setattr(groups, name, _Group())
+    holder = "vllm/config/vllm.py"
+    held = loaded.module(holder if holder in loaded.files else "vllm/config/__init__.py")
+    setattr(held, "_current_vllm_config", config)  # noqa: B010
+    context = Settings(no_compile_layers={}, virtual_engine=0, skip_compiled=False, additional_kwargs={})
+    context.moe_layer_index = 0
+    setattr(loaded.module("vllm/forward_context.py"), "_forward_context", context)  # noqa: B010
+
+
+def _registered(architectures: str | list[str], *_: object, **__: object) -> tuple[type, str]:
+    """Return a model class by the name under which vLLM lists it."""
+    registry = sys.modules["vllm.model_executor.models.registry"]
+    name = architectures if isinstance(architectures, str) else architectures[0]
+    module, class_name = vars(registry)["_VLLM_MODELS"][name]
+    return getattr(importlib.import_module(f"vllm.model_executor.models.{module}"), class_name), name
+
+
+def _settings(loaded: LoadedSource, hf_config: Any, capacity: int, *, compiled: bool) -> _Config:  # noqa: ANN401
+    """Return the settings of an engine with one rank that drops guards, and compiles by `eager`, or not."""
+    compilation: Any = loaded.module(_CONFIG)
+    kinds = getattr(compilation, "CompilationMode", None) or compilation.CompilationLevel
+    names = ("DYNAMO_TRACE_ONCE", "DYNAMO_ONCE") if compiled else ("NONE", "NO_COMPILATION")
+    mode = next(getattr(kinds, name) for name in names if hasattr(kinds, name))
+    shapes = getattr(compilation, "DynamicShapesType", None)
+    multimodal = Settings(
+        mm_encoder_tp_mode="weights", get_limit_per_prompt=lambda *_: 1,
+        is_multimodal_pruning_enabled=lambda: False, language_model_only=False, skip_mm_profiling=False,
+        enable_mm_embeds=False, mm_encoder_only=False, interleave_mm_strings=False,
+    )  # fmt: skip
+    return _Config(
+        model_config=_model_settings(hf_config, multimodal),
+        cache_config=Settings(),
+        parallel_config=_parallel_settings(),
+        compilation_config=_compile_settings(compilation.CUDAGraphMode.NONE, mode, shapes and shapes.BACKED),
+        instance_id="",
+        scheduler_config=Settings(
+            max_num_batched_tokens=capacity, max_num_seqs=4, enable_chunked_prefill=True
+        ),
+        device_config=Settings(device=torch.device("cpu"), device_type="cpu"),
+        observability_config=Settings(enable_layerwise_nvtx_tracing=False),
+        additional_config={},
+        kernel_config=Settings(
+            ir_op_priority=_Native(), moe_backend="auto", enable_flashinfer_autotune=False
+        ),
+        compile_debug_dump_path=lambda: None,
+    )
+
+
+def _model_settings(hf_config: Any, multimodal: Settings) -> Settings:  # noqa: ANN401
+    return Settings(
+        hf_config=hf_config, hf_text_config=hf_config.get_text_config(), dtype=torch.float32,
+        multimodal_config=multimodal, get_multimodal_config=lambda: multimodal, max_model_len=256,
+        is_multimodal_model=True, model="tiny", runner_type="generate",
+        registry=Settings(resolve_model_cls=_registered), convert_type="none", model_impl="vllm",
+        enforce_eager=False, tokenizer_mode="auto", trust_remote_code=False, is_encoder_decoder=False,
+        use_mla=False, get_hidden_size=lambda: HIDDEN, is_deepseek_mla=False,
+        is_multimodal_raw_input_only_model=False, skip_tokenizer_init=True, is_hybrid=False,
+    )  # fmt: skip
+
+
+def _parallel_settings() -> Settings:
+    sizes = (
+        "tensor_parallel", "pipeline_parallel", "data_parallel", "prefill_context_parallel",
+        "decode_context_parallel",
+    )  # fmt: skip
+    flags = dict.fromkeys(
+        ("enable_expert_parallel", "enable_eplb", "use_sequence_parallel_moe", "is_moe_model"), False
+    )
+    one: Mapping[str, int] = {f"{name}_size": 1 for name in sizes}
+    return Settings(
+        **one, **flags, rank=0, eplb_config=Settings(num_redundant_experts=0), data_parallel_index=0,
+        data_parallel_rank=0, world_size=1,
+    )  # fmt: skip
+
+
+def _compile_settings(no_graphs: object, mode: object, shapes: object) -> Settings:
+    backend = "eager"
+    return Settings(
+        mode=mode, level=mode, backend=backend, custom_ops=["none"], enabled_custom_ops=Counter(),
+        disabled_custom_ops=Counter(), static_forward_context={}, traced_files=set(), use_inductor=False,
+        inductor_compile_config={}, init_backend=lambda *_, **__: backend, compilation_time=0.0,
+        splitting_ops=[], cudagraph_mode=no_graphs, encoder_compilation_time=0.0, static_all_moe_layers=[],
+        dynamic_shapes_config=Settings(type=shapes, evaluate_guards=False, assume_32_bit_indexing=False),
+        pass_config=Settings(enable_sp=False, enable_sequence_parallelism=False), fast_moe_cold_start=False,
+        compile_mm_encoder=False, custom_op_log_check=lambda: None, use_cudagraph=False, debug_dump_dir="",
+        max_cudagraph_capture_size=16, all_moe_layers=[],
+    )  # fmt: skip
+
+
+SURROUNDINGS = VllmSurroundings()
