@@ -33,7 +33,6 @@ from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
 from deepstack_harness.engines.known import (
     cut_methods_of,
     cuts_of,
-    every_python_file,
     is_imported,
     open_source,
 )
@@ -47,11 +46,12 @@ from deepstack_harness.play.case_worker import (
     WHERE_RETURNED,
     CaseWorker,
     ClassWays,
-    Played,
     SourceClass,
     Way,
     observation_of,
 )
+from deepstack_harness.play.loading import Played
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source, buffer_of
 from deepstack_harness.sources.tree import of_release
 from deepstack_harness.workers.limits import Limits

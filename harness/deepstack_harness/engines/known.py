@@ -373,12 +373,6 @@ def model_files_of(source: Source) -> ModelFiles:
     return engine.files if engine.overlay is None else engine.overlay.files
 
 
-def every_python_file(source: Source) -> Mapping[str, bytes]:
-    """Return what may be imported of a source: its Python files, and those of the base of a plugin."""
-    files = source.python_files()
-    return {**source.base.python_files(), **files} if isinstance(source, Overlaid) else files
-
-
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
     """Return what finds the classes of a source whose engine keeps its payload in classes."""

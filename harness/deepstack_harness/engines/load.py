@@ -34,10 +34,10 @@ from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
 from deepstack_harness.engines.cut_model import show_in_tracebacks
-from deepstack_harness.engines.known import every_python_file
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import plural
 
