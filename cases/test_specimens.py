@@ -10,12 +10,11 @@ import torch
 
 from cases.by_day import by_day
 from cases.selftest.models.checking import CAUGHT_BY
-from cases.specimens import blame, buffers, kit, layers, programs, replays
-from cases.specimens.kit import PROGRAMS, Specimen
-from cases.specimens.playing import UNSEEN, findings, watch_replays
+from cases.specimens import buffers, kit
+from cases.specimens.collection import PROGRAMS
+from cases.specimens.kit import Specimen
+from cases.specimens.playing import UNJUDGED, UNSEEN, findings, watch_replays
 
-MODULES = (blame, layers, programs, replays)
-"""What enters the programs."""
 GROUP = pytest.mark.xdist_group("eager")
 
 
@@ -101,8 +100,8 @@ def test_graphs_of_a_gpu_are_watched_as_those_of_a_cpu_are(name: str) -> None:
     assert any(PROGRAMS[name].names in guard.name for guard in decisive)
 
 
-def test_each_fault_that_a_watch_does_not_see_is_one_of_a_specimen() -> None:
-    assert set(UNSEEN) <= {each.name for each in chain(PROGRAMS.values(), kit.regions())}
+def test_each_fault_that_a_detector_does_not_see_is_one_of_a_specimen() -> None:
+    assert {*UNSEEN, *UNJUDGED} <= {each.name for each in chain(PROGRAMS.values(), kit.regions())}
 
 
 @pytest.mark.slow  # 6 s

@@ -107,7 +107,10 @@ def watch() -> Iterator[Row]:
 def watched_specimens(arm: str) -> Iterator[Row]:
     """Yield what a watch sees in each specimen that states an arm; older commits have none."""
     if importlib.util.find_spec("cases.specimens"):
-        for name in ("blame", "layers", "programs", "replays"):
+        names = (
+            each.name for each in pkgutil.iter_modules(importlib.import_module("cases.specimens").__path__)
+        )
+        for name in names:
             importlib.import_module(f"cases.specimens.{name}")
         playing = importlib.import_module("cases.specimens.playing")
         for each in importlib.import_module("cases.specimens.kit").PROGRAMS.values():

@@ -50,7 +50,7 @@ class Specimen:
 
     @property
     def kept_by_guards(self) -> bool:
-        return self.source == "programs" and "eager/drop_all" in self.arms
+        return self.source == "programs" and "eager/drop_all" in self.arms and "eager/stock" not in self.arms
 
 
 PROGRAMS: dict[str, Specimen] = {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cases.specimens.kit import Made, specimen
-from cases.specimens.programs import by_stride, from_dict, rows, sum_levels
+from cases.specimens.programs import by_stride, from_dict, rows
 from deepstack_harness import Call
 
 Change = Callable[[Any], object]
@@ -30,17 +30,16 @@ class Layer(nn.Module):
 
 
 class Around(nn.Module):
-    """A layer and modules of torch inside another module, and a function."""
+    """A layer and modules of torch inside another module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = Layer()
         self.gelu = nn.GELU()
-        self.activation: Callable[[Tensor], Tensor] = torch.relu
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, 8)."""
-        return self.activation(self.gelu(self.inner(x)))
+        return torch.relu(self.gelu(self.inner(x)))
 
 
 class Reader(nn.Module):
@@ -72,14 +71,6 @@ class Owner(nn.Module):
 
 OWNER = Owner()
 """Lives as long as this module: copies of a region must not read it."""
-
-
-class Mode(nn.Module):
-    """A layer that scales its input while it trains."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, 8)."""
-        return x * 3 if self.training else x
 
 
 class Weighted(nn.Module):
@@ -114,11 +105,6 @@ def assigned(name: str, value: object) -> Change:
     return lambda region: setattr(region.get_submodule(path), attribute, value)
 
 
-@specimen("I1", "training")
-def other_module_mode() -> Made:
-    return changed(Mode().eval(), nn.Module.train)
-
-
 @specimen("I2", "weight")
 def quantised_parameter() -> Made:
     weight = nn.Parameter(torch.full((8, 8), 127, dtype=torch.int8), requires_grad=False)
@@ -145,11 +131,6 @@ def attribute_of_a_module_of_torch() -> Made:
     return changed(Around(), assigned("gelu.approximate", "tanh"))
 
 
-@specimen("I1", "activation")
-def function_in_an_attribute() -> Made:
-    return changed(Around(), assigned("activation", torch.tanh))
-
-
 @specimen("I1", "factor")
 def after_a_failure_that_means_nothing() -> Made:
     region, steps = changed(Layer().eval(), assigned("factor", 3))
@@ -161,14 +142,9 @@ def other_subclass() -> Made:
     return by_subclass, [(rows(3),), (rows(3).as_subclass(Doubled),)]
 
 
-@specimen("I2", "x")
+@specimen("I2", "x", words=("and is float32 tensor [3, 8] on cpu with requires_grad now",))
 def late_requires_grad() -> Made:
     return (lambda x: x * 2 if x.requires_grad else x), [(rows(3),), (rows(3).requires_grad_(),)]
-
-
-@specimen("I1", "levels")
-def longer_tuple() -> Made:
-    return sum_levels, [(rows(3), (rows(3, 1),)), (rows(3), (rows(3, 1), rows(3, 2)))]
 
 
 @specimen("I1", "parts")
@@ -253,11 +229,6 @@ def a_buffer_written_in_place() -> Made:
 @specimen()
 def mode_that_nothing_reads() -> Made:
     return Around().eval(), [(rows(3),), lambda around: around.inner.train(), (rows(3, 1),)]
-
-
-@specimen()
-def parameter_replaced_by_another() -> Made:
-    return changed(Weighted(), assigned("weight", nn.Parameter(torch.full((8, 8), 5.0), requires_grad=False)))
 
 
 @specimen()

@@ -253,3 +253,48 @@ def what_the_code_keeps_itself() -> Made:
     buffer = ones(8)
     calls = [(buffer,), (buffer[:3],)]
     return Keeps(), [*calls, lambda _region: buffer.fill_(2), *calls[:1], *calls[:1]]
+
+
+@specimen(arms=FULL)
+def scratch_of_one_size() -> Made:
+    """Each run binds another tensor to an attribute, and a replay writes the one of its capture."""
+    x = ones()
+    return Keeps(), [(x,), lambda _region: x.fill_(2), (x,), (x,)]
+
+
+class Table(nn.Module):
+    """A layer with a table that it makes where there is none that is long enough, and notes about a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(0)
+        self.length = 0
+        self.is_ready = self.is_running = False
+        self.rows_of_last_run: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, 4)."""
+        self.is_running = True
+        if not self.is_ready or self.length < len(x):
+            self.length = len(x)
+            self.table = torch.arange(len(x))[:, None] + 1.0
+            self.is_ready = True
+        self.rows_of_last_run = len(x)
+        out = x * self.table[: len(x)]
+        self.is_running = False
+        return out
+
+
+@specimen(arms=FULL)
+def what_each_run_leaves_equal() -> Made:
+    """A flag, a length and a table of the first run, a number that is always the same, a flag put back."""
+    x = ones()
+    return Table(), [(x,), lambda _region: x.fill_(2), (x,), (x,)]
+
+
+@specimen("I4", "self.rows_of_last_run", FULL, warm_up=2)
+def number_of_the_last_size() -> Made:
+    """A number that each run writes, and replays of two sizes do not."""
+    buffer = ones(8)
+    calls = [(buffer,), (buffer[:3],)]
+    return Table(), [*calls, *calls]

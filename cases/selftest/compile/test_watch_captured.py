@@ -136,6 +136,45 @@ def test_a_sentence_says_what_differs() -> None:
     )
 
 
+class Counter(nn.Module):
+    """Counts its runs, and notes that it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.has_run = 0, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count, self.has_run = self.count + 1, True
+        return x * 2
+
+
+def captured_behind(*sizes: int) -> WatchedRegions:
+    """Run a counter with rows of each size without a graph, then capture 3 rows and replay them."""
+    watched = WatchedRegions()
+    with watch_captured(watched):
+        net, given = Counter(), x()
+        wrapper = Wrapper(net)
+        for size, rows in [*((None, x(size)) for size in sizes), (3, given), (3, given), (3, given)]:
+            around(lambda rows, size=size: wrapper(size, rows), code=net)(rows)
+    return watched
+
+
+def test_what_each_run_writes_and_no_replay_does_is_found() -> None:
+    watched = captured_behind(3)
+    assert [(guard.name, guard.calls) for guard in watched.decisive] == [("self.count", 2)]
+    sentence, advice, *_ = watched.report().splitlines()
+    assert sentence == (
+        "Counter.forward: `self.count` was int 1 before the capture, and int 2 after it; "
+        "each run of the code writes it, and none of 2 replays does"
+    )
+    assert advice == "  to do: write self.count outside of what is captured, or hold it in a tensor"
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (3, 5)])
+def test_what_a_first_run_with_its_sizes_writes_is_not_reported(sizes: tuple[int, ...]) -> None:
+    assert captured_behind(*sizes).decisive == []
+
+
 def graphed(watched: WatchedRegions, code: Any, *calls: tuple[Tensor, ...]) -> list[Tensor]:  # noqa: ANN401
     with watch_captured(watched):
         run: Any = torch.cuda.make_graphed_callables(code, (torch.zeros(3, 4),))

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from cases.by_day import by_day
-from cases.selftest.pytest_plugin.stateful_decoders import (
+from cases.specimens.collection import PROGRAMS
+from cases.specimens.decoders import (
     DECODERS,
+    DROPPED,
     HIDDEN,
     LEVELS,
     STOCK,
     Base,
+    Decoder,
     Payload,
-    Stateful,
-    telling,
 )
 from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.protocols import payload_width
@@ -31,43 +32,109 @@ Failed = pytest.fail.Exception
 TRACES = ["cap 16: profile 16; set 9; forward 16; forward 9; set 5; forward 16; forward 16"]
 
 
-def run(compile_arms: CompileArms, decoder: Stateful, arm: str) -> list[ArmRun]:
+def run(compile_arms: CompileArms, decoder: Decoder, arm: str) -> list[ArmRun]:
     made = decoder.make()
-    return compile_arms(
-        made, telling(made, decoder.told), TRACES, hidden=HIDDEN, levels=LEVELS, arms=[arm], rules=["R0"]
-    )
+    buffer = decoder.buffer(made)
+    return compile_arms(made, buffer, TRACES, hidden=HIDDEN, levels=LEVELS, arms=[arm], rules=["R0"])
+
+
+def arms_of(name: str, *, wrong: bool) -> list[tuple[str, str]]:
+    """Return a specimen with each arm under which it is wrong, or right."""
+    is_wrong = set(PROGRAMS[name].arms) if PROGRAMS[name].breaks else set()
+    return [(name, arm) for arm in (STOCK, DROPPED) if (arm in is_wrong) is wrong]
 
 
 @pytest.mark.parametrize(
     ("name", "arm"),
-    by_day(
-        ((name, arm) for name, decoder in DECODERS.items() for arm in decoder.right),
-        lambda row: (row[1], bool(DECODERS[row[0]].state)),
-        count=2,
-    ),
+    by_day((row for name in DECODERS for row in arms_of(name, wrong=False)), lambda row: row[1], count=2),
 )
-def test_a_right_decoder_passes_and_its_state_is_told(compile_arms: CompileArms, name: str, arm: str) -> None:
+def test_a_right_decoder_passes_and_its_state_is_reported(
+    compile_arms: CompileArms, name: str, arm: str
+) -> None:
     (ran,) = run(compile_arms, DECODERS[name], arm)
     assert len(ran.distances) == 5
-    state = DECODERS[name].state
-    assert any(place.endswith(state) for place in ran.state) if state else not ran.state
+    assert any(place.endswith(DECODERS[name].state) for place in ran.state), ran.state
 
 
 @pytest.mark.parametrize(
     ("name", "arm"),
-    by_day(
-        ((name, arm) for name, decoder in DECODERS.items() for arm in decoder.wrong),
-        lambda row: row[1],
-        count=3,
-    ),
+    by_day((row for name in DECODERS for row in arms_of(name, wrong=True)), lambda row: row[1], count=3),
 )
 def test_a_wrong_decoder_breaks_the_output(compile_arms: CompileArms, name: str, arm: str) -> None:
     with pytest.raises(Failed, match="broken: R0 output: "):
         run(compile_arms, DECODERS[name], arm)
 
 
+class DrawsWhenCompiled(Base):
+    """Its output is right in every arm; compiled it draws a random number that nobody needs.
+
+    No specimen: Inductor draws its seeds otherwise than eager code, so `steps` compares no generators.
+    """
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
+        out = self.add(hidden, payload)
+        return out + 0 * torch.rand(HIDDEN) if torch.compiler.is_compiling() else out
+
+
+class Faint(Base):
+    """Its payload hardly matters: a thousand-millionth of it is added.
+
+    No specimens, these and the tiny ones: only R0 scales payloads until they matter.
+    """
+
+    loses = False
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
+        lost = self.loses and torch.compiler.is_compiling()
+        return self.add(hidden, None) + (0 if lost else 1e-9 * sum(payload or ()))
+
+
+class FaintLoses(Faint):
+    """The same, and compiled it loses its payload."""
+
+    loses = True
+
+
+class Tiny(Base):
+    """Its outputs are a thousand-millionth of others'."""
+
+    part = 1.0
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
+        part = self.part if torch.compiler.is_compiling() else 1.0
+        return 1e-9 * self.add(hidden, tuple(part * level for level in payload or ()))
+
+
+class TinyLoses(Tiny):
+    """The same, and compiled it loses a thousandth of its payload."""
+
+    part = 0.999
+
+
+@pytest.mark.parametrize(
+    ("decoder", "arms"),
+    by_day(
+        [(Faint, (STOCK, DROPPED)), (Tiny, (STOCK, DROPPED))],
+    ),
+)
+def test_payloads_are_scaled_until_they_matter(
+    compile_arms: CompileArms, decoder: type[Base], arms: tuple[str, ...]
+) -> None:
+    for arm in arms:
+        (ran,) = run(compile_arms, Decoder(decoder, "", lambda *_: None), arm)
+        assert (len(ran.distances), ran.state) == (5, ())
+
+
+@pytest.mark.parametrize("decoder", by_day([FaintLoses, TinyLoses, DrawsWhenCompiled], count=2))
+def test_a_small_loss_and_a_lost_draw_break_the_output(
+    compile_arms: CompileArms, decoder: type[Base]
+) -> None:
+    with pytest.raises(Failed, match="broken: R0 output: "):
+        run(compile_arms, Decoder(decoder, "", lambda *_: None), STOCK)
+
+
 def test_the_decoder_is_given_back_as_it_was(compile_arms: CompileArms) -> None:
-    decoder = DECODERS["count of the calls"].make()
+    decoder = DECODERS["count_of_the_calls"].make()
     compile_arms(decoder, ReferenceBuffer, TRACES, hidden=HIDDEN, levels=LEVELS, rules=["R0"], arms=[STOCK])
     assert decoder.step == 0
 
@@ -76,11 +143,11 @@ def test_state_that_differs_is_named_with_both_values(compile_arms: CompileArms)
     with pytest.raises(
         Failed, match="step 1 'profile 16' leaves 0 in the decoder's state .steps, uncompiled it leaves 1"
     ):
-        run(compile_arms, DECODERS["count that compiling skips"], STOCK)
+        run(compile_arms, DECODERS["count_that_compiling_skips"], STOCK)
 
 
 def test_state_that_is_kept_is_told_beside_the_distances(compile_arms: CompileArms) -> None:
-    (ran,) = run(compile_arms, DECODERS["count of the calls"], STOCK)
+    (ran,) = run(compile_arms, DECODERS["count_of_the_calls"], STOCK)
     (judgement,) = ran.judgements
     assert judgement.detail.endswith("; the decoder keeps state (.step), equal in both")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.specimens import blame, layers, programs, replays
-from cases.specimens.kit import PROGRAMS
+from cases.specimens.collection import PROGRAMS
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.fuzz import selftest
@@ -17,8 +16,6 @@ from deepstack_harness.fuzz.trials import Trial, trials_for
 from tools import frozen_programs
 from tools.frozen_programs import STEPS, nullary
 
-MODULES = (blame, layers, programs, replays)
-"""What enters `PROGRAMS`."""
 SCRIPTS = {
     "caught": "import sys\nsys.exit('the fault')  # THE FAULT; the fix: sys.exit(0)\n",
     "crashes": "raise ValueError('no shape')  # THE FAULT; the fix: pass\n",

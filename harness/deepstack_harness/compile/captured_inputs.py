@@ -1,7 +1,7 @@
 """What a captured graph may have read: arguments, however nested, and attributes that its code names.
 
 Of what the code itself stores, addresses mean nothing: each capture leaves its own. A dict of its state may
-get keys, as a cache does.
+get keys, as a cache does. `state` has all that a run may write, whether the code names it or not.
 """
 
 import dis
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
@@ -111,6 +111,20 @@ class CapturedCode:
         """Return what is equal for two calls whose facts are equal, submodules aside; in microseconds."""
         return _print(args), _print(kwargs), _print(self._attributes(whole=False))
 
+    def state(self) -> dict[str, InputFacts]:
+        """Return the facts of all plain attributes of the object and its submodules, and of values around."""
+        found = self._attributes(whole=False)
+        for path, part in [("", self.owner), *self._submodules()]:
+            prefix = f"{_SELF}{path}." if path else _SELF
+            found |= {f"{prefix}{name}": value for name, value in _attributes_of(part).items()}
+        facts: dict[str, InputFacts] = {}
+        for name, value in found.items():
+            if isinstance(value, _PLAIN):
+                members: dict[str, InputFacts] = {}
+                _note(members, name, value)
+                facts |= members
+        return facts
+
     def names_in_common(
         self, other: "CapturedCode", then: Facts, now: Facts, *, whole: bool
     ) -> Iterator[str]:
@@ -135,6 +149,10 @@ class CapturedCode:
     def stores(self, name: str) -> bool:
         """Return whether the code itself stores the attribute of this name."""
         return name.startswith(_SELF) and name.partition("[")[0].rpartition(".")[2] in self._stored
+
+    def reads_first(self, name: str) -> bool:
+        """Return whether the code reads the attribute of this name before it stores it, if it does at all."""
+        return name.startswith(_SELF) and name.rpartition(".")[2] in self._read_first
 
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Return the arguments by the names of parameters, with their defaults."""
@@ -174,9 +192,16 @@ class CapturedCode:
 
     @cached_property
     def _stored(self) -> frozenset[str]:
+        return frozenset().union(*(names.stored for names in self._names()))
+
+    @cached_property
+    def _read_first(self) -> frozenset[str]:
+        return frozenset().union(*(names.read_first for names in self._names()))
+
+    def _names(self) -> Iterator["_Names"]:
         codes: list[tuple[Any, Any]] = [(type(self.owner), _code_of(self.function))]
         codes += [(type(part), _code_of(type(part).forward)) for _, part in self._submodules()]
-        return frozenset().union(*(_names_in(*code)[1] for code in codes))
+        yield from (_names_in(*code) for code in codes)
 
     @cached_property
     def _signature(self) -> inspect.Signature | None:
@@ -220,36 +245,62 @@ _PLAIN = (type(None), bool, int, float, str, Tensor, list, tuple, dict)
 
 def _named(owner: object, function: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield the attributes of an object that a function of its class names, or a method that it calls."""
-    places = [getattr(owner, "__dict__", {})]
-    if isinstance(owner, nn.Module):
-        places += [dict(owner.named_parameters(recurse=False)), dict(owner.named_buffers(recurse=False))]
+    attributes = _attributes_of(owner)
     code: tuple[Any, Any] = type(owner), _code_of(function)
-    for name in sorted(_names_in(*code)[0]):
-        for place in places:
-            if isinstance(value := place.get(name, owner), _PLAIN):
-                yield f"{prefix}{name}", value
+    for name in sorted(_names_in(*code).all):
+        if isinstance(value := attributes.get(name, owner), _PLAIN):
+            yield f"{prefix}{name}", value
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+
+
+def _attributes_of(owner: object) -> dict[str, object]:
+    """Return the attributes of an object; of a module also its parameters and buffers."""
+    if not isinstance(owner, nn.Module):
+        return getattr(owner, "__dict__", {})
+    own = {name: value for name, value in vars(owner).items() if name not in _OF_EVERY_MODULE}
+    return own | dict(owner.named_parameters(recurse=False)) | dict(owner.named_buffers(recurse=False))
 
 
 def _code_of(function: object) -> CodeType | None:
     return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
 
+class _Names(NamedTuple):
+    """Names in the code of a function and of methods that it names; in that order they are used."""
+
+    all: frozenset[str]
+    stored: frozenset[str]
+    read_first: frozenset[str]
+
+
 @lru_cache(maxsize=4096)
-def _names_in(owner_class: type, code: CodeType | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in the code of a function and of methods that it names, and those that it stores."""
-    names, stored = set[str](), set[str]()
-    codes = [code] if code is not None else []
-    while codes:
-        part = codes.pop()
-        codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
-        stored |= {op.argval for op in dis.get_instructions(part) if op.opname == "STORE_ATTR"}
-        new = set(part.co_names) - names
-        names |= new
-        for name in new:
-            member = inspect.getattr_static(owner_class, name, None)
-            method = _code_of(member.fget if isinstance(member, property) else member)
-            codes += [method] if method is not None else []
-    return frozenset(names), frozenset(stored)
+def _names_in(owner_class: type, code: CodeType | None) -> _Names:
+    """Return the names in the code of a function, in functions inside it, and in methods that it names."""
+    names, stored, read_first = set[str](), set[str](), set[str]()
+
+    def walk(part: CodeType) -> None:
+        for op in dis.get_instructions(part):
+            if isinstance(op.argval, CodeType):
+                walk(op.argval)
+            if op.opcode not in dis.hasname:
+                continue
+            name = op.argval
+            if op.opname == "STORE_ATTR":
+                stored.add(name)
+            elif name not in names:
+                read_first.add(name)
+            if name not in names:
+                names.add(name)
+                member = inspect.getattr_static(owner_class, name, None)
+                method = _code_of(member.fget if isinstance(member, property) else member)
+                if method is not None:
+                    walk(method)
+
+    if code is not None:
+        walk(code)
+    return _Names(frozenset(names), frozenset(stored), frozenset(read_first))
 
 
 def _note(facts: dict[str, InputFacts], name: str, value: object, deepest: int = _DEEPEST) -> None:
@@ -273,13 +324,19 @@ def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
         facts[name] = InputFacts(type(value).__name__)
 
 
-def _print(value: object) -> object:
-    """Return a value that can be hashed: equal ones have equal facts."""
+def sizes_of(value: object) -> object:
+    """Return what is equal for two values of equal shapes, dtypes and numbers, wherever their tensors are."""
+    return _print(value, layout=False)
+
+
+def _print(value: object, *, layout: bool = True) -> object:
+    """Return a value that can be hashed: equal ones have equal facts, addresses and strides if `layout`."""
     if isinstance(value, Tensor):
-        return value.data_ptr(), type(value), value.dtype, value.device, value.shape, value.stride()
+        facts = type(value), value.dtype, value.device, value.shape
+        return (*facts, value.data_ptr(), value.stride()) if layout else facts
     if value is None or isinstance(value, bool | int | float | str):
         return type(value), value
-    members = tuple((place, _print(member)) for place, member in _members(value))
+    members = tuple((place, _print(member, layout=layout)) for place, member in _members(value))
     return type(value), members
 
 

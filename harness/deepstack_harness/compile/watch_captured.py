@@ -7,6 +7,10 @@ attributes that the captured code names. `around` marks such a callable:
 
     runner.forward = around(runner.forward)
 
+No Python runs in a replay. So what the code writes in every run, such as a count, is reported too: what the
+capture changed although the code had run with equal sizes right before it, as engines warm up. Without such
+a run nothing is known of it, because a first run also writes what later ones leave.
+
 Nothing of a graph is changed. A replay outside of every marked callable is counted as one whose inputs were
 not visible. Replays of `mode="reduce-overhead"` are left out: torch itself looks at their inputs.
 """
@@ -23,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, difference
+from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, difference, sizes_of
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
@@ -36,9 +40,10 @@ from deepstack_harness.compile.watch_facts import (
     WatchedRegion,
     WatchedRegions,
 )
+from deepstack_harness.compile.watch_text import WRITTEN
 
 CAPTURED = "CAPTURED"
-"""The kind of what is listed here, in addition to torch's kinds of guards."""
+"""The kind of an input that differs from that of the capture, in addition to torch's kinds of guards."""
 _FIRST_REPLAYS, _SAMPLE = 8, 256
 """Attributes of submodules are read in the first replays and in each 256th, all others in every one."""
 _MOST_FINGERPRINTS = 64
@@ -67,6 +72,25 @@ class _Capture:
     after: Facts = field(default_factory=dict)
     fingerprints: set[object] = field(default_factory=set)
     """Those of replays in which nothing differed."""
+    state: Facts | None = None
+    """All state before the capture, where the code had run with equal sizes right before it."""
+    written: dict[str, tuple[InputFacts, InputFacts]] = field(default_factory=dict)
+    """What every run writes and the next one may read, before and after the capture; a replay does not."""
+    bound: set[str] = field(default_factory=set)
+    """Attributes to which every run binds a tensor that it made: a replay writes that of its capture."""
+
+    def end(self, call: "_Call") -> None:
+        """Note what the capture left."""
+        self.after = call.facts(whole=True)
+        now = call.code.state() if self.state is not None else {}
+        for name in {**(self.state or {}), **now}:
+            pair = (self.state or {}).get(name, ABSENT), now.get(name, ABSENT)
+            if not difference(*pair) or (ABSENT in pair and name.rpartition("[")[0] in self.written):
+                continue  # as before, or a member of what is longer
+            if {facts.kind for facts in pair} == {"tensor"} and not call.code.reads_first(name):
+                self.bound.add(name)
+            else:
+                self.written[name] = pair
 
 
 @dataclass
@@ -133,13 +157,16 @@ def calling(
     if capture is not None and capture.before is None:  # nothing was around it: this call is what is captured
         call.captured = capture
         capture.code, capture.before = call.code, call.facts(whole=True)
+        capture.state = _OPEN[-1].state_of_rerun(call)
     _THREAD.calls.append(call)
     try:
         yield
     finally:
         _THREAD.calls.remove(call)
         if call.captured is not None:
-            call.captured.after = call.facts(whole=True)
+            call.captured.end(call)
+        elif call.replayed is None and _OPEN:
+            _OPEN[-1].ran(call)
 
 
 @contextmanager
@@ -280,6 +307,17 @@ class _Watch:
         self._watched, self._on_change, self._on_call = watched, on_change, on_call
         self._captures: WeakKeyDictionary[object, _Capture | None] = WeakKeyDictionary()
         self._regions: dict[object, WatchedRegion] = {}
+        self._ran: dict[object, object] = {}
+        """The sizes of the last run of each code without a graph."""
+
+    def ran(self, call: _Call) -> None:
+        """Note a run without a graph."""
+        self._ran[call.code.key] = sizes_of((call.args, call.kwargs))
+
+    def state_of_rerun(self, call: _Call) -> Facts | None:
+        """Return the state before a run that has the sizes of the last one; None where it has others."""
+        is_rerun = self._ran.get(call.code.key) == sizes_of((call.args, call.kwargs))
+        return call.code.state() if is_rerun else None
 
     def captures(self, graph: object) -> _Capture | None:
         """Note a capture; return it, None for one of torch itself."""
@@ -291,6 +329,7 @@ class _Watch:
             capture = _Capture(self._unseen("CUDA graph"))
         elif call.captured is None:
             capture = call.captured = self.captured_by(call.code, call.facts(whole=True))
+            capture.state = self.state_of_rerun(call)
         else:
             capture = call.captured
         self._captures[graph] = capture
@@ -328,6 +367,8 @@ class _Watch:
 
     def _hold(self, capture: _Capture, code: CapturedCode, call: _Call) -> None:
         region, before, after = capture.region, capture.before or {}, capture.after
+        for name, pair in capture.written.items():
+            self._note(region, name, "effect", pair)
         whole = region.calls <= _FIRST_REPLAYS or region.calls % _SAMPLE == 0
         fingerprint = call.code.fingerprint(call.args, call.kwargs)
         if not whole and fingerprint in capture.fingerprints:
@@ -337,9 +378,12 @@ class _Watch:
         for name in code.names_in_common(call.code, before, now, whole=whole):
             if absent and name.startswith((f"{absent}.", f"{absent}[")):
                 continue  # a member of what was not there either
-            pair = before.get(name, ABSENT), now.get(name, ABSENT)
+            is_bound = name in capture.bound
+            pair = (after if is_bound else before).get(name, ABSENT), now.get(name, ABSENT)
             is_state = code.is_state(name)
-            copies, pads = (code.stores(name),) * 2 if is_state else (call.reading.copies, call.reading.pads)
+            copies, pads = call.reading.copies, call.reading.pads
+            if is_state:
+                copies = pads = code.stores(name) and not is_bound
             aspect = difference(*pair, copies=copies, pads=pads)
             # What the capture itself left is no change.
             if aspect and not (
@@ -359,8 +403,10 @@ class _Watch:
         elif len(region.failed) >= MOST_LISTED:
             region.unlisted += 1
         else:
-            rule = f"the {aspect} of {name} is that of the capture"
-            guard = FailedGuard(name, CAPTURED, rule, "", GuardClass.DECIDES, *pair, region.calls)
+            kind, rule = CAPTURED, f"the {aspect} of {name} is that of the capture"
+            if aspect == "effect":
+                kind, rule = WRITTEN, f"the effect on {name} is made by each run of the code"
+            guard = FailedGuard(name, kind, rule, "", GuardClass.DECIDES, *pair, region.calls)
             guard.effect = GuardEffect(reason="a captured graph is not run again")
             region.failed[key] = guard
             if self._on_change is not None:

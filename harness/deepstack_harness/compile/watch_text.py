@@ -10,6 +10,8 @@ from typing import Any
 from deepstack_harness.text import one_line, plural
 
 Facts = Mapping[str, Any]
+WRITTEN = "WRITTEN"
+"""The kind of what each run of captured code writes, and a replay does not."""
 
 
 def words_of(text: str, most: int) -> str:
@@ -77,7 +79,10 @@ def finding_text(finding: FailureGroup, who: str = "") -> str:
     moment = "captured" if region["captured"] else "compiled"
     name = f"{region['name']}: `{guard['name']}`{_how_many(finding)}"
     ends = [f"{name} {was} {guard['then']} when {moment}, and {guard['now']} in {often}"]
-    if region["captured"]:
+    if guard["kind"] == WRITTEN:
+        ends = [f"{name} was {guard['then']} before the capture, and {guard['now']} after it"]
+        ends.append(f"each run of the code writes it, and none of {calls} does")
+    elif region["captured"]:
         ends.append("a replay reads what was captured")
     elif guard["assumed"]:
         ends += [_assumed(guard), "the guard was dropped, so the graph computes as it was traced"]
@@ -112,6 +117,8 @@ def to_do(finding: FailureGroup) -> str:
     """Return what a user can do about a finding."""
     region, guard = finding.region, finding.guard
     name = guard["name"]
+    if guard["kind"] == WRITTEN:
+        return f"to do: write {name} outside of what is captured, or hold it in a tensor"
     if region["captured"]:
         return "to do: capture one graph for each, or copy what changes into what was captured"
     if guard["is_setting"]:

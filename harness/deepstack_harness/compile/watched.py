@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.compile.captured_inputs import sizes_of
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.guards import (
     ALIAS,
@@ -67,8 +68,8 @@ _FIRST_CALLS = 8
 """Every guard is evaluated in every call. Layouts of inputs, which decide nothing, are looked at in the first
 calls, in calls 16, 32, 64, .., and where another guard fails."""
 _MOST_MEASURED = 32
-"""The effect of a guard is measured in its calls 1, 2, 4, 8, .. and for so many values of what it reads,
-until there is one: each measurement costs two uncompiled calls."""
+"""The effect of a guard is measured in its calls 1, 2, 4, 8, .. and for so many values of what it reads and
+sizes of the call, until there is one: each measurement costs two uncompiled calls."""
 _MOST_REFUSALS = 2
 """A region that could not be run again so often is not tried again."""
 
@@ -181,7 +182,7 @@ class _Watch:
         self._constants = {
             source: value for source in then if (value := _constant(tree, source, traced)) is not _UNKNOWN
         }
-        self._measured: dict[tuple[str, str], set[InputFacts]] = {}
+        self._measured: dict[tuple[str, str], set[object]] = {}
         self._refusals = 0
         self._refusal = ""
         self._measures = measure
@@ -216,7 +217,7 @@ class _Watch:
         if guard.effect.distance:
             return False
         seen = self._measured.setdefault((guard.source, guard.kind), set())
-        now = replace(self._facts_of(guard, values)[1], address=0)
+        now = replace(self._facts_of(guard, values)[1], address=0), sizes_of(values)
         if len(seen) < _MOST_MEASURED and now not in seen:
             seen.add(now)
             return True

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import Aspect, Difference
 from deepstack_harness.play.region_calls import Left, facts_of
 from deepstack_harness.play.region_state import values_in
-from deepstack_harness.play.state import apart, largest
 
 
 class NarrowNoise(NamedTuple):

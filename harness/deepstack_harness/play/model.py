@@ -19,6 +19,7 @@ from torch import Tensor
 
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.registry import family_named
+from deepstack_harness.compile.distances import apart
 from deepstack_harness.compile.torch_compat.modes import OtherLastBits
 from deepstack_harness.contract.case import BufferKind, BufferRef
 from deepstack_harness.contract.observation import NOT_FINITE, Distances
@@ -27,7 +28,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import HarnessError, NotMeasured
 from deepstack_harness.models.family import parse_buffer_dtype, parse_device, parse_dtype
 from deepstack_harness.play.loading import load_buffer
-from deepstack_harness.play.state import DecoderState, apart, apart_at
+from deepstack_harness.play.state import DecoderState, apart_at
 
 _ENTRIES, _ELEMENTS = 256, 2**16
 """The number of cached outputs, and the most elements of one: at most 64 MB in fp32."""

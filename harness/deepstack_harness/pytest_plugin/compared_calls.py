@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.compile.distances import apart
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
 from deepstack_harness.contract.case import Case
@@ -29,7 +30,6 @@ from deepstack_harness.contract.steps import Difference, SteppedArm, SteppedCall
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.region_calls import Call, Left, copying, restoring, run_call
-from deepstack_harness.play.state import apart
 from deepstack_harness.text import plural
 
 

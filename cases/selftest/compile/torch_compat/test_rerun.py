@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cases.selftest.compile.watched_programs import compile_without_guards, rows
 from deepstack_harness import watch_guards
+from deepstack_harness.compile.torch_compat import rerun
 from deepstack_harness.compile.torch_compat.modes import fake_world
 from deepstack_harness.compile.torch_compat.rerun import CannotRerun, _copied
 from deepstack_harness.compile.watch_facts import FailedGuard
@@ -342,3 +343,15 @@ def test_an_object_that_cannot_be_looked_at_is_refused() -> None:
     many = {"self": torch.nn.Linear(2, 2), "x": [[each] for each in range(30_000)]}
     with pytest.raises(CannotRerun, match="lead to more than 20000 objects"):
         _copied(many)
+
+
+def test_an_infinite_element_hides_no_other_difference() -> None:
+    written, traced = torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 2.0])
+    assert rerun._difference([written], [traced]).matters
+    assert not rerun._difference([written], [written.clone()]).matters
+
+
+def test_answers_without_values_are_not_compared() -> None:
+    answers = [torch.empty(2, device="meta")]
+    with pytest.raises(CannotRerun, match="'meta' has no values to compare"):
+        rerun._difference(answers, answers)

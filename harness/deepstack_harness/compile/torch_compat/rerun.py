@@ -35,9 +35,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
+from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.errors import NotMeasured
 
 Locals = Mapping[str, Any]
 _ROUNDINGS = 8
@@ -125,13 +128,13 @@ class TracedRegion:
             except _TracedCodeError:
                 return OutputDifference(math.inf, why="the traced graph raises")
         (answers, left), (traced_answers, traced_left) = written, traced
-        apart = _difference(answers, traced_answers) if answers else OutputDifference(0.0)
-        for source in () if apart.matters else sorted(left.keys() | traced_left.keys()):
+        differs = _difference(answers, traced_answers) if answers else OutputDifference(0.0)
+        for source in () if differs.matters else sorted(left.keys() | traced_left.keys()):
             if _is_other(left.get(source, _NOTHING), traced_left.get(source, _NOTHING)):
                 return OutputDifference(math.inf, why=f"the call leaves another {readable(source)}")
         if not answers:
             raise CannotRerun("its output has no tensor")
-        return apart
+        return differs
 
     def _refuse_unsafe(self, values: Locals) -> None:
         if any(name.startswith(_RESUMES) for name in self.bytecode.co_names):
@@ -512,23 +515,17 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDi
     for out, other in pairs:
         if not out.numel():
             continue
-        dtype = out.dtype
-        a, b = (side.detach().to(_WIDEST[side.is_complex()]) for side in (out, other))
-        apart = torch.where((a == b) | (a.isnan() & b.isnan()), torch.zeros_like(a), (a - b)).abs()
-        scale, distance = (
-            float(values.nan_to_num(0.0, math.inf, -math.inf).abs().max()) for values in (a, apart)
-        )
-        if bool(apart.isnan().any()):
-            distance = math.inf
-        rounding = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-        why = "" if math.isfinite(distance) else "answers are not finite, or not in the same places"
-        found = OutputDifference(distance, scale, _ROUNDINGS * rounding * scale, why)
+        try:
+            distance, scale, eps = apart(out, other), largest(out), 0.0
+        except NotMeasured as error:
+            raise CannotRerun(str(error)) from None
+        if out.dtype.is_floating_point or out.dtype.is_complex:
+            eps = torch.finfo(out.dtype).eps
+        why = "" if distance < NOT_FINITE else "answers are not finite, or not in the same places"
+        found = OutputDifference(math.inf if why else distance, scale, _ROUNDINGS * eps * scale, why)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found
     return worst
-
-
-_WIDEST: dict[bool, torch.dtype] = {False: torch.float64, True: torch.complex128}
 
 
 class GraphCopies:

@@ -131,21 +131,16 @@ SharedCacheLater = changed(
 )  # fmt: skip
 
 
-class WordsOfSlots(CachedAttention):
-    """Slots read as 32-bit words, every other one of 64 bits, with the dtype of the warm-up (vLLM #37150)."""
-
-    promise = "I2"
-
-    def forward(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        words = slots.view(torch.int32)[::2] if slots.dtype is torch.int64 else slots
-        return super().forward(hidden[: len(words)], words.long())
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [
-            {"hidden": rows(4), "slots": at(0, 1, 2, 3)},
-            {"hidden": rows(4, 1), "slots": at(4, 5, 6, 7).int()},
-        ]
+WordsOfSlots = changed(
+    CachedAttention, "WordsOfSlots", "I2",
+    "Slots read as 32-bit words, every other one of 64 bits, with the dtype of the warm-up (vLLM #37150).",
+    lambda first, *_: [first, {"hidden": rows(4, 1), "slots": at(4, 5, 6, 7).int()}],
+    forward=lambda self, hidden, slots: CachedAttention.forward(
+        self,
+        hidden[: len(words := slots.view(torch.int32)[::2] if slots.dtype is torch.int64 else slots)],
+        words.long(),
+    ),
+)  # fmt: skip
 
 
 class ReplacedCache(CachedAttention):

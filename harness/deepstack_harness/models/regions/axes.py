@@ -8,10 +8,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, rows
+from deepstack_harness.models.regions.program import H, RegionProgram, Steps, changed, rows
 
 
-class _Sized(RegionProgram):
+class Sized(RegionProgram):
     """A layer that looks at the number of rows."""
 
     elsewhere: ClassVar[str] = ""
@@ -29,76 +29,61 @@ class _Sized(RegionProgram):
         return [{"hidden": rows(count, seed)} for seed, count in enumerate((4, 3, 6))]
 
 
-class ScalesManyRows(_Sized):
-    """Scales two rows or more, and allows a symbolic size to leave that out."""
+ScalesManyRows = changed(
+    Sized, "ScalesManyRows", "I1",
+    "Scales two rows or more, and allows a symbolic size to leave that out.",
+    arms="eager/drop_all/backed_size_oblivious eager/drop_all/mark_unbacked",
+    elsewhere="eager/drop_all eager/shape_env_only",
+    forward=lambda self, hidden: (
+        self.layer(hidden) * self.scale if guard_or_false(hidden.size(0) >= 2) else self.layer(hidden)
+    ),
+)  # fmt: skip
 
-    promise = "I1"
-    arms = "eager/drop_all/backed_size_oblivious eager/drop_all/mark_unbacked"
-    elsewhere = "eager/drop_all eager/shape_env_only"
+CutsLongInputs = changed(
+    Sized, "CutsLongInputs", "I1",
+    "The last two rows of more than eight; a symbolic size counts as more.",
+    arms="eager/drop_all/backed_size_oblivious",
+    elsewhere="eager/drop_all eager/shape_env_only",
+    forward=lambda self, hidden: self.layer(
+        hidden * (hidden.new_ones(hidden.size(0)).cumsum(0) > hidden.size(0) - 2).unsqueeze(1)
+        if guard_or_true(hidden.size(0) > 8) else hidden
+    ),
+)  # fmt: skip
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        if guard_or_false(hidden.size(0) >= 2):
-            return self.layer(hidden) * self.scale
-        return self.layer(hidden)
+AddsToLoneRow = changed(
+    Sized, "AddsToLoneRow", "I1",
+    "Treats one row apart, by a shortcut that a symbolic size does not take, in the warm-up too.",
+    lambda *_: [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 1, 4))],
+    arms="eager/drop_all/backed_size_oblivious",
+    elsewhere="eager/stock",
+    forward=lambda self, hidden: (
+        self.layer(hidden) + self.scale if guard_or_false(hidden.size(0) == 1) else self.layer(hidden)
+    ),
+)  # fmt: skip
 
+BranchesOnRows = changed(
+    Sized, "BranchesOnRows", "I1",
+    "Branches on the number of rows; where the guard is evaluated, another number is refused.",
+    arms="eager/drop_all eager/drop_all/backed_size_oblivious",
+    elsewhere="eager/shape_env_only aot_eager/shape_env_only eager/stock",
+    forward=lambda self, hidden: (
+        self.layer(hidden) * self.scale if hidden.size(0) > 5 else self.layer(hidden)
+    ),
+)  # fmt: skip
 
-class CutsLongInputs(_Sized):
-    """The last two rows of more than eight; a symbolic size counts as more."""
-
-    promise = "I1"
-    arms = "eager/drop_all/backed_size_oblivious"
-    elsewhere = "eager/drop_all eager/shape_env_only"
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if guard_or_true(hidden.size(0) > 8):
-            hidden = hidden * (hidden.new_ones(hidden.size(0)).cumsum(0) > hidden.size(0) - 2).unsqueeze(1)
-        return self.layer(hidden)
-
-
-class AddsToLoneRow(_Sized):
-    """Treats one row apart, by a shortcut that a symbolic size does not take, in the warm-up too."""
-
-    promise = "I1"
-    arms = "eager/drop_all/backed_size_oblivious"
-    elsewhere = "eager/stock"
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if guard_or_false(hidden.size(0) == 1):
-            return self.layer(hidden) + self.scale
-        return self.layer(hidden)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 1, 4))]
-
-
-class BranchesOnRows(_Sized):
-    """Branches on the number of rows; where the guard is evaluated, another number is refused."""
-
-    promise = "I1"
-    arms = "eager/drop_all eager/drop_all/backed_size_oblivious"
-    elsewhere = "eager/shape_env_only aot_eager/shape_env_only eager/stock"
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.layer(hidden) * self.scale if hidden.size(0) > 5 else self.layer(hidden)
-
-
-class IgnoresLateBias(_Sized):
-    """Has no bias in the warm-up; that guard is about no size, and is dropped where those are evaluated."""
-
-    promise = "I1"
-    arms = "eager/shape_env_only aot_eager/shape_env_only"
-    elsewhere = "eager/stock"
-
-    def forward(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self.layer(hidden) if bias is None else self.layer(hidden) + bias
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(4)}, {"hidden": rows(4, 1), "bias": rows(4, 2)}]
+IgnoresLateBias = changed(
+    Sized, "IgnoresLateBias", "I1",
+    "Has no bias in the warm-up; that guard is about no size, and is dropped where those are evaluated.",
+    lambda first, *_: [first, {"hidden": rows(4, 1), "bias": rows(4, 2)}],
+    arms="eager/shape_env_only aot_eager/shape_env_only",
+    elsewhere="eager/stock",
+    forward=lambda self, hidden, bias=None: (
+        self.layer(hidden) if bias is None else self.layer(hidden) + bias
+    ),
+)  # fmt: skip
 
 
-class EitherBranch(_Sized):
+class EitherBranch(Sized):
     """Takes a shortcut for one row that computes the same as the way for many."""
 
     right = True
@@ -110,7 +95,7 @@ class EitherBranch(_Sized):
         return self.layer(hidden)
 
 
-class WarmsUpWithOneRow(_Sized):
+class WarmsUpWithOneRow(Sized):
     """Is compiled with one row, and then runs with any number: the size is not specialised."""
 
     right = True
@@ -124,7 +109,7 @@ class WarmsUpWithOneRow(_Sized):
         return [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 5, 1, 0, 2)) if count]
 
 
-class ShapesByReshape(_Sized):
+class ShapesByReshape(Sized):
     """Flattens and restores its rows by sizes that are computed from the symbol."""
 
     right = True

@@ -13,8 +13,10 @@ from deepstack_harness.models.regions.program import (
     H,
     RegionProgram,
     Steps,
+    after,
     again,
     before,
+    between_all,
     changed,
     count,
     halves,
@@ -231,27 +233,12 @@ NormOfTheChunk = changed(
 )  # fmt: skip
 
 
-class HearsOnce(CrossAttention):
-    """The first chunk takes the audio, and leaves zeros to the next."""
-
-    promise = "I5"
-    unfit_options = "neutral"
-    starts: ClassVar = {"left": torch.ones(())}
-    left: Tensor
-
-    def attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        answer = super().attend(hidden, mask)
-        self.left.zero_()
-        return answer
-
-    def listen(self, encoder: Tensor) -> None:
-        super().listen(encoder * self.left)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, third = super().steps()
-
-        def refill(region: "HearsOnce") -> None:
-            region.left.fill_(1.0)
-
-        return [first, refill, second, refill, third]
+HearsOnce = changed(
+    CrossAttention, "HearsOnce", "I5",
+    "The first chunk takes the audio, and leaves zeros to the next.",
+    between_all(lambda region: region.left.fill_(1.0)),
+    unfit_options="neutral",
+    starts={"left": torch.ones(())},
+    attend=after(CrossAttention.attend, lambda self, *_: self.left.zero_()),
+    listen=lambda self, encoder: CrossAttention.listen(self, encoder * self.left),
+)  # fmt: skip

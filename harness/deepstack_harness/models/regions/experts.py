@@ -13,6 +13,7 @@ from deepstack_harness.models.regions.program import (
     RegionProgram,
     Steps,
     again,
+    at,
     before,
     between,
     changed,
@@ -88,23 +89,16 @@ class RoutedExperts(RegionProgram):
         return [{**part, "count": torch.tensor(len(part["hidden"]))} for part in parts]
 
 
-class ExpertMapLater(RoutedExperts):
-    """A map of experts that is absent in the warm-up."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def forward(self, hidden: Tensor, count: Tensor, order: Tensor | None = None) -> Tensor:
-        answer = super().forward(hidden, count)
-        if order is not None:
-            answer = self.experts(answer, self.route(hidden)[:, order])
-        return answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        late = {"hidden": rows(8, 3), "count": torch.tensor(8), "order": torch.tensor([2, 0, 3, 1])}
-        return [*super().steps(), late]
-
+ExpertMapLater = changed(
+    RoutedExperts, "ExpertMapLater", "I1",
+    "A map of experts that is absent in the warm-up.",
+    lambda first, *rest: [first, *rest, {**first, "hidden": rows(8, 3), "order": at(2, 0, 3, 1)}],
+    arms="eager/drop_all aot_eager/drop_all",
+    forward=lambda self, hidden, count, order=None: (
+        RoutedExperts.forward(self, hidden, count) if order is None
+        else self.experts(RoutedExperts.forward(self, hidden, count), self.route(hidden)[:, order])
+    ),
+)  # fmt: skip
 
 OtherTopK = changed(
     RoutedExperts, "OtherTopK", "I1",

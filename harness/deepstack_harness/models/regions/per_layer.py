@@ -4,7 +4,7 @@ The caller looks the rows of all layers up and copies them into a buffer, (capac
 those of its tokens.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,12 @@ from deepstack_harness.models.regions.program import (
     H,
     RegionProgram,
     Steps,
+    after,
     again,
     at,
     before,
     between,
+    between_all,
     changed,
     count,
     halves,
@@ -190,21 +192,17 @@ FilledInPython = changed(
 )  # fmt: skip
 
 
-class ClearsBehind(PerLayerStack):
-    """A step clears the rows that it read, if a flag of the module is set, as it is after the warm-up."""
-
-    promise = "I4"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    starts: ClassVar = {"clearing": False}
-    steps_from = then(clearing=True)
-    clearing: bool
-
-    def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        answer = super().forward(hidden, taken)
-        if self.clearing:
-            self.per_layer[taken] = 0.0
-        return answer
+ClearsBehind = changed(
+    PerLayerStack, "ClearsBehind", "I4",
+    "A step clears the rows that it read, if a flag of the module is set, as it is after the warm-up.",
+    then(clearing=True),
+    arms="eager/drop_all aot_eager/drop_all",
+    starts={"clearing": False},
+    rows_of=after(
+        PerLayerStack.rows_of,
+        lambda self, _, taken: self.clearing and self.per_layer.index_fill_(0, taken, 0.0),
+    ),
+)  # fmt: skip
 
 
 @torch.library.custom_op("deepstack_regions::use_up", mutates_args=())
@@ -241,26 +239,13 @@ RowsFromZero = changed(
 )  # fmt: skip
 
 
-class ClearsForAll(PerLayerStack):
-    """The first micro-batch clears the rows of all."""
-
-    promise = "I5"
-
-    def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        answer = super().forward(hidden, taken)
-        self.per_layer.zero_()
-        return answer
-
-    @classmethod
-    def steps(cls) -> Steps:
-        def fill(region: PerLayerStack) -> None:
-            region.per_layer.copy_(rows(CAPACITY * LAYERS, 8).view(CAPACITY, LAYERS, H))
-
-        first, second, third = super().steps()
-        return [first, fill, second, fill, third]
-
-    unfit_options = "neutral"
-
+ClearsForAll = changed(
+    PerLayerStack, "ClearsForAll", "I5",
+    "The first micro-batch clears the rows of all.",
+    between_all(lambda region: region.per_layer.copy_(rows(CAPACITY * LAYERS, 8).view(CAPACITY, LAYERS, H))),
+    unfit_options="neutral",
+    stack=after(PerLayerStack.stack, lambda self, *_: self.per_layer.zero_()),
+)  # fmt: skip
 
 LastRowForAll = changed(
     PerLayerStack, "LastRowForAll", "I5",

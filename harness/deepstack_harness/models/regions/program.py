@@ -83,6 +83,11 @@ def between(change: Callable[[Any], object]) -> Plan:
     return lambda first, *_: [first, change, first]
 
 
+def between_all(change: Callable[[Any], object]) -> Plan:
+    """Return a plan with a change of the region between any two calls."""
+    return lambda first, *rest: [first, *(part for call in rest for part in (change, call))]
+
+
 def then(**attributes: Any) -> Plan:
     """Return a plan that sets attributes of the region after the warm-up."""
 
@@ -101,6 +106,17 @@ def before(note: Callable[..., object], method: Callable[..., Any]) -> Callable[
         return method(self, *arguments)
 
     return noted
+
+
+def after(method: Callable[..., Any], effect: Callable[..., object]) -> Callable[..., Any]:
+    """Return a method that calls `method`, and then `effect` with the same arguments."""
+
+    def affected(self: RegionProgram, *arguments: Any) -> Any:  # noqa: ANN401  # as the method
+        answer = method(self, *arguments)
+        effect(self, *arguments)
+        return answer
+
+    return affected
 
 
 def count(attribute: str) -> Callable[..., None]:
