@@ -99,7 +99,11 @@ class Making:
             *(each for node in classes for each in self._decorators(member, file, node)),
             *(each for node in classes for each in self._keywords(member, file, node)),
             *(node for node in classes if self._has_hooks(node)),
-            *self._behind(member, file, aliases, after=min(node.lineno for node in classes)),
+            *(
+                node
+                for node in self._behind(member, file, aliases, after=min(node.lineno for node in classes))
+                if not (isinstance(node, ast.Assign) and _is_name(node.value, aliases))
+            ),
         ]
         if changing:
             raise rebound(classes[0].name, file, changing[0])
