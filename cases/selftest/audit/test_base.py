@@ -156,7 +156,7 @@ def test_the_second_change_beside_a_commit_judges_the_change_alone(
     for judged_base in (True, False):
         assert main(audit) == ExitCode.BROKEN
         out, err = capsys.readouterr()
-        assert out.startswith("exit code 1: 1 new fault in 1 class beside 'main'")
+        assert out.startswith("exit code 1: 1 new fault in 1 class compared with 'main'")
         assert "R5 clear, " in out
         assert (f"judging {QWEN_CLASS} of main of" in err) is judged_base
         assert OTHER_CLASS not in err

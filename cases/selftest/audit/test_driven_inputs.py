@@ -244,9 +244,9 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert all(row.keys() <= {*stated_columns("input"), *ROW_COLUMNS} for row in rows)
     assert code == 1, "TimesZero could not be put to the test"
     (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
-    assert result.ruleId == "not-driven"
+    assert result.ruleId == "not-judged"
     assert "TimesZero: its input extra" in str(result.message)
     lines = capsys.readouterr().out.splitlines()
-    assert any("could not be driven" in line for line in lines)
+    assert any("could not be judged" in line for line in lines)
     assert "  evidence    read: in no running engine yet" in lines
     assert max(len(line) for line in lines if str(tmp_path) not in line and str(SYNTHETIC) not in line) <= 80

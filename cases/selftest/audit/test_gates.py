@@ -13,14 +13,15 @@ from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.base import base_of
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts
+from deepstack_harness.audit.findings import audit_findings
 from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen
-from deepstack_harness.cli.audit_findings import annotations_of, audit_findings
 from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_answer, show_change, show_summary
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
+from deepstack_harness.document.findings import annotations_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
 from deepstack_harness.sources.source import inside_package
@@ -132,7 +133,7 @@ def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
     Output(None, quiet=False).show(show_answer([found], judge_gate([found], Gate.FLAG)))
     assert capsys.readouterr().out.splitlines()[1] == (
-        "exit code 1: faults that default settings or a flag lead to count: 1 finding; 1 class not judged"
+        "exit code 1: 1 finding with default settings or a flag; 1 class not judged"
     )
     Output(None, quiet=False).show(show_answer([audited(KEPT)], judge_gate([audited(KEPT)], Gate.FLAG)))
     assert "exit code 0: " in capsys.readouterr().out
@@ -343,8 +344,7 @@ def test_the_last_line_says_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
     Output(None, quiet=False).show(show_summary([found], judge_gate([found], Gate.ANY)))
     assert capsys.readouterr().out == (
-        "reached by default: R1 (43602). Not known before: R3. Effect: output. "
-        "Exit code 1: all faults count: 3 findings.\n"
+        "reached by default: R1 (43602). Not known before: R3. Effect: output. Exit code 1: 3 findings.\n"
     )
 
 
@@ -431,7 +431,7 @@ def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path,
     assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert out.startswith(
-        "exit code 1: 1 new fault in 1 class beside 'main' with default settings or a flag\n"
+        "exit code 1: 1 new fault in 1 class compared with 'main' with default settings or a flag\n"
     )
     assert "R1 structure, " in out
     assert "vllm/model_executor/models/qwen3_vl.py:" in out
@@ -444,7 +444,7 @@ def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, cap
     Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--progress"]) == ExitCode.HOLDS
     out, err = capsys.readouterr()
-    assert out.startswith("exit code 0: nothing new beside 'HEAD'")
+    assert out.startswith("exit code 0: nothing new compared with 'HEAD'")
     assert f"looking for classes in HEAD of {root}\n" in err
     assert re.search(r"deepstack-\w+/tree", err) is None
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--bisect"]) == ExitCode.HOLDS

@@ -157,7 +157,7 @@ def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
         "maybe_execute_in_parallel": ("R13", "PASS", None),
     }
     out = capsys.readouterr().out
-    assert "\nbeside the buffer\nvllm at " in out
+    assert "\nother systems\nvllm at " in out
     assert "kept as list" in out
     assert out.splitlines()[-2].endswith("R12")
     last = "reached by default: R1, unknown for 1 class. Not known before: R1. Effect: not measured."

@@ -155,7 +155,7 @@ def test_an_adapter_class_is_checked_by_what_it_states(
     assert out[0] == "adapter: levels 1, cleared False"
     asked = next(line for line in out if line.startswith("traces: "))
     assert 80 < int(asked.split()[1]) < 104
-    assert out[-1].endswith("Adapter: live use breaks R3; captured use breaks R3; not asked: R5")
+    assert out[-1].endswith("Adapter: live use breaks R3; captured use breaks R3; not tested: R5")
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     judged = {(row["rule"], row["regime"]): (row["verdict"], row["detail"]) for row in rows}
     assert judged["R5", "live"] == ("SKIP", "not asked: nothing clears it")

@@ -184,7 +184,7 @@ def test_an_index_that_does_not_answer_is_said(monkeypatch: Patch) -> None:
     ("here", "needed", "code", "sentence"),
     [
         (False, True, ExitCode.MACHINE, "cannot run 'repro 43602': a part missing"),
-        (None, True, ExitCode.MACHINE, "not known whether 'repro 43602' can run: no answer from a part"),
+        (None, True, ExitCode.MACHINE, "not known whether 'repro 43602' can run: no reply from a part"),
         (None, False, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
         (False, False, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
         (True, True, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
@@ -305,8 +305,8 @@ def test_a_check_that_had_no_time_is_not_called_missing(
     assert "missing" not in said
     assert "inductor on cpu   ?    not known, the machine may be busy: " in said
     *_, again, last = said.splitlines()
-    assert again == "ask again: deepstack-harness doctor --seconds 60"
-    assert last == "not known whether 'repro 43602' can run: no answer from inductor on cpu"
+    assert again == "try again: deepstack-harness doctor --seconds 60"
+    assert last == "not known whether 'repro 43602' can run: no reply from inductor on cpu"
     assert '"what":"inductor on cpu","here":null' in (tmp_path / "rows").read_text()
 
 

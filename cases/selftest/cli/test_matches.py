@@ -65,7 +65,7 @@ def test_an_exact_name_among_the_words_of_list_is_that_incident(capsys: Capture)
     [
         (
             "list arms eager",
-            "words search incidents alone, not arms: write 'list incidents eager'",
+            "words search only incidents, not arms: write 'list incidents eager'",
         ),
         ("list answers ignore", "'answers' is no kind: to search write 'list incidents answers ignore'"),
         ("list incidents how do we", "nothing in the catalogue fits 'how do we'"),

@@ -71,7 +71,7 @@ def source(package: str) -> Source:
         (
             "vllm-omni",
             ["granite4_vision"],
-            "43602 is about granite4_vision, and vllm-omni 1.0 has a class of",
+            "43602 is about granite4_vision, and vllm-omni 1.0 has only a class of",
         ),
     ],
 )

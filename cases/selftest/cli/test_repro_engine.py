@@ -65,7 +65,7 @@ def test_a_model_is_free_only_where_it_could_be_judged(
     assert seen.free is free
     assert seen.unjudged == ("" if free else "R2: 2 rows")
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[-1], lines[-2]) == (said, "asked: runner.py:3-5")
+    assert (lines[-1], lines[-2]) == (said, "judged: runner.py:3-5")
 
 
 def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(capsys: Capture) -> None:
@@ -86,11 +86,11 @@ def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(ca
         ({}, "unknown text model of sglang 0.5.4 'Qwen3LLMModel'"),
         (
             {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(refusals=(Reason("no"), Reason("no forward"))))},
-            "Qwen3LLMModel of sglang 0.5.4 is not driven: no forward$",
+            "Qwen3LLMModel of sglang 0.5.4 cannot be called: no forward$",
         ),
         (
             {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(methods=True, not_driven=Reason("no runner")))},
-            "Qwen3LLMModel of sglang 0.5.4: its graphs are not driven: no runner$",
+            "Qwen3LLMModel of sglang 0.5.4: its graphs cannot be replayed: no runner$",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_bisection_finds_the_tree_that_lost_the_slot(tmp_path: Path) -> None:
 def test_graphs_that_cannot_be_driven_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repro(tmp_path, sglang_files(runner=MOVED), *FAMILY) == ExitCode.USAGE
     said = capsys.readouterr().err
-    assert "its graphs are not driven" in said
+    assert "its graphs cannot be replayed" in said
     assert f"{RUNNER}:" in said
 
 
@@ -191,7 +191,7 @@ def test_the_released_runner_has_the_incident(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("release", "code", "said"),
     [
-        ("0.5.10.post1", ExitCode.HOLDS, "asked: sglang/srt/model_executor/piecewise_cuda_graph_runner.py:"),
+        ("0.5.10.post1", ExitCode.HOLDS, "judged: sglang/srt/model_executor/piecewise_cuda_graph_runner.py:"),
         ("0.5.11", ExitCode.BROKEN, "where: sglang/srt/model_executor/breakable_cuda_graph_runner.py:"),
         ("0.5.12.post1", ExitCode.BROKEN, "where: sglang/srt/model_executor/breakable_cuda_graph_runner.py:"),
         ("0.5.14", ExitCode.BROKEN, f"where: {RUNNER}:"),

@@ -146,7 +146,7 @@ def test_a_program_that_does_not_show_it_is_not_written(
     monkeypatch.setattr("deepstack_harness.play.written_programs.why_not_shown", lambda _: "it ends with 0")
     words = ["steps", "my_steps:late_mask", "--arm", "eager/drop_all", "--script", "show.py"]
     assert main(words) == ExitCode.BROKEN
-    assert "not written: show.py: no program with torch alone shows it: it ends with 0" in (
+    assert "not written: show.py: no program that needs only torch shows it: it ends with 0" in (
         capsys.readouterr().out
     )
     assert not (mine / "show.py").exists()

@@ -58,7 +58,7 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     words = ["watch", "--restore", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
     first, _, counts, region, restored = capfd.readouterr().out.splitlines()
-    assert "answers differ by 4 (largest value 6)" in first
+    assert "outputs differ by 4 (largest value 6)" in first
     assert first.startswith(
         "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
         "the guard 'extra is None' (program.py:6) was dropped"
@@ -66,7 +66,7 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     assert counts.startswith("1 process, 1 region, 5 calls, ")
     assert counts.endswith("; failed and decide: 1")
     assert region.startswith("  Net.forward (program.py:5): 5 calls, ")
-    right = "torch compiles again where it fails, and the answers are right in all calls"
+    right = "torch compiles again where it fails, and the output is right in all calls"
     assert restored == f"L['extra'] put back: {right}"
     row, again = [json.loads(line) for line in Path("facts.jsonl").read_text().splitlines()]
     assert again == {"restored": "L['extra']", "status": 0, "still_failing": []}

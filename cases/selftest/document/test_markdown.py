@@ -1,8 +1,21 @@
 """Text from outside in Markdown and in annotations: nothing in it comes alive."""
 
+import re
+
 import pytest
 
-from deepstack_harness.document.markdown import annotation, plain, table_head, table_row
+from deepstack_harness.document.blocks import (
+    NOTE,
+    Block,
+    Code,
+    Column,
+    Details,
+    Heading,
+    Line,
+    Link,
+    TextTable,
+)
+from deepstack_harness.document.markdown import annotation, fitted, plain
 
 
 @pytest.mark.parametrize(
@@ -24,6 +37,39 @@ def test_a_text_cannot_end_its_annotation() -> None:
     assert annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
 
 
-def test_a_table_begins_with_its_heads() -> None:
-    assert table_head(["a", ""]) == ["| a |  |", "| --- | --- |"]
-    assert table_row(["1", "2"]) == "| 1 | 2 |"
+TABLE = TextTable(
+    [Column("place"), Column("rows", right=True), Column("")],
+    [
+        ([Code("a|b:1"), "2", Link("known", "https://github.com/a/b/issues/1")], ""),
+        (["<b>", "", "@me"], "red"),
+    ],
+)
+BLOCKS: list[Block] = [
+    Heading("a *title*"),
+    Line("one node", NOTE),
+    Line(Code("cap 16"), lead="trace: ", command="run it"),
+    Details(Line("<b> x"), [Line("inside")]),
+    TABLE,
+]
+
+
+def test_each_block_has_its_markdown() -> None:
+    assert fitted(BLOCKS, 1_000, "line", "the page has them.").split("\n") == [
+        "## a \\*title\\*", "",
+        "> one node", "",
+        "trace: `cap 16` `run it`", "",
+        "<details><summary>&lt;b&gt; x</summary>", "", "inside", "", "</details>", "",
+        "| place | rows |  |", "| --- | ---: | --- |",
+        "| `a\\|b:1` | 2 | [known](https://github.com/a/b/issues/1) |",
+        "| \\<b\\> |  | `@me` |", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", range(0, 330, 7))
+def test_what_finds_no_room_is_counted(most: int) -> None:
+    whole, text = (fitted(BLOCKS, each, "line", "the page has them.").splitlines() for each in (1_000, most))
+    if text != whole:
+        assert re.fullmatch(r"\d lines? found no room here; the page has them\.", text.pop())
+        assert len("\n".join(text).encode()) <= most
+    assert set(text) <= set(whole)
+    assert ("| place | rows |  |" in text) is any(line.startswith("| `a") for line in text)

@@ -60,7 +60,7 @@ def test_a_figure_has_no_more_digits_than_matter(value: float | None, unit: str,
         ("default", "with default settings"),
         ("flag: --async-scheduling", "with --async-scheduling"),
         ("latent", "under calls that no engine makes today"),
-        ("unknown", "nobody has read how the engine comes there"),
+        ("unknown", "whether the engine makes such calls is not known"),
         (None, ""),
     ],
 )
@@ -70,8 +70,9 @@ def test_the_reach_is_in_words(reach: str | None, words: str) -> None:
 
 def test_a_problem_is_what_users_of_the_engine_notice() -> None:
     assert problem_of(BROKEN) == (
-        "a step is computed without its image features, answers are wrong, with default settings"
+        "a step is computed without its image features, the output is wrong, with default settings"
     )
     assert problem_of(replace(BROKEN, shape=FaultKind.LIVE, effect=None, reach=None)) == (
-        "a step does not get the image features of its own tokens, nobody has read how the engine comes there"
+        "a step does not get the image features of its own tokens, whether the engine makes such calls is "
+        "not known"
     )

@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_says_after_what(
 ) -> None:
     Output(None, quiet=False).show(command._print_folder(Campaign(FuzzRequest(), tmp_path, 100), hunted))
     first, *more = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"findings are kept in {tmp_path}; ")
+    assert first.startswith(f"findings are stored in {tmp_path}; ")
     assert more == ([f"{said} and 1 finding"] if said else [])
 
 

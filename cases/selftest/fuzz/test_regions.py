@@ -122,7 +122,7 @@ def test_the_command_tells_regions_in_tables_of_80_columns(capsys: pytest.Captur
     assert ["I1", "specialisation", "1", "of", "1", *["-"] * 6] in [line.split() for line in lines]
     assert "0 false alarms on 1 right region" in lines
     assert "mutants caught" not in said
-    assert lines[-1].startswith("1 of 1 regions caught by their promise alone; ")
+    assert lines[-1].startswith("1 of 1 regions caught only by their promise; ")
 
 
 def test_a_blind_judge_misses_a_region_and_says_so(

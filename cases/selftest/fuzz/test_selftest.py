@@ -109,7 +109,7 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
     assert run("none_when_empty", "growth_loses_payload") == 1
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said
-    assert "1 of 2 mutants caught, each by its rule alone; " in said
+    assert "1 of 2 mutants caught, each only by its own rule; " in said
     assert "0 false alarms on 1 right buffers in 20 examples" in said
     assert "not so: growth_loses_payload" in said
 
@@ -126,7 +126,7 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
     said = capsys.readouterr().out
     assert "FALSE ALARM R7" in said
     assert "broke R7" in said.partition("none_when_empty")[2]
-    assert "0 of 1 mutants caught, each by its rule alone; " in said
+    assert "0 of 1 mutants caught, each only by its own rule; " in said
     assert "1 false alarms on 1 right buffers" in said
 
 

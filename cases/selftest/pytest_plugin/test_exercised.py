@@ -385,7 +385,7 @@ def test_a_budget_is_not_kept_by_a_graph_that_is_used_for_something_else(graph_b
     with graph_budget(1):
         step(torch.ones(3))
         step(torch.ones(3), torch.ones(3))  # the answer is the same
-    failed = "(?s)a graph too few: 0 graphs.*: extra was None when compiled.*answers differ by 1"
+    failed = "(?s)a graph too few: 0 graphs.*: extra was None when compiled.*outputs differ by 1"
     with pytest.raises(Failed, match=failed), graph_budget(0):
         step(torch.ones(3), torch.zeros(3))
     with graph_budget(0):

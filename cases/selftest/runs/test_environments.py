@@ -175,7 +175,7 @@ def test_an_interpreter_is_asked_for_its_torch(tmp_path: Path) -> None:
         assert (home.python, home.torch, home.folder) == (ours.python, "2.12.1", None)
     with pytest.raises(UsageError, match="is no interpreter, and no folder with bin/python"):
         named_home(str(tmp_path / "nowhere"))
-    with pytest.raises(MachineError, match="is no Python that answers"):
+    with pytest.raises(MachineError, match="is no Python that runs"):
         named_home("/bin/true")
 
 
@@ -188,7 +188,9 @@ def test_an_interpreter_without_torch_or_packages_is_refused_by_name(tmp_path: P
     (site / "torch-1.dist-info").mkdir()
     (site / "torch-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1\n")
     (site / "torch.py").write_text("")
-    with pytest.raises(MachineError, match="lacks what the harness needs: .* -m pip install covertable "):
+    with pytest.raises(
+        MachineError, match="packages are missing that the harness needs: .* -m pip install covertable "
+    ):
         named_home(str(folder))
     (site / "torch.py").write_text("raise OSError('libcudart.so is not there')")
     with pytest.raises(MachineError, match=r"cannot be imported by .*: OSError: libcudart\.so is not there"):

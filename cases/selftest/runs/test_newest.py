@@ -25,9 +25,9 @@ KNOWN = row(Rule.STRUCTURE, Verdict.XFAIL, "default")
 DRIVEN = replace(audited(KNOWN), places={"Qwen3VL": PLACE, "graphs of Qwen3VL": "vllm/runner.py:7"})
 FILE = PLACE.partition(":")[0]
 REFUSED = UnjudgedCarrier("Qwen3VL", FILE, 20, "no x")
-LOST = f"no longer driven: Qwen3VL, {PLACE} of vllm 0.22.1"
+LOST = f"no longer judged: Qwen3VL, {PLACE} of vllm 0.22.1"
 NO_GRAPHS = Reason("no replay")
-LOST_GRAPHS = "no longer driven: graphs of Qwen3VL, vllm/runner.py:7 of vllm 0.22.1"
+LOST_GRAPHS = "no longer judged: graphs of Qwen3VL, vllm/runner.py:7 of vllm 0.22.1"
 ONLY_VLLM = "the newest {} cannot be looked up: no network"
 
 
@@ -65,7 +65,7 @@ def night(tmp_path: Path, capsys: Capture) -> Night:
 
 
 def lost(sentences: list[str]) -> list[str]:
-    return [line for line in sentences if line.startswith("no longer driven: ")]
+    return [line for line in sentences if line.startswith("no longer judged: ")]
 
 
 def test_nights_that_drive_the_same_hold(night: Night) -> None:
@@ -81,7 +81,7 @@ def test_a_class_that_is_refused_is_told_with_its_place(night: Night) -> None:
         replace(DRIVEN, label="vllm 0.22.2", account=Account(unjudged=(REFUSED,)), places={}, classes=())
     )
     assert code is ExitCode.BROKEN
-    assert lost(printed)[0] == "no longer driven: Qwen3VL, vllm/models/qwen3_vl.py:20: no x (vllm 0.22.2)"
+    assert lost(printed)[0] == "no longer judged: Qwen3VL, vllm/models/qwen3_vl.py:20: no x (vllm 0.22.2)"
     assert printed[-2:] == lost(printed)
 
 
@@ -94,7 +94,7 @@ def test_a_reason_without_a_line_is_told_with_the_line_before(night: Night) -> N
     assert code is ExitCode.BROKEN
     assert lost(printed) == [
         f"{LOST}: {FILE}: no list of rows (vllm 0.22.1)",
-        f"{LOST_GRAPHS}: its graphs are not driven: {NO_GRAPHS} (vllm 0.22.1)",
+        f"{LOST_GRAPHS}: its graphs cannot be replayed: {NO_GRAPHS} (vllm 0.22.1)",
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_carrier_that_is_new_is_red_unless_it_is_known(night: Night, tmp_path:
     night(DRIVEN)
     code, printed = night(replace(DRIVEN, account=Account(unjudged=(NEW,))))
     assert code is ExitCode.BROKEN
-    assert "vllm 0.22.1: not driven: Fresh: vllm/models/fresh.py:7: nothing drives it" in printed
+    assert "vllm 0.22.1: not judged: Fresh: vllm/models/fresh.py:7: nothing drives it" in printed
     *_, written = (tmp_path / "1" / "newest.jsonl").read_text().splitlines()
     assert [json.loads(written)[name] for name in ("model_class", "rule", "verdict")] == [
         "Fresh",
@@ -126,24 +126,24 @@ def test_a_known_carrier_that_was_driven_before_is_red(night: Night) -> None:
 def test_a_known_carrier_that_can_be_driven_is_red(night: Night) -> None:
     code, printed = night(replace(DRIVEN, account=Account(outdated=("Fresh",))))
     assert code is ExitCode.BROKEN
-    assert "vllm 0.22.1: known as not driven, and driven: Fresh" in printed
+    assert "vllm 0.22.1: known as not judged, and judged: Fresh" in printed
 
 
 def test_a_class_that_is_gone_is_told_with_the_place_where_it_was(night: Night) -> None:
     night(DRIVEN)
     _, printed = night(replace(DRIVEN, label="vllm 0.22.2", places={"Other": "a.py:1"}))
-    assert lost(printed)[0] == f"{LOST}: nothing of this name can be driven now (vllm 0.22.2)"
+    assert lost(printed)[0] == f"{LOST}: nothing of this name can be judged now (vllm 0.22.2)"
 
 
 def test_a_release_of_which_nothing_can_be_judged_is_no_silence(night: Night) -> None:
     code, printed = night(refuse)
     assert (code, lost(printed)) == (ExitCode.HOLDS, [])
-    assert printed[0] == "vllm==0.22.1: not driven: vllm==0.22.1 has no class with a deepstack buffer"
+    assert printed[0] == "vllm==0.22.1: not judged: vllm==0.22.1 has no class with a deepstack buffer"
     night(DRIVEN)
     code, printed = night(refuse)
     assert code is ExitCode.BROKEN
     assert lost(printed)[0].startswith(
-        f"no longer driven: Qwen3VL, {PLACE} of vllm 0.22.1: vllm==0.22.1 has no class"
+        f"no longer judged: Qwen3VL, {PLACE} of vllm 0.22.1: vllm==0.22.1 has no class"
     )
 
 
@@ -195,6 +195,6 @@ def test_a_source_that_changed_is_told_with_file_and_line(tmp_path: Path, capsys
     assert code is ExitCode.BROKEN
     (output,) = lost(capsys.readouterr().out.splitlines())
     name = "Qwen3OmniMoeThinkerForConditionalGeneration"
-    assert output.startswith(f"no longer driven: {name}, {THINKER}:")
+    assert output.startswith(f"no longer judged: {name}, {THINKER}:")
     assert "no_such_import" in output
     assert "(0.31.0)" in output

@@ -691,4 +691,4 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
         raise MachineError("no process can be started")
 
     monkeypatch.setattr(nights, "Worker", no_process)
-    assert gpu_fault() == "cannot be asked: no process can be started"
+    assert gpu_fault() == "cannot be used: no process can be started"

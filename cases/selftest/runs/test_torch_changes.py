@@ -163,7 +163,7 @@ def test_what_differs_beside_torch_is_told(tmp_path: Path) -> None:
     about["environment"]["python"] = "3.99.0"
     (new / "run.json").write_text(json.dumps(about))
     (note,) = version_table([read_stored(old), read_stored(new)]).notes
-    assert note.startswith("Python differs too, so it may not be torch alone: ")
+    assert note.startswith("Python differs too, so torch may not be the only cause: ")
     assert note.endswith("3.99.0")
 
 
@@ -180,7 +180,7 @@ def test_compare_and_report_show_the_table(tmp_path: Path, capsys: Capture) -> N
     assert main(words) == ExitCode.HOLDS
     assert "graphs grew" in capsys.readouterr().out
     assert main([*words, "--html", str(page), "--markdown", str(text)]) == ExitCode.HOLDS
-    assert '<th scope="row">graphs grew</th>' in page.read_text()
+    assert "<td>graphs grew</td>" in page.read_text()
     assert "| graphs grew |  | 1 case |" in text.read_text()
 
 

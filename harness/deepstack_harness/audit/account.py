@@ -104,7 +104,7 @@ class Account:
 
     def rows(self, label: str, package: str) -> list[Row[None]]:
         """Return the rows of carriers that were not judged, and of outdated entries."""
-        why = "it was judged, and a known carrier says that it cannot be"
+        why = "it was judged, and it is listed as a known carrier that cannot be judged"
         outdated = (UnjudgedCarrier(name, "", None, why) for name in self.outdated)
         return [
             *(carrier.row(label, package) for carrier in self.unjudged),

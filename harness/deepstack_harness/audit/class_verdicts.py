@@ -187,21 +187,6 @@ class ClassVerdicts(RuleVerdicts):
         return super().kept - self.broken
 
     @property
-    def new(self) -> frozenset[Rule]:
-        """Rules that are broken and not known to be."""
-        return self.rules({Verdict.FAIL})
-
-    @property
-    def improved(self) -> frozenset[Rule]:
-        """Rules that are kept and known to be broken."""
-        return self.rules({Verdict.IMPROVED})
-
-    @property
-    def missing(self) -> frozenset[Rule]:
-        """Rules that are known to be broken and were not put to the test."""
-        return self.rules({Verdict.MISSING})
-
-    @property
     def findings(self) -> list[Finding]:
         """Each cause once: its row, and the rows of the rules that it explains."""
         return by_cause(self.rows, self.effects)

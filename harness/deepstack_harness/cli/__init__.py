@@ -1,4 +1,4 @@
-"""One file per command: `add_arguments` says what it takes, `run` does it.
+"""One file per command: `add_arguments` declares what it takes, `run` does it.
 
 Importing a command must stay cheap; torch is imported inside `run` only.
 

@@ -104,7 +104,7 @@ def _release(text: str) -> tuple[str, Version]:
 
 
 def _check_model(text: str) -> None:
-    """Raise `UsageError` for a model that nothing is known of: silence about it would look like an answer."""
+    """Raise `UsageError` for a model that nothing is known of: silence about it would look like a result."""
     models = models_of(every_sighting())
     if (
         not known_class(text)
@@ -123,7 +123,7 @@ _HEADINGS: Mapping[str, str] = MappingProxyType(
         "earlier": "in the newest release that was looked at, which is older",
     }
 )
-"""Groups of an answer, and the line over each."""
+"""Groups of a result, and the line over each."""
 
 
 def _show_group(
@@ -184,7 +184,7 @@ def _facts(sighting: Sighting, version: Version) -> Iterator[str]:
 
 
 def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str, bool]:
-    """Return the command to run, and True if it judges this release, and not our own decoders alone.
+    """Return the command to run, and True if it judges this release, and not only our own decoders.
 
     What is only reported, or read, no command of ours has shown in a release.
     """
@@ -208,10 +208,10 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
 
 
 def _show_classes(broken: Mapping[str, Sequence[KnownFailure]], package: str, version: Version) -> Document:
-    """Print the classes of the release that break rules when they are driven: what `audit` knows of them."""
+    """Print the classes of the release that break rules when they are called: what `audit` knows of them."""
     if not broken:
         return
-    yield Line("its classes, driven by every call of the contract, break:")
+    yield Line("these classes break a rule when every call of the contract is made:")
     for name, failures in broken.items():
         worst = "default" if any(each.worst_reach == "default" for each in failures) else "flag"
         yield {

@@ -10,7 +10,7 @@ from deepstack_harness.errors import UsageError
 
 
 class _RefusedOption(Action):
-    """An option that a command does not have, refused with the sentence that stands in its `metavar`."""
+    """An option that a command does not have, refused with the sentence in its `metavar`."""
 
     @override
     def __call__(
@@ -20,7 +20,7 @@ class _RefusedOption(Action):
 
 
 def add_refused(parser: ArgumentParser, option: str, sentence: str, nargs: str | int = 0) -> None:
-    """Refuse an option that would mean nothing with a sentence that says why."""
+    """Refuse an option that would mean nothing with the reason."""
     parser.add_argument(
         option, action=_RefusedOption, nargs=nargs, default=SUPPRESS, help=SUPPRESS, metavar=sentence
     )

@@ -28,7 +28,7 @@ from deepstack_harness.errors import ExitCode, HarnessError, UsageError
 from deepstack_harness.sources.request import OVER, ReleaseRequest, names_source, parse_source, split_over
 
 if TYPE_CHECKING:
-    from deepstack_harness.cli.audit_findings import AuditFinding
+    from deepstack_harness.document.findings import Finding
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -88,8 +88,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--fail-on",
         choices=[gate.value for gate in Gate],
         help="exit with 1 on any fault (any), on those that --base does not have or, without it, that no "
-        "catalogue knows (new), on those that default settings or a flag lead to (flag), or default settings "
-        "alone (default); with --base on new and worse ones alone; a fault of unknown reach counts as "
+        "catalogue knows (new), on those that default settings or a flag lead to (flag), or only default "
+        "settings (default); with --base only on new and worse ones; a fault of unknown reach counts as "
         "default, and what carries a payload and was not judged always counts; without this option flag, "
         "with --bisect any",
     )
@@ -111,7 +111,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="judge this class alone, and no other carriers and systems; may be given several times",
+        help="judge only this class, and no other carriers and systems; may be given several times",
     )
     parser.add_argument(
         "--as",
@@ -123,7 +123,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--inputs",
         action="store_true",
         help="read the optional inputs of every class that the source compiles, in place of judging rules: "
-        "which a warm-up sees as later steps do; exit with 1 where one at risk, driven, breaks a promise",
+        "which a warm-up sees as later steps do; exit with 1 where one at risk breaks a promise",
     )
     parser.add_argument(
         "--construct",
@@ -138,7 +138,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--annotations",
         action="store_true",
-        help="also print the findings as GitHub annotations, beside the lines of a pull request: an error "
+        help="also print the findings as GitHub annotations, next to the lines of a pull request: an error "
         "for each that the exit code counts; those of the base are left out",
     )
     parser.add_argument(
@@ -229,24 +229,20 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
     if refused:
         option = {"classes": "class", "release": "as"}.get(refused[0], refused[0].replace("_", "-"))
         raise UsageError(f"--inputs judges no rules: leave out --{option}")
-    from deepstack_harness.cli.audit_findings import folder_of, input_findings
+    from deepstack_harness.audit.findings import folder_of, input_findings
     from deepstack_harness.cli.audit_inputs import show_inputs
 
     shown = yield from show_inputs([_one_release(text, []) for text in args.source])
     findings = [
-        finding
-        for text, label, driven in shown.driven
-        for finding in input_findings(label, driven, folder_of(text))
+        finding for text, driven in shown.driven for finding in input_findings(driven, folder_of(text))
     ]
     yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
     return shown.code
 
 
-def _write_findings(
-    args: Namespace, findings: Sequence[AuditFinding], answer: str, *, good: bool
-) -> Document:
-    """Write the findings in each form that was asked for; `answer` is the sentence that sums them up."""
-    from deepstack_harness.cli.audit_findings import annotations_of, markdown_of, sarif_text
+def _write_findings(args: Namespace, findings: Sequence[Finding], answer: str, *, good: bool) -> Document:
+    """Write the findings in each form that was chosen; `answer` is the sentence that sums them up."""
+    from deepstack_harness.document.findings import annotations_of, markdown_of, sarif_text
 
     for path, text in (
         (args.sarif, sarif_text(findings) if args.sarif else ""),
@@ -285,7 +281,7 @@ def _show(
     notes: Sequence[str] = (),
 ) -> Document:
     """Print the answer and the findings, and write them in the forms that were chosen; the answer is last."""
-    from deepstack_harness.cli.audit_findings import audit_findings, folder_of
+    from deepstack_harness.audit.findings import audit_findings, folder_of
     from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_change, show_summary
 
     folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}
@@ -314,32 +310,31 @@ def _show_tables(
 ) -> Document:
     """Print the answer, then the findings, what was not judged, and the tables of all rules."""
     from deepstack_harness.cli.audit_table import (
-        AuditTable,
         show_account,
         show_answer,
+        show_end,
         show_engine_rules,
+        show_findings,
         show_gate,
+        show_groups,
     )
     from deepstack_harness.cli.system_table import show_systems
 
     yield from show_answer(audited, result)
     for note in notes:
         yield Line(note)
-    table = AuditTable()
     for source in audited:
-        for reason in source.live_alone:
-            table.refuse(source.label, "graphs", reason)
         for name, lacked in source.loaded.items():
             yield Line(f"{name} of {source.label} was made by importing its package: {lacked}")
     classes = [verdicts for source in audited for verdicts in source.classes]
-    yield from table.show_findings(classes, latent=args.all)
+    yield from show_findings(classes, latent=args.all)
     yield from show_account(audited, places=args.all)
-    yield from table.show(classes)
+    yield from show_groups(classes, audited)
     yield from show_systems([source.systems for source in audited])
     yield from show_engine_rules(audited)
     for text in args.source:
         if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):
             yield Line("its incidents:", command=f"deepstack-harness affected {split_over(text)[0]}")
-    yield from table.close([verdicts for source in audited for verdicts in source.subjects])
+    yield from show_end([verdicts for source in audited for verdicts in source.subjects])
     if args.fail_on not in (None, Gate.ANY):
         yield from show_gate(result)

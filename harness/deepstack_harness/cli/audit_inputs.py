@@ -1,4 +1,4 @@
-"""`audit --inputs`: inputs of what a source compiles or captures, those at risk driven; table, exit code."""
+"""`audit --inputs`: inputs of what a source compiles or captures, those at risk called; table, exit code."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class ShownInputs:
-    """The exit code of an audit of inputs, its last sentence, and what driving each input at risk showed.
+    """The exit code of an audit of inputs, its last sentence, and the rows of each input at risk.
 
-    `driven` has for each source its text, its label, and its inputs at risk.
+    `driven` has for each source its text and its inputs at risk.
     """
 
     code: ExitCode
     answer: str
-    driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, Row[Promise]]]]]
+    driven: Sequence[tuple[str, Sequence[tuple[InputStanding, Row[Promise]]]]]
 
 
 def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
-    """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
+    """Print the inputs of compiled classes, what is at risk first, with what calling its code showed.
 
-    The code is 1 where an input breaks a promise, or is at risk and could not be driven.  Raises
+    The code is 1 where an input breaks a promise, or is at risk and could not be judged.  Raises
     `MachineError` where no source compiles or captures a class.
     """
     driven = []
@@ -55,14 +55,14 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        driven.append((text, source.label, (yield from _show_source(text, source, audited))))
+        driven.append((text, (yield from _show_source(text, source, audited))))
         yield from _show_counts(source, audited, seconds)
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
             "was found, so no input was read"
         )
-    outcomes = [row.verdict for _, _, of_source in driven for _, row in of_source]
+    outcomes = [row.verdict for _, of_source in driven for _, row in of_source]
     broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
     answer = _answer(broken, unknown, len(outcomes))
     yield outcome(answer, good=not (broken or unknown))
@@ -72,12 +72,12 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
 def _show_source(
     text: str, source: Source, audited: AuditedInputs
 ) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
-    """Print the rows of one source, each input at risk as soon as it was driven."""
+    """Print the rows of one source, each input at risk as soon as its code was called."""
     driven = []
     at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
-    with progress("driving inputs at risk") as say:
+    with progress("calling the code of inputs at risk") as say:
         for standing, row in drive_inputs(text, at_risk):
-            say(f"drove {standing.model_class}.{standing.input}")
+            say(f"called the code of {standing.model_class}.{standing.input}")
             yield from _show_row(source, standing, row)
             driven.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
@@ -112,7 +112,7 @@ def _show_row(source: Source, standing: InputStanding, row: Row[Promise], *, is_
 
 
 def _labelled(label: str, text: str, style: str = "") -> Document:
-    """Yield a word and beside it a text; the label of a source may be too long to stand beside."""
+    """Yield a word and after it a text; the label of a source may be too long for one line."""
     if len(label) >= _LABEL:
         yield Line(label, style)
         label = ""
@@ -138,6 +138,6 @@ def _answer(broken: int, unknown: int, driven: int) -> str:
     breaking = "breaks" if broken == 1 else "break"
     parts = [
         *([f"{broken} of {plural(driven, 'input')} at risk {breaking} a promise"] if broken else []),
-        *([f"{plural(unknown, 'input')} at risk could not be driven"] if unknown else []),
+        *([f"{plural(unknown, 'input')} at risk could not be judged"] if unknown else []),
     ]
-    return "; ".join(parts) or f"{plural(driven, 'input')} at risk, driven: no promise is broken"
+    return "; ".join(parts) or f"{plural(driven, 'input')} at risk: none breaks a promise"

@@ -1,4 +1,4 @@
-"""The tables of `audit`: the answer, the findings, what was not judged, and the rules of each engine.
+"""The tables of `audit`: the result, the findings, what was not judged, and the rules of each engine.
 
 Classes with the same verdicts are folded into groups.  Several engines are shown in one table, a line for
 each source and a column for each rule.
@@ -6,7 +6,7 @@ each source and a column for each rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.account import Account
@@ -28,146 +28,105 @@ from deepstack_harness.document.blocks import (
     outcome,
 )
 from deepstack_harness.document.shown import finding as finding_lines
-from deepstack_harness.errors import ExitCode, Reason
+from deepstack_harness.errors import ExitCode
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.cli.audit_findings import AuditFinding
+    from deepstack_harness.document.findings import Finding as Cause
 
 
-class AuditTable:
-    """The table of `audit`: classes with the same verdicts are folded into a group, named by a letter."""
+def show_findings(classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
+    """Print every finding, the worst reach first; with `latent` those under calls that no engine makes."""
+    groups = _groups(classes)
+    for kind, title in _REACHES.items():
+        findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
+        found = [letter for letter, of_group in findings.items() if of_group]
+        if kind == LATENT and not latent and found:
+            count = sum(len(groups[letter]) * len(findings[letter]) for letter in found)
+            counts = (
+                f"{plural(count, 'finding')} in {plural(sum(len(groups[each]) for each in found), 'class')}"
+            )
+            yield Line(f"{counts} under calls no engine makes today: --all shows them")
+            yield BLANK
+        elif found:
+            yield Heading(title)
+            for letter in found:
+                yield Line(f"group {letter}, {'; '.join(_by_source(groups[letter]))}")
+                for row, also in findings[letter]:
+                    yield from finding_lines(row, also)
+                yield BLANK
 
-    def __init__(self) -> None:
-        """Print nothing yet: all sources have to be judged first, since any two may be alike."""
-        self._refusals: dict[tuple[str, str], list[str]] = {}
-        self._places: dict[tuple[str, str], str] = {}
 
-    def refuse(self, label: str, model_class: str, reason: Reason) -> None:
-        """Note a class that could not be driven, and why; the place is that in the first source."""
-        key = (model_class, reason.text)
-        self._refusals.setdefault(key, []).append(label)
-        if reason.where:
-            self._places.setdefault(key, reason.where)
-
-    def show_findings(self, classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
-        """Print every finding, the worst reach first.
-
-        Findings under calls that no engine makes are counted, and with `latent` printed too.
-        """
-        groups = _groups(classes)
-        for kind, title in _REACHES.items():
-            findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
-            if kind == LATENT and not latent:
-                yield from self._count_latent(groups, findings)
-            elif any(findings.values()):
-                yield Heading(title)
-                for letter, of_group in findings.items():
-                    yield from self._findings(letter, groups[letter], of_group)
-
-    def show(self, classes: Sequence[ClassVerdicts]) -> Document:
-        """Print the groups, what their members share, sources that differ, and what was not driven."""
-        groups = _groups(classes)
-        if groups:
-            yield from self._overview(groups)
-        yield from self._differences(groups)
-        yield from self._list("not driven", [self._refusal(*key) for key in self._refusals])
-        for verdicts in classes:
-            yield from verdicts.rows
-
-    def close(self, classes: Sequence[ClassVerdicts]) -> Document:
-        """Print the unexpected rules, and the closing line with all broken rules."""
-        broken = {rule for verdicts in classes for rule in verdicts.broken}
-        yield from self._rules(
-            "broken and not known before", [(verdicts, verdicts.new) for verdicts in classes]
-        )
-        mended = [(verdicts, verdicts.improved) for verdicts in classes]
-        yield from self._rules("known to break, and kept now", mended)
-        missing = [(verdicts, verdicts.missing) for verdicts in classes]
-        yield from self._rules("known to break, and not put to the test", missing)
-        if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
-            yield Line(f"captured: {WHO_IS_CAPTURED}")
-        unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
-        yield from self._list(
-            "not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged]
-        )
-        judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
-        text = f"{judged} judged, rules broken: {names_of(broken)}"
-        if unjudged:
-            text += f", not judged: {names_of(unjudged)}"
-        yield outcome(text, good=not (broken or unjudged))
-
-    def _refusal(self, name: str, why: str) -> str:
-        place = self._places.get((name, why))
-        at = f", at {place}" if place else ""
-        return f"{name} ({', '.join(self._refusals[name, why])}): {why}{at}"
-
-    def _overview(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
-        rows = [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()]
-        yield TextTable(
-            [*(Column(head) for head in ("group", "broken live", "broken captured", "kept"))], rows
-        )
+def show_groups(classes: Sequence[ClassVerdicts], audited: Sequence[AuditedSource]) -> Document:
+    """Print the rules of each group, sources whose classes differ, and graphs that could not be replayed."""
+    groups = _groups(classes)
+    if groups:
+        heads = [*map(Column, ("group", "broken live", "broken captured", "kept"))]
+        yield TextTable(heads, [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()])
         for letter, members in groups.items():
             yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
         yield BLANK
+    letters: dict[str, list[str]] = {}
+    for letter, members in groups.items():
+        for source in dict.fromkeys(member.source for member in members):
+            letters.setdefault(source, []).append(letter)
+    different = [f"{source}: groups {', '.join(own)}" for source, own in letters.items() if len(own) > 1]
+    yield from _list("sources whose classes differ from each other", different)
+    labels: dict[str, list[str]] = {}
+    places: dict[str, str] = {}
+    for each in audited:
+        for reason in each.live_alone:
+            labels.setdefault(reason.text, []).append(each.label)
+            if reason.where:
+                places.setdefault(reason.text, f", at {reason.where}")
+    yield from _list("could not be replayed", [
+        f"graphs ({', '.join(own)}): {why}{places.get(why, '')}" for why, own in labels.items()
+    ])  # fmt: skip
+    for verdicts in classes:
+        yield from verdicts.rows
 
-    def _differences(self, groups: dict[str, list[ClassVerdicts]]) -> Document:
-        letters: dict[str, set[str]] = {}
-        for letter, members in groups.items():
-            for member in members:
-                letters.setdefault(member.source, set()).add(letter)
-        different = [
-            f"{source}: groups {', '.join(sorted(groups_of_source))}"
-            for source, groups_of_source in letters.items()
-            if len(groups_of_source) > 1
-        ]
-        yield from self._list("sources whose classes differ from each other", different)
 
-    def _count_latent(
-        self, groups: Mapping[str, Sequence[ClassVerdicts]], findings: Mapping[str, Sequence[Finding]]
-    ) -> Document:
-        classes = sum(len(groups[letter]) for letter, of_group in findings.items() if of_group)
-        if classes:
-            count = sum(len(groups[letter]) * len(of_group) for letter, of_group in findings.items())
-            counts = f"{plural(count, 'finding')} in {plural(classes, 'class')}"
-            yield Line(f"{counts} under calls no engine makes today: --all shows them")
-            yield BLANK
-
-    def _findings(
-        self, letter: str, members: Sequence[ClassVerdicts], findings: Sequence[Finding]
-    ) -> Document:
-        if not findings:
-            return
-        yield Line(f"group {letter}, {'; '.join(_by_source(members))}")
-        for row, also in findings:
-            yield from finding_lines(row, also)
-        yield BLANK
-
-    def _rules(self, title: str, by_class: Iterable[tuple[ClassVerdicts, Collection[Rule]]]) -> Document:
-        yield from self._list(title, [
+def show_end(classes: Sequence[ClassVerdicts]) -> Document:
+    """Print the unexpected rules, and the closing line with all broken rules."""
+    for title, verdict in (
+        ("broken and not known before", Verdict.FAIL),
+        ("known to break, and kept now", Verdict.IMPROVED),
+        ("known to break, and not put to the test", Verdict.MISSING),
+    ):
+        yield from _list(title, [
             f"{verdicts.source} {verdicts.model_class} {names_of(rules)}"
-            for verdicts, rules in by_class
-            if rules
+            for verdicts in classes
+            if (rules := verdicts.rules({verdict}))
         ])  # fmt: skip
+    if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
+        yield Line(f"captured: {WHO_IS_CAPTURED}")
+    yield from _list("not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged])
+    broken = {rule for verdicts in classes for rule in verdicts.broken}
+    unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
+    judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
+    text = f"{judged} judged, rules broken: {names_of(broken)}"
+    if unjudged:
+        text += f", not judged: {names_of(unjudged)}"
+    yield outcome(text, good=not (broken or unjudged))
 
-    def _list(self, title: str, items: Sequence[str]) -> Document:
-        if items:
-            yield Line(f"{title}:")
-            for item in items:
-                yield Line(f"  {item}")
-            yield BLANK
+
+def _list(title: str, items: Sequence[str]) -> Document:
+    if items:
+        yield Line(f"{title}:")
+        yield from (Line(f"  {item}") for item in items)
+        yield BLANK
 
 
 _REACHES = {
     DEFAULT: "wrong with default settings",
-    UNKNOWN: "wrong, and nobody has read how the engine comes there",
+    UNKNOWN: "wrong, and whether the engine makes such calls is not known",
     FLAG: "wrong with a flag",
     LATENT: "wrong under calls no engine makes today",
 }
 """How an engine comes to a fault, the worst first, and the words for it."""
 
 
-def _worst(rows: Iterable[Row]) -> str | None:
+def worst_reach(rows: Iterable[Row]) -> str | None:
     """Return the worst reach of the broken rules among `rows`; None where none is broken."""
     kinds = {reach_kind(row.reach) for row in rows if row.verdict in BROKEN}
     return next((kind for kind in REACHES if kind in kinds), None)
@@ -175,11 +134,11 @@ def _worst(rows: Iterable[Row]) -> str | None:
 
 def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
     """Return the findings of which a rule, or an effect of it, has this reach."""
-    return [(row, also) for row, also in verdicts.findings if _worst((row, *also)) == kind]
+    return [(row, also) for row, also in verdicts.findings if worst_reach((row, *also)) == kind]
 
 
 def show_answer(audited: Sequence[AuditedSource], result: GateResult) -> Document:
-    """Print a sentence for each source that says what is wrong, and what the exit code means."""
+    """Print a sentence for each source with what is wrong, and what the exit code means."""
     for source in audited:
         yield Heading(answer_of(source))
     yield Line(outcome_of(result))
@@ -199,25 +158,20 @@ def outcome_of(result: GateResult) -> str:
 
 
 def _counted_findings(result: GateResult) -> str:
-    if result.base is None:
-        return f"{_COUNTED[result.gate]}: {plural(len(result.failing), 'finding')}"
     where = {Gate.FLAG: " with default settings or a flag", Gate.DEFAULT: " with default settings"}
+    if result.base is None:
+        where[Gate.NEW] = " that no catalogue knows"
+        return f"{plural(len(result.failing), 'finding')}{where.get(result.gate, '')}"
     classes = plural(len({subject_of(row) for row in result.failing}), "class")
     count = f"{plural(result.causes, 'new fault')} in {classes}" if result.failing else "nothing new"
     left = sum(each.row.verdict in BROKEN and each.row not in result.failing for each in result.new)
-    beside = (
-        f", and {left} that does not count"
-        if left == 1
-        else f", and {left} that do not count"
-        if left
-        else ""
-    )
-    return f"{count} beside '{result.base}'{where.get(result.gate, '')}{beside}"
+    others = f", and {left} that {'does' if left == 1 else 'do'} not count" if left else ""
+    return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{others}"
 
 
 def answer_of(source: AuditedSource) -> str:
     """Return one sentence about a source: how many classes are wrong, by how the engine comes there."""
-    worst = {verdicts.model_class: _worst(verdicts.rows) for verdicts in source.subjects}
+    worst = {verdicts.model_class: worst_reach(verdicts.rows) for verdicts in source.subjects}
     named = {kind: [name for name, reach in worst.items() if reach == kind] for kind in _REACHES}
     parts = []
     if named[DEFAULT]:
@@ -239,13 +193,13 @@ def answer_of(source: AuditedSource) -> str:
         reasons = f", {count} of them known with a reason" if known else ""
         sentences.append(f"{unjudged} not judged{reasons}")
     sentences += [
-        f"{plural(count, 'known failure')} {word}"
-        for word, count in (
-            ("mended", sum(len(verdicts.improved) for verdicts in source.subjects)),
-            ("not put to the test", sum(len(verdicts.missing) for verdicts in source.subjects)),
-            ("not judged", sum(len(verdicts.unjudged) for verdicts in source.subjects)),
+        f"{plural(failures, 'known failure')} {word}"
+        for word, verdict in (
+            ("mended", Verdict.IMPROVED),
+            ("not put to the test", Verdict.MISSING),
+            ("not judged", Verdict.ERROR),
         )
-        if count
+        if (failures := sum(len(verdicts.rules({verdict})) for verdicts in source.subjects))
     ]
     return f"{source.label}: {'; '.join(sentences)}"
 
@@ -287,8 +241,8 @@ def show_account(audited: Sequence[AuditedSource], *, places: bool = False) -> D
             files = {carrier.member for carrier in source.account.unjudged}
             judged = plural(len(source.account.judged), "file")
             yield Line(
-                f"{source.label}: {judged} with carriers that were judged, {len(files)} with others, "
-                f"{len(source.account.without)} that have the word and carry nothing"
+                f"{source.label}: {judged} with carriers that were judged, {len(files)} with carriers that "
+                f"were not, {len(source.account.without)} that mention a payload and carry none"
             )
             yield BLANK
 
@@ -301,7 +255,7 @@ def _groups(classes: Sequence[ClassVerdicts]) -> dict[str, list[ClassVerdicts]]:
 
 
 def _rules_of(verdicts: ClassVerdicts) -> tuple[str, str, str]:
-    """Return the rules broken in live use, those broken in captured use, and those that are kept."""
+    """Return the rules broken in live use, those broken in captured use, and those that it keeps."""
     captured = verdicts.broken_in(Regime.CAPTURED)
     # What plays no trace has no regime, and is broken in any use.
     live = verdicts.broken_in(Regime.LIVE) | verdicts.broken_in(Regime.NONE)
@@ -324,14 +278,6 @@ def _not_judged(verdicts: ClassVerdicts) -> str:
     reasons = [row.detail for row in verdicts.rows if row.rule in verdicts.unjudged]
     names = f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}"
     return f"{names}: {'; '.join(dict.fromkeys(reasons))}"
-
-
-_COUNTED = {
-    Gate.ANY: "all faults count",
-    Gate.NEW: "faults that no catalogue knows count",
-    Gate.FLAG: "faults that default settings or a flag lead to count",
-    Gate.DEFAULT: "faults that default settings lead to count",
-}
 
 
 def show_gate(result: GateResult) -> Document:
@@ -359,10 +305,8 @@ def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Docume
     yield outcome(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
 
 
-def show_change(
-    audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[AuditFinding]
-) -> Document:
-    """Print what a change does beside its base: what is new, what is mended, and a count of what stays."""
+def show_change(audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[Cause]) -> Document:
+    """Print what a change does: what is new, what is mended, and a count of what stays."""
     yield Heading(outcome_of(result))
     judged = sum(len(source.classes) for source in audited)
     others = sum(len(source.members) for source in audited) - judged
@@ -387,8 +331,8 @@ def show_change(
     yield outcome(outcome_of(result), good=result.holds)
 
 
-def _show_finding(finding: AuditFinding) -> Document:
-    head = ", ".join(filter(None, [finding.judged.title, finding.where]))
+def _show_finding(finding: Cause) -> Document:
+    head = ", ".join(filter(None, [finding.title, finding.where]))
     yield Line(head, "red" if finding.fails else "yellow")
     others = f"; also {', '.join(finding.others)}, from there" if finding.others else ""
     yield Line(f"  {finding.subject}{others}")
@@ -397,15 +341,15 @@ def _show_finding(finding: AuditFinding) -> Document:
         yield Line(f"  new: {finding.new}")
     if finding.detail:
         yield Line(f"  {finding.detail}")
-    if finding.known not in ("", UNREPORTED):
-        yield Line(f"  known: {finding.known}")
+    if finding.reference:
+        yield Line(f"  {finding.reference}")
     yield BLANK
 
 
 def _reached_by_default(
     audited: Sequence[AuditedSource], reached: Sequence[Row], references: dict[tuple[str, Rule], str]
 ) -> str:
-    """Return the rules; "none" is said only where everything that carries a payload was judged."""
+    """Return the rules; "none" is printed only where everything that carries a payload was judged."""
     unjudged = sum(len(source.account.unjudged) for source in audited)
     if not unjudged:
         return _rules(reached, references)
@@ -428,11 +372,11 @@ def _rules(rows: Iterable[Row], references: dict[tuple[str, Rule], str]) -> str:
 
 
 NOT_READ = "the engine has nothing that is read and judged by it"
-_LEGEND = "K kept, B broken, Bc broken under graphs alone, - cannot be asked, ? not judged"
+_LEGEND = "K kept, B broken, Bc broken only under graphs, - does not apply, ? not judged"
 
 
 def show_engine_rules(audited: Sequence[AuditedSource]) -> Document:
-    """Print the table where sources of two packages were audited, and why a rule cannot be asked."""
+    """Print the table where sources of two packages were audited, and why a rule does not apply."""
     if len({source.package for source in audited}) < 2:
         return
     rows = {
@@ -463,7 +407,7 @@ def cell_of(rows: Iterable[Row]) -> str:
 
 
 def _reasons(rows: Mapping[str, Sequence[Row]], rules: Sequence[Rule]) -> dict[tuple[str, str], set[Rule]]:
-    """Return the rules that cannot be asked, by the sources that share a reason and the reason."""
+    """Return the rules that do not apply, by the sources that share a reason and the reason."""
     sources: dict[tuple[Rule, str], list[str]] = {}
     for label, of_source in rows.items():
         for rule in rules:

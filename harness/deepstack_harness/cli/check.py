@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
+    """Exit 0 when every rule that could be put to the test passes in the chosen regime, 1 when not."""
     user_buffer(args.target)
     if args.write_adapter:
         return (yield from _write_adapter(args))
@@ -87,13 +87,13 @@ def run(args: Namespace) -> Document[ExitCode]:
     kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
     wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
     if asked_less := _not_asked(regimes, adapter):
-        wrong += f"; not asked: {names_of(asked_less)}"
+        wrong += f"; not tested: {names_of(asked_less)}"
     yield outcome(f"{args.target}: {wrong}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Rule]:
-    """Return the rules of which an adapted buffer was asked nothing in any regime."""
+    """Return the rules that no call of an adapted buffer tested in any regime."""
     tested = {
         row.rule
         for verdicts in regimes.of.values()
@@ -119,7 +119,7 @@ def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
     for rule, why in adapter.unchecked.items():
         yield Line(f"{rule} {why}", "dim")
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
-    yield Line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
+    yield Line(f"traces: {asked} of {len(texts)}; the others make no further call of such a buffer")
     yield BLANK
 
 
@@ -148,7 +148,7 @@ def _write_adapter(args: Namespace) -> Document[ExitCode]:
 
 
 def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter | None]:
-    """Play the traces in a worker; return where the class stands, the advisory cases, and its adapter."""
+    """Play the traces in a worker; return the place of the class, the advisory cases, and its adapter."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
     from deepstack_harness.catalogue.traces import ADVISORY_TRACES
@@ -173,7 +173,7 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter |
 
 
 def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:
-    """Play one more case; a class that has ended its worker is left alone."""
+    """Play one more case; a class that has ended its worker is not played."""
     from deepstack_harness.audit.source_worker import judge_plan
 
     return None if worker.ends else judge_plan([planned], worker)[0]
@@ -198,7 +198,7 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
         yield BLANK
         yield Heading(quoted(rule))
         for row, effects in (finding for finding in findings if finding[0].rule is rule):
-            yield from finding_lines(row, effects)
+            yield from finding_lines(row, effects, named=False)
     if findings:
         yield BLANK
         yield Line(WHERE)

@@ -1,7 +1,7 @@
 """`doctor`: what this machine can run, and why it cannot run the rest.
 
-Each check tries the real thing: it imports torch, compiles with Inductor, asks the package index, writes to
-the cache, and tries to leave the sandbox for code under test.
+Each check tries the real thing: it imports torch, compiles with Inductor, queries the package index, writes
+to the cache, and tries to leave the sandbox for code under test.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def run(args: Namespace) -> Document[ExitCode]:
         yield outcome(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
         return ExitCode.MACHINE
     if not_known:
-        yield Line("ask again:", command=f"deepstack-harness doctor --seconds {_longer(args.seconds):g}")
+        yield Line("try again:", command=f"deepstack-harness doctor --seconds {_longer(args.seconds):g}")
         names = ", ".join(not_known)
-        yield outcome(f"not known whether 'repro 43602' can run: no answer from {names}", good=False)
+        yield outcome(f"not known whether 'repro 43602' can run: no reply from {names}", good=False)
         return ExitCode.MACHINE
     yield outcome("can run 'repro 43602' on the CPU", good=True)
     return ExitCode.HOLDS
@@ -93,7 +93,7 @@ WITHOUT_SANDBOX = "code of a source, at its import and in its methods, can write
 
 
 def sandbox_found() -> tuple[bool | None, str]:
-    """Return True where a sandbox is whole, None where that is not known, and what it has or lacks."""
+    """Return True where a sandbox is whole, None where that is not known, and what it has."""
     if is_switched_off():
         return False, f"turned off: {WITHOUT_SANDBOX}"
     with tempfile.TemporaryDirectory() as outside, Worker(sandbox=CONTRACT) as worker:
@@ -140,7 +140,7 @@ _LIBRARIES = {
 class MachineCheck:
     """Result of one check: whether the thing is here, what was found, and whether everything needs it.
 
-    `here` is None where the check gave no answer in time: nothing is known to be missing then.
+    `here` is None where the check did not end in time: nothing is known to be missing then.
     """
 
     what: str
@@ -161,7 +161,7 @@ def _examine(args: Namespace) -> Iterator[MachineCheck]:
 
 
 def python_version() -> MachineCheck:
-    """Check that Python is one with which a torch was run; a newer one is said, and hinders nothing."""
+    """Check that Python is one with which a torch was run; a newer one is reported, and hinders nothing."""
     version, known = platform.python_version(), pythons()
     if minor(version) in known:
         return MachineCheck("python", here=True, found=version)
@@ -170,7 +170,7 @@ def python_version() -> MachineCheck:
 
 
 def torch_version() -> MachineCheck:
-    """Check that torch is one that was run, and say what was seen of it on this Python."""
+    """Check that torch is one that was run, and report what was seen of it on this Python."""
     problem = _torch_problem()
     if problem:
         return MachineCheck("torch", here=False, found=problem, needed=True)
@@ -185,7 +185,7 @@ def torch_version() -> MachineCheck:
 
 
 def _seen(entry: TorchVersion) -> str:
-    """Return what runs of this torch on this Python answered, or on which others it was run."""
+    """Return the results of this torch on this Python, or on which others it was run."""
     python = platform.python_version()
     run = entry.run_on(python)
     if run is None:
@@ -204,7 +204,7 @@ def dropped_guards() -> MachineCheck:
     if lacks := missing_names():
         found = f"torch has no {', '.join(lacks)}: 'watch' is refused, no dropped guard is named"
         return MachineCheck("dropped guards", here=False, found=found)
-    return MachineCheck("dropped guards", here=True, found="torch has the private names of a watch")
+    return MachineCheck("dropped guards", here=True, found="torch has the private names that 'watch' needs")
 
 
 def gpu() -> MachineCheck:
@@ -250,7 +250,7 @@ def library(name: str, without: str) -> MachineCheck:
 def triton() -> MachineCheck:
     """Check that torch and triton are a pair that generates and interprets code for an H200.
 
-    It asks what `kernels --target h200`, `--execute` and the h200 arm ask; any triton is not enough.
+    It checks what `kernels --target h200`, `--execute` and the h200 arm need; any triton is not enough.
     """
     from deepstack_harness.compile.torch_compat.targets import check_support, unchecked, why_not
 
@@ -272,7 +272,7 @@ def chromium() -> MachineCheck:
 
 
 def package_index() -> MachineCheck:
-    """Check that releases can be fetched: ask the configured index for the list of vLLM's releases."""
+    """Check that releases can be fetched: query the configured index for the list of vLLM's releases."""
     from deepstack_harness.errors import HarnessError
     from deepstack_harness.sources.index import known_releases
 
@@ -300,7 +300,7 @@ def cache_folder() -> MachineCheck:
 
 
 def sandbox() -> MachineCheck:
-    """Check that code under test is kept from files, network and processes."""
+    """Check that code under test is shut off from files, network and processes."""
     whole, parts = sandbox_found()
     return MachineCheck("sandbox", here=whole, found=parts)
 
@@ -324,7 +324,7 @@ def inductor(seconds: float) -> MachineCheck:
 
 
 def _longer(seconds: float) -> float:
-    """Return the seconds to ask with again, after a check that took more than `seconds`."""
+    """Return the seconds for another try, after a check that took more than `seconds`."""
     return max(60.0, 4 * seconds)
 
 

@@ -20,7 +20,7 @@ from deepstack_harness.document.blocks import BLANK, Column, Document, Line, Tex
 from deepstack_harness.engines.live.judge import ORACLES, EngineResult
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.options import finite, whole
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.engines.live.environment import EngineHome
@@ -77,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when every rule that was judged is kept in the regime asked for, 1 when not."""
+    """Exit 0 when every rule that was judged is kept in the regime that was chosen, 1 when not."""
     from deepstack_harness.engines.live.environment import find_home, plan_home
     from deepstack_harness.engines.live.play import play_engine
     from deepstack_harness.engines.live.search import search_engine
@@ -161,10 +161,10 @@ class EngineTable:
     def show(self, result: EngineResult) -> Document:
         """Print one result, and a line for each rule that it breaks."""
         self._results.append(result)
-        worst = _worst(result)
+        worst = _furthest(result)
         figures = [
-            _figure(worst.value if worst else None),
-            _figure(worst.limit if worst else None),
+            number(worst.value if worst else None, 3) or "-",
+            number(worst.limit if worst else None, 3) or "-",
             f"{result.seconds:.1f}",
         ]
         played = [result.name, f"{result.order.model.family} {result.order.arm}"]
@@ -180,7 +180,7 @@ class EngineTable:
             yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
 
     def close(self, regime: str, seconds: float) -> Document[bool]:
-        """Print what each class keeps and breaks, and the blind spots; return whether the regime is good."""
+        """Print what each class passes and breaks, and the blind spots; return whether the regime is good."""
         rows = [row for result in self._results for row in result.rows]
         yield BLANK
         for oracle in ORACLES.values():
@@ -215,15 +215,11 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
     return "; ".join(parts)
 
 
-def _worst(result: EngineResult) -> Row | None:
-    """Return the row of answers that should be equal and are furthest apart."""
+def _furthest(result: EngineResult) -> Row | None:
+    """Return the row of outputs that should be equal and are furthest apart."""
     rows = [
         row
         for row in result.rows
         if row.rule is Rule.OUTPUT and row.value is not None and row.limit is not None
     ]
     return max(rows, key=lambda row: (row.verdict in BROKEN, row.value), default=None)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

@@ -112,7 +112,7 @@ def _default_folder(name: str, arm: str, args: Namespace) -> str:
 
 def _print_folder(campaign: Campaign, hunted: Hunted) -> Document:
     yield Line(
-        f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
+        f"findings are stored in {campaign.folder}; the same command continues a run that was interrupted"
     )
     if hunted.progress.examples:
         done = f"{plural(hunted.progress.examples, 'example')} and {plural(hunted.resumed, 'finding')}"
@@ -160,6 +160,6 @@ def show_findings(findings: Sequence[Finding]) -> Document:
             finding.name, str(finding.examples), f"{finding.seconds:.1f}", finding.reach or "", finding.trace,
         )  # fmt: skip
         yield table_line(_COLUMNS, cells, Verdict.FAIL.style)
-        alone = "" if finding.alone is not False else " (only behind the traces before it)"
+        alone = "" if finding.alone is not False else " (only after the traces before it)"
         yield Line(f"        {finding.detail}{alone}", "dim")
     yield BLANK

@@ -1,4 +1,4 @@
-"""The tables of `kernels`: generated kernels of one decoder, or of two beside each other.
+"""The tables of `kernels`: generated kernels of one decoder, or of two compared with each other.
 
 `--execute` adds what each launch touched, and `--payload-cost` has the times of decode steps.
 """
@@ -15,6 +15,7 @@ from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
 from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, table_line
+from deepstack_harness.text import number
 
 _LONGEST_NAME = 60
 _GIB = 2**30
@@ -74,9 +75,9 @@ def show_comparison(measured: Sequence[Measurement]) -> Document:
 
 
 def show_judgement(subject: Subject, judgement: Judgement) -> Document:
-    """Print whether the revision keeps rule R10 in this step, with figure and limit."""
+    """Print whether the revision passes rule R10 in this step, with figure and limit."""
     value, limit = judgement.value, judgement.limit
-    figure = "" if value is None else f", {value:,.0f} {judgement.unit} against {limit:,.0f}"
+    figure = "" if value is None else f", {number(value)} {judgement.unit} against {number(limit)}"
     line = f"{judgement.rule} of {subject.revision}: {judgement.verdict.word}{figure}; {judgement.detail}"
     yield Line(line, judgement.verdict.style or "green")
 

@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add what is compiled, at which sizes, and for what."""
     what = parser.add_argument_group("compiled code")
     add_options(what, Subject, "family", "revision")
-    what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
+    what.add_argument("--compare", metavar="R2", help="compare the first revision with this one")
     add_options(what, Subject, "dtype", "layers", "hidden")
     sizes = parser.add_argument_group("sizes in token rows")
     add_options(sizes, Subject, "tokens", "capacity", "profile_tokens")

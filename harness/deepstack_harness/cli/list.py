@@ -51,7 +51,7 @@ def _show_fitting(kind: str, text: str) -> Document:
     from deepstack_harness.cli.matches import show_matches
 
     if kind != "incidents":
-        raise UsageError(f"words search incidents alone, not {kind}: write 'list incidents {text}'")
+        raise UsageError(f"words search only incidents, not {kind}: write 'list incidents {text}'")
     entry = find_or_search(text)
     matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
     yield from show_matches(text, matches)
@@ -101,7 +101,7 @@ def _faults() -> Iterable[Item]:
 
 
 def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
-    """Yield the names of one kind; a faulty one says so first."""
+    """Yield the names of one kind; a faulty one is marked as such."""
     for name, entry in entries.items():
         text = entry.summary
         yield {"name": name, "summary": f"fault: {text[:1].lower()}{text[1:]}" if entry.fault else text}
@@ -174,7 +174,7 @@ def _axes() -> Iterable[Item]:
 
 
 def _variants() -> Iterable[Item]:
-    """Yield the variants of the systems beside the buffer, which have no revisions."""
+    """Yield the variants of the systems other than the buffer, which have no revisions."""
     from deepstack_harness.catalogue.registry import VARIANTS
 
     for system, variants in VARIANTS.items():
@@ -197,7 +197,7 @@ def _rules() -> Iterable[Item]:
 
 
 def _engines() -> Iterable[Item]:
-    """Yield every engine that carries deepstack; `driven` says that its sources can be judged."""
+    """Yield every engine that carries deepstack; `driven` is True where its sources can be judged."""
     from deepstack_harness.engines.known import DECLARED, ENGINES, NOT_DRIVEN
 
     for engine in ENGINES:
@@ -207,11 +207,11 @@ def _engines() -> Iterable[Item]:
         if entry.distribution:
             yield {"name": name, "summary": entry.refused or entry.summary, "driven": not entry.refused}
     for name, why in NOT_DRIVEN.items():
-        yield {"name": name, "summary": f"not driven: {why}", "driven": False}
+        yield {"name": name, "summary": f"not judged: {why}", "driven": False}
 
 
 def _extensions() -> Iterable[Item]:
-    """Yield what other installed packages declare; `refused` says why a name of theirs cannot be used."""
+    """Yield what other installed packages declare; `refused` is why a name of theirs cannot be used."""
     from deepstack_harness.contract.names import GROUPS, declared
 
     for extension in chain.from_iterable(map(declared, GROUPS)):

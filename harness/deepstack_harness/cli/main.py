@@ -30,7 +30,7 @@ COMMANDS = {
     "list": "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, "
     "engines and extensions",
     "show": "show one incident in full: symptom, cause, reports, releases, and what is played",
-    "affected": "tell what is known of a release of an engine, without playing anything",
+    "affected": "print what is known of a release of an engine, without playing anything",
     "repro": "show an incident on known-bad and known-good revisions, or judge a vLLM by it",
     "audit": "judge the deepstack classes of one or more sources by all rules, and the systems around them",
     "check": "test a buffer class of your own against the contract",
@@ -38,12 +38,12 @@ COMMANDS = {
     "fuzz": "search for broken rules with random token counts and lifecycles; shrink each finding",
     "kernels": "show the generated kernels and their sizes, also for a GPU that is not here",
     "engine": "run a real engine end to end on tiny models, under schedules of requests",
-    "selftest": "check that each mutant is caught by its own rule alone, and that right buffers break none",
+    "selftest": "check that each mutant is caught only by its own rule, and that right buffers break none",
     "run": "run the matrix of families, revisions, traces, arms, dtypes and devices, in parallel",
     "compare": "compare two runs: regressions, improvements, missing and new results",
     "report": "show a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML",
     "nightly": "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own",
-    "watch": "run a program, and tell which guards that were dropped fail in its compiled regions",
+    "watch": "run a program, and list the dropped guards that fail in its compiled regions",
     "doctor": "show what this machine can run, and why it cannot run the rest",
 }
 """The commands in the order of `--help`, and what each does; `cli/NAME.py` has its options and its work."""
@@ -176,7 +176,7 @@ def _guarded(words: Sequence[str]) -> int:
         return error.exit_code
     except OutputLost as error:
         abandon(sys.stdout)
-        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to say
+        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to report
             say(f"deepstack-harness: cannot write to stdout: {error.reason}")
         return ExitCode.MACHINE
     except Exception as error:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
@@ -204,7 +204,7 @@ def _interruptible() -> Iterator[None]:
 
     What the caller ignores, as nohup does, stays ignored.
     """
-    # Python lets the main thread alone change this.
+    # Python lets only the main thread change this.
     ours = _ENDING if threading.current_thread() is threading.main_thread() else ()
     heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _raise_ended) for number in heard}

@@ -1,6 +1,6 @@
 """`nightly`: a tier of stages, one after the other, and a report whatever happens.
 
-The tier `full` is everything on every device; the tier `gpu` is what only a GPU can tell.
+The tier `full` is everything on every device; the tier `gpu` is what only a GPU can show.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed.
 
-    Stages that were rehearsed, or left out for a second GPU, change nothing: they are told.
+    Stages that were rehearsed, or left out for a second GPU, change nothing: they are reported.
     """
     from deepstack_harness.runs.night_stages import has_selftests, stages
     from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault
@@ -97,7 +97,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _list(planned: Sequence[Stage]) -> Document[ExitCode]:
-    """Print each stage with what it is about, and what it lacks."""
+    """Print each stage with what it is about, and what is missing."""
     from deepstack_harness.runs.nights import not_installed
 
     for stage in planned:
@@ -157,7 +157,7 @@ def _check_installed(request: NightRequest, planned: Sequence[Stage]) -> Documen
 
 
 def _request(args: Namespace) -> NightRequest:
-    """Return what was asked for; raises `UsageError` for what does not go together, `MachineError` as below.
+    """Return what was chosen; raises `UsageError` for what does not go together, `MachineError` as below.
 
     The tier gpu is refused on a machine without a GPU, before anything is written.
     """

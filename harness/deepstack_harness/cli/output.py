@@ -61,7 +61,7 @@ class JsonLines:
 
     def _cannot(self, error: OSError) -> MachineError:
         return MachineError(
-            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are kept"
+            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are in it"
         )
 
 
@@ -95,7 +95,7 @@ def _open(target: str) -> BinaryIO:
 
 
 def prepare_streams() -> None:
-    """Give closed streams a place to write to, and write characters that a stream lacks as escapes.
+    """Give closed streams a place to write to, and write characters that a stream does not have as escapes.
 
     Python sets a stream to None that is closed when it starts, as by `>&-` in a shell.
     """
@@ -148,7 +148,7 @@ class _Lines:
 class Output:
     """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink of a document.
 
-    With `progress` every step of the work is a line on stderr, also where the terminal is left alone.
+    With `progress` every step of the work is a line on stderr, also where nothing is printed on the terminal.
     rich leaves colour out where stdout is not a terminal.
     """
 

@@ -9,22 +9,21 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from deepstack_harness.cli.output import progress, write_text
-from deepstack_harness.contract.verdicts import WORST_FIRST, worst
-from deepstack_harness.document.blocks import BLANK, Column, Document, Line, outcome, table_line
-from deepstack_harness.document.shown import shown
+from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST
+from deepstack_harness.document.blocks import BLANK, NOTE, Details, Document, Line, outcome
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.report.run_data import RunData, Summary, summarise, tested
 from deepstack_harness.runs.report.tables import (
     Cell,
-    Matrix,
-    ReportedFinding,
     case_findings,
-    detail_of,
+    finding_blocks,
+    heading_of,
+    matrix_table,
     release_matrix,
     rerun_command,
     run_matrix,
+    verdict_of,
 )
-from deepstack_harness.text import one_line, shortened
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--annotations", action="store_true", help="print GitHub annotations")
     parser.add_argument(
         "--against", action="append", default=[], metavar="RUN",
-        help="also tell what changed since this run under another torch; may be repeated, the oldest first",
+        help="also show what changed since this run under another torch; may be repeated, the oldest first",
     )  # fmt: skip
     parser.add_argument(
         "--history", metavar="DIR", help="folder of earlier runs, which become trend lines in the page"
@@ -51,7 +50,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when the report was made, whatever the run found; `--json` gets the unexpected judgements."""
-    from deepstack_harness.contract.verdicts import UNEXPECTED
     from deepstack_harness.runs.report.run_data import load_run
 
     folder = Path(args.run)
@@ -67,7 +65,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _write_files(args: Namespace, run_data: RunData) -> Document:
-    """Write the files that were asked for; print the terminal's report where nothing was."""
+    """Write the files that were chosen; print the terminal's report where nothing was."""
     if args.html:
         from deepstack_harness.runs.report.page import render_page
 
@@ -94,20 +92,27 @@ def _write_files(args: Namespace, run_data: RunData) -> Document:
 
 MOST_EXPECTED = 20
 """Expected failures that are listed; the unexpected ones always are."""
+MOST_DETAIL = 600
+"""Characters of a text of a finding."""
 
 
 def show_run(run: RunData) -> Document:
     """Print the matrix, the findings and the notes; the closing line is the summary."""
     summary = summarise(run)
-    yield from _show_matrix(run_matrix(run))
-    if (releases := release_matrix(run)) is not None:
-        yield from _show_matrix(releases)
+    for matrix in (run_matrix(run), release_matrix(run)):
+        if matrix is not None and matrix.lines:
+            yield matrix_table(matrix, _cell)
+            yield BLANK
     yield from _legend(summary)
     findings = case_findings(run)
-    expected = [finding for finding in findings if not finding.unexpected]
-    unexpected = [finding for finding in findings if finding.unexpected]
-    for finding in unexpected + expected[:MOST_EXPECTED]:
-        yield from _show_finding(finding)
+    unexpected = [rows for rows in findings if verdict_of(rows) in UNEXPECTED]
+    expected = findings[len(unexpected) :]
+    for rows in unexpected + expected[:MOST_EXPECTED]:
+        verdict, command = verdict_of(rows), rerun_command(run.cases[rows[0].case])
+        rerun = [Line("rerun:", command=command)] if command and verdict in UNEXPECTED else []
+        summary_line = Line(f"{verdict} {heading_of(run, rows)}", verdict.style)
+        yield Details(summary_line, [*finding_blocks(run, rows, MOST_DETAIL), *rerun])
+        yield BLANK
     if len(expected) > MOST_EXPECTED:
         yield Line(
             f"and {len(expected) - MOST_EXPECTED} more cases broken as expected; --html FILE shows them"
@@ -118,28 +123,13 @@ def show_run(run: RunData) -> Document:
         yield from show_versions(run.versions)
         yield BLANK
     for note in run.notes:
-        yield Line(f"note: {note}", "yellow")
+        yield Line(f"note: {note}", NOTE)
     yield Line(f"{summary.progress}: {summary.expected}")
     yield Line(tested(run), "dim")
     yield outcome(summary.headline, good=summary.good)
 
 
-def _show_matrix(matrix: Matrix) -> Document:
-    if not matrix.lines:
-        return
-    widths = [max(len(line.names[place]) for line in matrix.lines) for place in range(len(matrix.heads))]
-    columns = [Column(width=max(width, len(head))) for width, head in zip(widths, matrix.heads, strict=True)]
-    columns += [Column(width=7, right=True) for _ in matrix.rules]
-    yield table_line(columns, [*matrix.heads, *matrix.rules], "dim")
-    for line in matrix.lines:
-        cells = [*map(one_line, line.names), *map(_cell, line.cells)]
-        yield table_line(columns, cells, worst(line.verdicts).style)
-    yield BLANK
-
-
-def _cell(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
+def _cell(cell: Cell) -> str:
     times = f" {cell.times}" if cell.opened and cell.times > 1 else ""
     return cell.verdict.abbreviation + times
 
@@ -148,19 +138,4 @@ def _legend(summary: Summary) -> Document:
     """Print the meaning of the verdicts that are there."""
     seen = [f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]]
     yield Line("; ".join(seen), "dim")
-    yield BLANK
-
-
-def _show_finding(finding: ReportedFinding) -> Document:
-    yield Line(f"{finding.verdict}  {one_line(finding.title)}", finding.verdict.style)
-    for trace in finding.traces:
-        yield Line(f"  trace      {one_line(trace)}")
-    for row in finding.rows:
-        figure = f"{shown(row).measured}; " if row.value is not None else ""
-        detail = shortened(one_line(detail_of(row)), 300)
-        yield Line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {detail}".rstrip())
-    if finding.case and finding.case.diagnosis:
-        yield Line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
-    if finding.case and finding.unexpected and (command := rerun_command(finding.case)):
-        yield Line(f"  rerun      {one_line(command)}")
     yield BLANK

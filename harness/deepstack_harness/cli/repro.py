@@ -91,7 +91,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--script",
         metavar="FILE",
-        help="only write a standalone program that shows the fault (needs torch alone); with --source "
+        help="only write a standalone program that shows the fault (needs only torch); with --source "
         "one that reads the methods of your copy when it runs",
     )
     parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
@@ -182,7 +182,7 @@ def _write_of_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
 def _judged_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Exit 0 for a source that is free of an incident, 1 for one that has it, or may have it.
 
-    Under `--bisect` a source that may have it is no answer: raises `MachineError`.
+    Under `--bisect` a source that may have it is no result: raises `MachineError`.
     """
     verdict = yield from _judge(incident, args)
     if args.bisect and not verdict.broken and verdict.unjudged:
@@ -269,7 +269,7 @@ def _prepare_torch(args: Namespace) -> None:
 class ReproOptions:
     """Options that narrow the runs of an incident, or replace them.
 
-    `full` asks for all of its cases, `bisect` for the cheapest ones, up to the first that shows it.
+    `full` means all of its cases, `bisect` the cheapest ones, up to the first that shows it.
     """
 
     full: bool = option(
@@ -289,7 +289,7 @@ class ReproOptions:
 
     @property
     def chooses_cases(self) -> bool:
-        """Say whether the options say which cases to play, in place of the decisive ones."""
+        """Return whether the options choose the cases to play, in place of the decisive ones."""
         return self.full or self.trace is not None or self.arm is not None
 
 
@@ -305,7 +305,7 @@ def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
 
 
 def _families_of_sources(incident: Incident, families: Sequence[str], source: Source) -> Sequence[str]:
-    """Return the families whose classes of a source are driven through their get, set and clear."""
+    """Return the families whose classes of a source are called through their get, set and clear."""
     if not incident.about_sources:
         raise UsageError(
             f"incident {incident.id} is a fault of the code around the model class, "
@@ -317,13 +317,13 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     driven = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not driven and not engine.by_forward:
         raise UsageError(
-            f"incident {incident.id} is about {', '.join(families)}, and {source.label} has a class of "
-            f"{', '.join(engine.by_methods)} alone: 'audit --source SOURCE' judges it by every rule"
+            f"incident {incident.id} is about {', '.join(families)}, and {source.label} has only a class of "
+            f"{', '.join(engine.by_methods)}: 'audit --source SOURCE' judges it by every rule"
         )
     if not driven:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "
-            "and clear to call alone: 'audit --source SOURCE' calls its embed_input_ids and forward"
+            "and clear that can be called: 'audit --source SOURCE' calls its embed_input_ids and forward"
         )
     return driven
 
@@ -346,7 +346,7 @@ def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -
 
 
 def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
-    """Say whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
+    """Return whether a case is as the catalogue has it, or, on a user's trace, as its revision promises."""
     if result.planned.must_break is not None:
         return result.as_expected
     faulty = result.case.subject in incident.faulty
@@ -390,7 +390,7 @@ def _play_source(
 
 
 def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
-    """Return file (inside the package) and line of the first exception or None answer in the source."""
+    """Return file (inside the package) and line of the first exception or None result in the source."""
     module = engine_of(worker.source).package.module
     return inside_package(_place_of_first_fault(worker, faulty), module)
 

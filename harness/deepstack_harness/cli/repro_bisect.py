@@ -2,11 +2,11 @@
 
 With P torch it is the release with which the incident's own cases are played otherwise (`bisect_torches`).
 
-A binary search over the releases of a range, which asks of each what `repro --source P==V --bisect` asks of
+A binary search over the releases of a range, which judges each as `repro --source P==V --bisect` judges
 one.  It follows one class, that of the incident's families: another class may have the same fault at other
 times (vLLM's Qwen3-VL has 43602 until 0.22.1, and MossAudioModel from 0.24.0 on), so that of all classes
 together no release is the first.  A release that cannot be judged is named with the reason, and its
-neighbours are asked in its place.
+neighbours are judged in its place.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ Outcome = dict[str, tuple[str, ...]]
 def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
     """Search the releases of torch for the first that plays an incident otherwise than the first of them.
 
-    Each that is asked gets an environment, which plays the incident's compiled cases, those with Inductor
+    Each that is judged gets an environment, which plays the incident's compiled cases, those with Inductor
     only where the others are alike.  Exit 1 where some case changed.  Raises `UsageError` for no range and no
     case, `MachineError` where releases cannot be listed or none can be judged.
     """
@@ -184,7 +184,7 @@ def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
             yield Line(f"between them not judged: {version}: {loop.refused[version]}")
         yield outcome(f"torch {after} changes incident {incident.id}", good=False)
         return ExitCode.BROKEN
-    yield outcome(f"no torch that was asked changes incident {incident.id}", good=True)
+    yield outcome(f"no torch that was tried changes incident {incident.id}", good=True)
     return ExitCode.HOLDS
 
 

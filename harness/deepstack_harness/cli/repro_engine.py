@@ -1,7 +1,7 @@
 """`repro` where no revision of ours plays a trace over a decoder.
 
 Three cases: a source whose payload is an argument, which is judged under the graphs of the engine's own
-runner; an incident of a system beside the buffer, which judges variants of ours or those of a source; and
+runner; an incident of a system other than the buffer, which judges variants of ours or those of a source; and
 the programs that `--script`, `--pytest` and `--upstream-test` write for an upstream issue.
 """
 
@@ -46,7 +46,7 @@ def reproduce_in_engine(
 ) -> Document[SourceVerdict]:
     """Judge the text model of each family by an incident; return the verdict on all of them.
 
-    Raises `UsageError` where the incident, the source or its graphs cannot be asked.
+    Raises `UsageError` where the incident, the source or its graphs cannot be judged.
     """
     run = _engine_run(incident, source, args)
     models = _text_models(source, families)
@@ -92,10 +92,10 @@ def _driven_class(name: str, classes: dict[str, AuditedClass], source: Source) -
         raise unknown_name(f"text model of {source.label}", name, classes)
     audited = classes[name]
     if not audited.can_be_judged:
-        raise UsageError(f"{name} of {source.label} is not driven: {audited.ways.refusals[-1]}")
+        raise UsageError(f"{name} of {source.label} cannot be called: {audited.ways.refusals[-1]}")
     if audited.ended is None and not audited.replayed_at:
         why = f": {audited.ways.not_driven}" if audited.ways.not_driven else ""
-        raise UsageError(f"{name} of {source.label}: its graphs are not driven{why}")
+        raise UsageError(f"{name} of {source.label}: its graphs cannot be replayed{why}")
     return audited
 
 
@@ -138,8 +138,8 @@ def _print_verdict(
 
 
 def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
-    """Print which lines were asked, what they lose, and what else is known of the runner."""
-    yield Line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
+    """Print which lines were judged, what they lose, and what else is known of the runner."""
+    yield Line(f"{'where' if broken else 'judged'}: {audited.replayed_at}")
     if broken and audited.ways.lost:
         yield Line(f"why: {audited.ways.lost}")
     if audited.runner and audited.runner.replay_settings:
@@ -151,7 +151,7 @@ def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
 def write_source_files(
     incident: Incident, family: str, source: Source, args: Namespace
 ) -> Document[ExitCode]:
-    """Write the programs that read the class of a source when they run, and say how to run them.
+    """Write the programs that read the class of a source when they run, and print how to run them.
 
     Raises `UsageError` where the class, or the incident, is none of which such a program can be written.
     """
@@ -210,8 +210,8 @@ def _program_buffer(source: Source, family: str) -> tuple[ProgramBuffer, str]:
         )
     if others := sorted({name for node in kept.values() for name in _free_names(node)} - _PROVIDED):
         raise UsageError(
-            f"{cannot}: its methods need {', '.join(others)} of their package, and a program has torch "
-            "alone; 'repro' without --script judges them"
+            f"{cannot}: its methods need {', '.join(others)} of their package, and a program has only "
+            "torch; 'repro' without --script judges them"
         )
     read, stored = _attributes(kept.values())
     if others := sorted(read - stored - _STATE - set(kept)):
@@ -261,7 +261,7 @@ def _free_names(method: ast.FunctionDef) -> set[str]:
 
 
 def write_files(incident: Incident, family: str, args: Namespace) -> Document[ExitCode]:
-    """Write the files that were asked for, and say so; `family` is empty where the incident has none."""
+    """Write the files that were chosen, and name them; `family` is empty where the incident has none."""
     from deepstack_harness.catalogue.scripts import render_pytest, render_script
 
     texts = [(path, render(incident, family)) for path, render in (
@@ -312,7 +312,7 @@ def reproduce_system(incident: Incident, args: Namespace) -> Document[ExitCode]:
 
 
 def refuse_system_options(incident: Incident, args: Namespace) -> None:
-    """Raise `UsageError` for options that an incident of a system beside the buffer does not have."""
+    """Raise `UsageError` for options that an incident of a system other than the buffer does not have."""
     if options := options_in_use(args, _TRACE_OPTIONS):
         raise UsageError(
             f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
@@ -340,7 +340,7 @@ def _judge_variants(incident: Incident) -> Document[bool]:
 
 
 def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
-    """Judge a source by an incident of a system beside the buffer.
+    """Judge a source by an incident of a system other than the buffer.
 
     Raises `UsageError` for an engine without such systems.
     """

@@ -1,8 +1,8 @@
 """`repro INCIDENT --source S`: look at every class of a source, and `--package P`: at every release.
 
-The classes are found by their shape, so that nobody has to name one.  Each that hands a payload to a compiled
-text model is judged over that text model's own `forward`, in the order of the engine: a profile run, which
-calls no `embed_input_ids`, a prefill with a payload, and a decode.
+The classes are found by their shape, so that nobody has to name one. Each that passes a payload to a
+compiled text model is judged over that model's own `forward`, in the order of the engine: a profile run,
+which calls no `embed_input_ids`, a prefill with a payload, and a decode.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -21,6 +21,7 @@ from deepstack_harness.cli.versions import VersionLoop, engine_releases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, outcome
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.options import whole
 from deepstack_harness.text import plural
@@ -48,7 +49,7 @@ def add_release_arguments(parser: ArgumentParser) -> None:
 
 
 def refuse_release_mixtures(args: Namespace) -> None:
-    """Raise `UsageError` for options that exclude `--package`, or that are for it alone."""
+    """Raise `UsageError` for options that exclude `--package`, or that are only for it."""
     if args.keep is not None and (args.package != "torch" or args.keep < 0):
         raise UsageError("--keep N is for --package torch --bisect, and takes 0 or more environments")
     if args.package == "torch" and not args.bisect:
@@ -80,7 +81,7 @@ class SourceVerdict:
     """Verdict of one incident on a source, or on one class of it.
 
     `classes` are those that have the incident, or the one class that was judged.  `broken` are the rules of
-    the incident that are broken, and `arm` is the first one that showed it.  `unjudged` says why there is no
+    the incident that are broken, and `arm` is the first one that showed it. `unjudged` is why there is no
     verdict, where nothing that was judged is broken.
     """
 
@@ -137,20 +138,23 @@ class SourceFaults:
 
 
 def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
-    """Judge every class of a source that hands a payload to a compiled text model.
+    """Judge every class of a source that passes a payload to a compiled text model.
 
     Raises what `audit_source` raises.
     """
     from deepstack_harness.audit.classes import judge_compiled
     from deepstack_harness.audit.source_worker import SourceWorker
+    from deepstack_harness.sources.source import inside_package
 
     rows, unjudged = [], []
     with SourceWorker(text) as worker:
-        label = worker.source.label
+        label, module = worker.source.label, engine_of(worker.source).package.module
         say(f"looking for classes in {label}")
         for audited in worker.classes():
             if not audited.can_be_judged or audited.ended is not None:
-                reasons = "; ".join(map(str, audited.ways.refusals))
+                refusals = audited.ways.refusals
+                placed = [replace(each, file=inside_package(each.file, module)) for each in refusals]
+                reasons = "; ".join(dict.fromkeys(map(str, placed)))
                 unjudged.append((audited.model_class, audited.ended or reasons))
                 continue
             say(f"{audited.model_class} of {label}")
@@ -168,7 +172,7 @@ def judge_classes(text: str) -> Document[SourceVerdict]:
         faults = find_faults(text, say)
     if faults.judged or faults.unjudged:
         yield BLANK
-        yield Heading(f"every class of {faults.label} that hands a payload to a compiled text model:")
+        yield Heading(f"every class of {faults.label} that passes a payload to a compiled text model:")
     for row in faults.judged:
         yield row
         mark = "HAS it " if row in faults.faulty else "free of it"

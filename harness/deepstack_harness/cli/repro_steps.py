@@ -13,7 +13,6 @@ from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.repro_engine import write_files
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.arm import ArmSpec
-from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import (
@@ -27,7 +26,7 @@ from deepstack_harness.document.blocks import (
     table_line,
 )
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.contract.oracles.promises import JudgedSteps
@@ -52,7 +51,7 @@ class JudgedProgram:
 
     @property
     def rows(self) -> list[Row[Promise]]:
-        """All rows under the arm, and those of the uncompiled code where that was asked."""
+        """All rows under the arm, and those of the uncompiled code where that was chosen."""
         return [row for row in self.judged.rows if row.arm in (self.arm, ArmSpec().name)]
 
     @property
@@ -73,7 +72,7 @@ class JudgedProgram:
 
     @property
     def as_expected(self) -> bool:
-        """Say whether just these are broken, the input is named, and a kept program was put to the test."""
+        """Return whether just these are broken, the input is named, and a right program was tested."""
         if self.judged.unjudged or self.promises != self.must_break:
             return False
         if not self.must_break:
@@ -82,15 +81,15 @@ class JudgedProgram:
 
     @property
     def distance(self) -> str:
-        """How far the answers, or what is left behind, are from the uncompiled code."""
+        """How far the outputs, or what is left in memory, are from the uncompiled code."""
         values = [each.value for each in self.broken if each.value is not None]
         if not values:
             return "other" if self.broken else "0"
-        return "not finite" if max(values) >= NOT_FINITE else f"{max(values):.2g}"
+        return number(max(values), 2)
 
 
 def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterator[JudgedProgram]:
-    """Run each program of an incident under its arms, or under one alone.
+    """Run each program of an incident under its arms, or only under one.
 
     Raises `UsageError` for an arm that the incident does not have.
     """

@@ -14,7 +14,7 @@ from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.facts import AccessFacts, rows_in_words
-from deepstack_harness.contract.observation import NOT_FINITE, GraphFacts
+from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.contract.oracles.outputs import Evaluation, case_distances, diagnose
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Effect, Verdict
@@ -28,7 +28,7 @@ from deepstack_harness.document.blocks import (
     outcome,
     table_line,
 )
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.contract.oracles.judge import JudgedCase
@@ -61,7 +61,7 @@ _CASE_HEADINGS = (
     "effect",
     "graphs",
     "recompiles",
-    "rules broken",
+    "broken",
 )
 _BACKENDS = {
     Backend.NONE: "not compiled",
@@ -90,7 +90,7 @@ class IncidentTitle:
         self._shown = False
 
     def show(self, family: str) -> Document:
-        """Print what stands above the table of a family."""
+        """Print what is above the table of a family."""
         if not self._shown:
             yield from show_incident(self.incident)
         self._shown = True
@@ -112,7 +112,7 @@ class ReproTable:
 
     @staticmethod
     def block_of(planned: PlannedCase) -> tuple[Backend, str]:
-        """Return what a heading says: cases of one backend and one trace stand under one."""
+        """Return the text of a heading: cases of one backend and one trace are under one."""
         return planned.case.arm.backend, str(planned.case.trace)
 
     def add(self, result: JudgedCase) -> Document:
@@ -125,8 +125,8 @@ class ReproTable:
         cells = [
             case.buffer.name,
             case.arm.name,
-            _number(distances.eager if distances else None),
-            _number(distances.no_deepstack if distances else None),
+            number(distances.eager if distances else None, 2) or "-",
+            number(distances.no_deepstack if distances else None, 2) or "-",
             "-" if graphs is None else str(graphs.graphs),
             "-" if graphs is None else str(graphs.recompiles),
             _rules(result),
@@ -136,7 +136,7 @@ class ReproTable:
         yield from result.rows()
 
     def cheapest(self, every: int, shown: Mapping[str, frozenset[Rule]]) -> Document:
-        """Print which arms stand for all `every` cases: `shown` has the rules that each showed before."""
+        """Print which arms represent all `every` cases: `shown` has the rules that each showed before."""
         arms = "; ".join(f"{arm} shows {names_of(rules)}" for arm, rules in shown.items() if rules)
         if not arms:
             return
@@ -179,7 +179,7 @@ class ReproTable:
         yield Heading(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s")
 
     def shown(self, cases: Sequence[JudgedCase]) -> Document:
-        """Print the closing line when everything is as the catalogue says."""
+        """Print the closing line when everything is as in the catalogue."""
         arms = list(dict.fromkeys(result.case.arm.name for result in cases if _silently_wrong(result)))
         yield BLANK
         if arms:
@@ -248,7 +248,7 @@ def _and(rules: Iterable[Rule]) -> str:
 
 
 def _silently_wrong(result: JudgedCase) -> bool:
-    """Say whether a decoder that returned was wrong: one that raised breaks R0 too."""
+    """Return whether a decoder that returned was wrong: one that raised breaks R0 too."""
     return any(
         judgement.rule is Rule.OUTPUT and judgement.effect is Effect.OUTPUT for judgement in result.judgements
     )
@@ -268,12 +268,6 @@ def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
     ]
     figures = [Column(head, len(head), right=True) for head in _CASE_HEADINGS[2:-1]]
     return [*left, *figures, Column(_CASE_HEADINGS[-1])]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "not finite" if value == NOT_FINITE else f"{value:.2g}"
 
 
 def _rules(result: JudgedCase) -> str:

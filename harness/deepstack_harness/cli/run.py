@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
     parser.add_argument(
         "--torch", action="append", default=[], metavar="V",
-        help="play it under this torch, and tell what changes: a release (2.15), a range (2.10..2.15) or an "
+        help="play it under this torch, and show what changes: a release (2.15), a range (2.10..2.15) or an "
         "interpreter that has one; may be repeated. Environments are made from the configured index, up to "
         "6 GB each",
     )  # fmt: skip

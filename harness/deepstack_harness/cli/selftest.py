@@ -33,7 +33,7 @@ from deepstack_harness.document.blocks import (
 from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.files import store_hypothesis_in_cache
 from deepstack_harness.fuzz.trials import Proof
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
     from deepstack_harness.fuzz.regions import RegionProof
@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when each mutant is caught by its rule or promise alone, and nothing right is, else 1."""
+    """Exit 0 when each mutant is caught only by its rule or promise, and nothing right is, else 1."""
     _check_names(args)
     store_hypothesis_in_cache()
     from deepstack_harness.fuzz.regions import prove_regions
@@ -123,12 +123,12 @@ class SelftestTable:
         yield TextTable(_COLUMNS)
 
     def show(self, proof: Proof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        """Print one row; what is wrong with a proof that does not hold is below it."""
         self._proofs.append(proof)
         trial, style = proof.trial, "" if proof.holds else "red"
         figures = [
-            _number(proof.caught_by_check),
-            _number(proof.examples if proof.broken else None),
+            number(proof.caught_by_check) or "-",
+            number(proof.examples if proof.broken else None) or "-",
             f"{proof.seconds:.1f}",
         ]
         yield table_line(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
@@ -154,7 +154,7 @@ class SelftestTable:
         good = not missed and not refused
         if not good:
             yield Line(f"not so: {', '.join([*missed, *refused])}", "red")
-        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each by its rule alone"
+        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each only by its own rule"
         yield outcome(f"{caught}; {seconds:.0f} s", good=good)
         return good
 
@@ -186,7 +186,7 @@ class RegionTable:
         self._proofs: list[RegionProof] = []
 
     def show(self, proof: RegionProof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        """Print one row; what is wrong with a proof that does not hold is below it."""
         region, style = proof.region, "" if proof.holds else "red"
         if not self._proofs or self._proofs[-1].region.kind != region.kind:
             yield table_line(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")
@@ -217,8 +217,7 @@ class RegionTable:
         good = caught == len(wrong) and not alarms
         seconds = sum(proof.seconds for proof in self._proofs)
         yield outcome(
-            f"{caught} of {len(wrong)} regions caught by their promise alone; "
-            f"{seconds:.0f} processor seconds",
+            f"{caught} of {len(wrong)} regions caught only by their promise; {seconds:.0f} processor seconds",
             good=good,
         )
         return good
@@ -251,10 +250,6 @@ def _classes(mutants: Sequence[Proof]) -> Iterator[list[str]]:
         examples = [proof.examples for proof in of_class if proof.broken]
         most = [f"{median(examples):.0f}", str(max(examples))] if examples else ["-", "-"]
         yield [fault, *map(str, (len(of_class), checked, len(examples))), *most]
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 def _what_is_wrong(proof: Proof) -> str:

@@ -75,7 +75,9 @@ def _show_rule(rule: Rule) -> Document:
     yield BLANK
     yield Line(f"every {rule.chance}", lead="tested by ".ljust(_LABEL))
     if rule.instance_of is not None:
-        yield Line(f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.text}", lead="promise   ")
+        yield Line(
+            f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.promise}", lead="promise   "
+        )
     yield from _list("incidents", [f"{each.id} ({each.name}): {each.title}" for each in incidents])
     yield from _list("releases", [_release_in_words(failure) for failure in failures])
     yield BLANK
@@ -98,7 +100,7 @@ def show_page(incident: Incident, failures: Sequence[KnownFailure], faults: Sequ
     yield from _list("errors", incident.errors)
     yield Line(incident.cause, lead="cause     ")
     yield from _list("rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
-    yield from _list("promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
+    yield from _list("promises", [f"{each} {each.word}: {each.promise}" for each in incident.promises])
     yield Line(", ".join(incident.effects) or "not measured", lead="effect    ")
     yield from _list("reports", [_report_in_words(reference) for reference in incident.references])
     yield from _list("affected", [_affected_in_words(releases) for releases in incident.affected])

@@ -40,10 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--examples", type=int, default=0, metavar="N",
-        help="vary the first call: each input alone, and then N longer histories that hypothesis draws",
+        help="vary the first call: each input by itself, then N longer histories that hypothesis draws",
     )  # fmt: skip
     parser.add_argument(
-        "--script", metavar="F", help="write a program that shows the first finding with torch alone"
+        "--script", metavar="F", help="write a program that shows the first finding and needs only torch"
     )
 
 
@@ -73,7 +73,7 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 
 def _write_script(path: str, histories: Sequence[SteppedHistory]) -> Document:
-    """Write the first program that was seen to show its finding; else say why there is none."""
+    """Write the first program that was seen to show its finding; else print why there is none."""
     from deepstack_harness.play.written_programs import why_not_shown
 
     why = "nothing is broken"
@@ -81,9 +81,9 @@ def _write_script(path: str, histories: Sequence[SteppedHistory]) -> Document:
         why = history.unscripted or why_not_shown(history.script)
         if not why:
             write_text(path, history.script)
-            yield Line(f"written: {path}, a program that shows it with torch alone")
+            yield Line(f"written: {path}, a program that shows it and needs only torch")
             return
-    yield Line(f"not written: {path}: no program with torch alone shows it: {why}")
+    yield Line(f"not written: {path}: no program that needs only torch shows it: {why}")
 
 
 def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]]) -> Document[ExitCode]:
@@ -106,7 +106,7 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]]) -> D
         words = "nothing was put to the test" if not tested else "not all inputs were put to the test"
     if undrawn:
         yield Line(
-            f"not varied: {undrawn}, because nothing says what other values there are: annotate with Tensor, "
+            f"not varied: {undrawn}, because no annotation gives other values: annotate with Tensor, "
             "a number or a dataclass of such, or name a function that returns (callable, steps)"
         )
     yield outcome(f"{target}: {words}", good=good)

@@ -99,14 +99,14 @@ def _columns(width: int) -> list[Column]:
 
 
 def show_systems(sources: Sequence[SourceSystems]) -> Document:
-    """Print a line for each subject of each source, and a sentence where a source lacks one.
+    """Print a line for each subject of each source, and a sentence where a source has none.
 
     Sources of engines that have none of these systems are left out.
     """
     with_systems = [source for source in sources if source.judged or source.refusals]
     if not with_systems:
         return
-    yield Heading("beside the buffer")
+    yield Heading("other systems")
     width = max((len(subject.subject) for source in with_systems for subject in source.judged), default=0)
     for source in with_systems:
         yield Line(source.label)

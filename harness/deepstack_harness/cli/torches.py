@@ -88,7 +88,7 @@ def run_torches(args: Namespace, folder: Path) -> Document[ExitCode]:
 
 
 def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
-    """Return an interpreter or a release for each text; the index is asked once, and not for paths alone."""
+    """Return an interpreter or a release for each text; the index is queried once, or not for paths."""
     releases: list[Version] = []
     if not all(map(is_interpreter, texts)):
         listed, yanked = listed_releases(TORCH)
@@ -101,7 +101,7 @@ def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
 
 
 def _name(home: TorchHome, runs: Sequence[Path]) -> str:
-    """Return the name of a run's folder: two interpreters with one torch are told apart by a number."""
+    """Return the name of a run's folder: two interpreters with one torch get different numbers."""
     same = sum(run.name == home.name or run.name.startswith(f"{home.name}-") for run in runs)
     return f"{home.name}-{same + 1}" if same else home.name
 
@@ -125,8 +125,7 @@ def _play(args: Namespace, home: TorchHome, folder: Path) -> Document[str]:
 def run_under(home: TorchHome, words: Sequence[str], stream: IO[bytes] | None = None) -> str:
     """Run a command of this harness in a process under another interpreter; return why it failed, or nothing.
 
-    It prints to `stream`, and nothing without one; a command that judges may say that all is not as it should
-    be.
+    It prints to `stream`, and nothing without one; a command that judges may end with 1.
     """
     command = [str(home.python), "-m", "deepstack_harness", *words, *([] if stream else ["--quiet"])]
     end = run_command(Command(command, environment=home.environment, output=stream), _NO_LIMITS)

@@ -1,4 +1,4 @@
-"""`watch -- COMMAND ..`: run a program, and tell which dropped guards fail in its compiled regions."""
+"""`watch -- COMMAND ..`: run a program, and list the dropped guards that fail in its compiled regions."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on", choices=("failed", "effect"), default="failed",
         help="failed: a guard that decides failed, and was not measured to have no effect (default); "
-        "effect: answers were measured to differ, and 3 where a guard that decides was not measured",
+        "effect: outputs were measured to differ, and 3 where a guard that decides was not measured",
     )  # fmt: skip
     parser.add_argument("--html", metavar="FILE", help="also write one page without a network")
     parser.add_argument(
         "--restore", action="store_true",
-        help=f"run the program again with each failed guard put back, {_MOST_RESTORED} at most, and tell "
-        "which one changes the answers; for programs that can be run again",
+        help=f"run the program again with each failed guard put back, {_MOST_RESTORED} at most, and show "
+        "which one changes the output; for programs that can be run again",
     )  # fmt: skip
     parser.add_argument(
         "program", metavar="-- COMMAND", nargs=REMAINDER,
-        help="the program with its arguments, behind '--'; its own exit status is returned where it is not 0",
+        help="the program with its arguments, after '--'; its own exit status is returned where it is not 0",
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def _code(watched: WatchedRun, fail_on: str) -> ExitCode:
     has_effect = [guard["has_effect"] for _, _, guard in watched.decisive]
     if any(has_effect) if fail_on == "effect" else has_effect:
         return ExitCode.BROKEN
-    # A guard that decides and was not measured is in doubt where the effect is asked for.
+    # A guard that decides and was not measured is in doubt where the effect counts.
     return ExitCode.MACHINE if has_effect or watched.unwatched else ExitCode.HOLDS
 
 
@@ -250,7 +250,8 @@ def _report_findings(watched: WatchedRun) -> Document:
         decide = [(region, guard) for each, region, guard in watched.decisive if each is process]
         for finding in findings(decide):
             yield Line(finding_text(finding, who))
-            yield Line(f"  {to_do(finding)}")
+            text, argument = to_do(finding)
+            yield Line(f"  {text}", command=argument)
         for region in process.regions.values():
             yield {"pid": process.pid, "rank": process.rank, "ended": process.ended, **region}
 
@@ -282,8 +283,8 @@ def _restore(command: Sequence[str], watched: WatchedRun, args: Namespace) -> Do
 
 def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
     if status:
-        return f"the program ended with {status}, and with 0 without it: nothing is known of its answers"
+        return f"the program ended with {status}, and with 0 without it: its output is unknown"
     if source in left:
-        return "it still fails, so this guard was not what torch asks"
-    changes = "torch compiles again where it fails, and the answers are right"
+        return "it still fails, so torch did not evaluate this guard"
+    changes = "torch compiles again where it fails, and the output is right"
     return f"{changes}; still failing: {', '.join(left)}" if left else f"{changes} in all calls"

@@ -156,9 +156,9 @@ class GuardEffect:
         if not self.distance:
             return f"no effect in {plural(self.calls, 'call')} run again"
         if not math.isfinite(self.distance):
-            text = self.reason or "answers are not finite, or not in the same places"
+            text = self.reason or "outputs are not finite, or not in the same places"
         else:
-            text = f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+            text = f"outputs differ by {self.distance:.3g} (largest value {self.scale:.3g})"
         return f"{text}, together with {self.together}" if self.together else text
 
 
@@ -313,7 +313,11 @@ class WatchedRegions:
             return "no region was compiled, so nothing was watched"
         facts = [(region, region_facts(region, inputs=False)) for region in self.regions]
         decide = findings([(fact, guard) for _, fact in facts for guard in fact["failed"] if guard["counts"]])
-        lines = [line for finding in decide for line in (finding_text(finding), f"  {to_do(finding)}")]
+        lines = [
+            line
+            for finding in decide
+            for line in (finding_text(finding), f"  {' '.join(to_do(finding)).rstrip()}")
+        ]
         dropped = sum(sum(region.dropped.values()) for region in self.regions)
         lines.append(
             f"{plural(len(self.regions), 'region')}, "

@@ -113,31 +113,29 @@ def _assumed(guard: Facts) -> str:
     return f"{guard['assumed']} was assumed ({guard['reason']})"
 
 
-def to_do(finding: FailureGroup) -> str:
-    """Return what a user can do about a finding."""
+def to_do(finding: FailureGroup) -> tuple[str, str]:
+    """Return what a user can do about a finding, and the argument of `torch.compile` for it, if any."""
     region, guard = finding.region, finding.guard
     name = guard["name"]
     if guard["kind"] == WRITTEN:
-        return f"to do: write {name} outside of what is captured, or hold it in a tensor"
+        return f"to do: write {name} outside of what is captured, or hold it in a tensor", ""
     if region["captured"]:
-        return "to do: capture one graph for each, or copy what changes into what was captured"
+        return "to do: capture one graph for each, or copy what changes into what was captured", ""
+    keep = f"or keep the guard {guard['restored_by']}"
     if guard["is_setting"]:
-        return f"to do: compile under the {name} that serving uses, or keep the guard {guard['restored_by']}"
+        return f"to do: compile under the {name} that serving uses, {keep}", ""
     if guard["assumed"]:
-        ways = (
-            f"take the decision on {name} before the compiled call"
-            if guard["code"]
-            else "warm up with other sizes"
+        decide = f"take the decision on {name} before the compiled call"
+        return (
+            f"to do: {decide if guard['code'] else 'warm up with other sizes'}, or keep the guard SHAPE_ENV",
+            "",
         )
-        return f"to do: {ways}, or keep the guard SHAPE_ENV"
     if " and " in name:
-        return f"to do: compile with {name} as serving passes them, or keep the guard {guard['restored_by']}"
-    kept = (
-        ""
-        if "[*]" in name
-        else f": guard_filter_fn=lambda guards: [each.name == {guard['source']!r} for each in guards]"
-    )
-    return f"to do: compile with {name} as serving has it, or keep its guard{kept}"
+        return f"to do: compile with {name} as serving passes them, {keep}", ""
+    if "[*]" in name:
+        return f"to do: compile with {name} as in serving, or keep its guard", ""
+    kept = f"guard_filter_fn=lambda guards: [guard.name == {guard['source']!r} for guard in guards]"
+    return f"to do: compile with {name} as in serving, or keep its guard:", kept
 
 
 def region_lines(regions: Sequence[Facts]) -> Iterator[str]:

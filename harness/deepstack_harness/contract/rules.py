@@ -23,7 +23,7 @@ class Promise(StrEnum):
         return _SIDE_INPUTS[self][0]
 
     @property
-    def text(self) -> str:
+    def promise(self) -> str:
         """The promise in one sentence."""
         return _SIDE_INPUTS[self][1]
 

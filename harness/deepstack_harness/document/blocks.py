@@ -1,17 +1,37 @@
-"""The blocks of a document: headings, lines and tables, as data."""
+"""The blocks of a document: headings, lines, tables and what is folded away, as data."""
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from typing_extensions import TypeVar
 
 
+class Code(str):
+    """A cell that is a trace, a place or a command: Markdown shows it as code."""
+
+    __slots__ = ()
+
+
+class Link(str):
+    """A cell that leads to an address where the output has links."""
+
+    __slots__ = ("address",)
+    address: str
+
+    def __new__(cls, text: str, address: str) -> Self:
+        """Make a text with an address."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
+
+
 @dataclass(frozen=True)
 class Heading:
-    """The title of what follows."""
+    """The title of what follows; `level` is 2 for the title of a document, and 3 for one of its parts."""
 
     text: str
+    level: int = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,8 @@ class Line:
 
 
 BLANK = Line()
+NOTE = "yellow"
+"""The style of a line with what a reader has to know first; Markdown quotes it."""
 
 
 def outcome(text: str, *, good: bool) -> Line:
@@ -64,7 +86,15 @@ class TextTable:
     head: bool = True
 
 
-Block: TypeAlias = Heading | Line | TextTable
+@dataclass(frozen=True)
+class Details:
+    """A summary with blocks that a reader may unfold; a terminal shows all of them."""
+
+    summary: Line
+    blocks: Sequence["Block"]
+
+
+Block: TypeAlias = Heading | Line | TextTable | Details
 
 T = TypeVar("T", default=None)
 Document: TypeAlias = Generator[object, None, T]

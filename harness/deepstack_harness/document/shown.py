@@ -69,13 +69,17 @@ def shown(row: Row[Rule] | Row[Promise] | Row[None]) -> Shown:
     )
 
 
-def finding(row: Row, effects: Iterable[Row] = ()) -> Document:
-    """Yield a broken rule: its figure and reach, where and what was seen, and the rules broken with it."""
+def finding(row: Row, effects: Iterable[Row] = (), *, named: bool = True) -> Document:
+    """Yield a broken rule: its figure and reach, where and what was seen, and the rules broken with it.
+
+    Without `named` its name is in the heading above it.
+    """
     for each in (row, *effects):
         words = shown(each)
         indent = "  " if each is row else "    also "
         facts = ", ".join(filter(None, [words.measured, words.reach]))
-        yield Line(f"{indent}{words.name} {each.regime}: {facts}")
+        name = f"{words.name} {each.regime}" if named or each is not row else each.regime
+        yield Line(f"{indent}{name}: {facts}")
         yield Line(words.seen if each is row else words.place, lead="    " if each is row else "      ")
 
 
@@ -86,7 +90,7 @@ def _reach(reach: str | None) -> str:
 
 _REACHES = {
     DEFAULT: "with default settings",
-    UNKNOWN: "nobody has read how the engine comes there",
+    UNKNOWN: "whether the engine makes such calls is not known",
     LATENT: "under calls that no engine makes today",
 }
 _PROBLEMS: Mapping[Rule, str] = {
@@ -108,7 +112,7 @@ _PROBLEMS: Mapping[Rule, str] = {
     Rule.MEMORY: "a kernel reads or writes memory that is not its own",
 }
 _NOTICED = {
-    Effect.OUTPUT: "answers are wrong",
+    Effect.OUTPUT: "the output is wrong",
     Effect.PADDING: "only padded rows are wrong",
     Effect.CRASH: "the step raises",
     Effect.COST: "work is wasted",

@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from deepstack_harness.document.blocks import Block, Column, Heading, Line, TextTable
+from deepstack_harness.document.blocks import Block, Column, Details, Heading, Line, TextTable
 from deepstack_harness.text import cell, printable
 
 _WIDEST = 80
 """Columns; longer lines are hard to read, and are cut or broken in mails, logs and comments."""
-_LAST_CELL = 10
+_LAST_CELL = 7
 """Columns that the last cell of a growing table needs; wider columns before it become narrower."""
 _GAP = 2
+_INDENT = 2
 
 
 def columns_here() -> int:
@@ -28,6 +29,10 @@ def columns_here() -> int:
 
 def rendered(block: Block, width: int, *, color: bool = False) -> str:
     """Return the lines of a block, without trailing blanks, each with a line end."""
+    if isinstance(block, Details):
+        inner = "".join(rendered(each, width - _INDENT, color=color) for each in block.blocks)
+        summary = rendered(block.summary, width, color=color)
+        return summary + "".join(f"{' ' * _INDENT}{line}\n" for line in inner.splitlines())
     console = Console(
         file=StringIO(), width=width, emoji=False, markup=False, highlight=False, force_terminal=color,
         no_color=None if color else True,

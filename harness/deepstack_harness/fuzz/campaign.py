@@ -407,7 +407,7 @@ def write_findings(folder: Path, findings: Sequence[Finding], request: FuzzReque
         is_own = request.source is None and request.name not in BUFFERS
         if text is not None and is_own and (why := why_not_shown(text)):
             with lines.open("a", encoding="utf-8") as file:
-                file.write(f"{name}: no program with torch alone shows it: {why}\n")
+                file.write(f"{name}: no program that needs only torch shows it: {why}\n")
         elif text is not None:
             written.append(folder / f"{name}-{counts[name]}.py")
             written[-1].write_text(text, encoding="utf-8")

@@ -71,9 +71,7 @@ def run_steps(
     drawn = list(_draw(found.region, call, options, name, examples))
     unvaried = () if found.steps else tuple(undrawn(found.region, call))
     if not drawn:
-        why = (
-            f", because nothing says what other values there are of {', '.join(unvaried)}" if unvaried else ""
-        )
+        why = f", because no annotation gives other values of {', '.join(unvaried)}" if unvaried else ""
         raise UsageError(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )

@@ -12,6 +12,7 @@ from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Verdict
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
+from deepstack_harness.text import number
 
 SCHEMA_VERSION = 1
 K = TypeVar("K")
@@ -242,7 +243,7 @@ def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterato
     for place in [place for place in before.measures if place in after.measures]:
         old, new = before.measures[place], after.measures[place]
         if kind := _MEASURES[place[1]](old, new):
-            figures = f"{old.value:.4g}", f"{new.value:.4g}"
+            figures = number(old.value), number(new.value)
             yield Change(kind, place[1], place[0], after.cases[place[0]], *figures, since)
     yield from _behaviour(before, after, since)
 

@@ -203,7 +203,7 @@ def named_home(text: str) -> TorchHome:
         raise MachineError(f"'{python}' has no torch")
     if probed.missing:
         raise MachineError(
-            f"'{python}' lacks what the harness needs: {python} -m pip install {' '.join(probed.missing)}"
+            f"packages are missing that the harness needs: {python} -m pip install {' '.join(probed.missing)}"
         )
     return TorchHome(python, probed.torch)
 
@@ -220,7 +220,7 @@ def _probe(python: Path) -> _Probed:
     try:
         return msgspec.json.decode(end.output.strip().rpartition("\n")[2].encode(), type=_Probed)
     except msgspec.MsgspecError:
-        raise MachineError(f"'{python}' is no Python that answers: {end.reason}") from None
+        raise MachineError(f"'{python}' is no Python that runs: {end.reason}") from None
 
 
 def folder_for(release: Version) -> Path:

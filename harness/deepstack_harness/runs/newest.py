@@ -24,7 +24,7 @@ from deepstack_harness.files import read_regular
 from deepstack_harness.sources.source import KnownPackage, inside_package
 
 _RECORDS = "newest.json"
-_NO_REASON = Reason("nothing of this name can be driven now")
+_NO_REASON = Reason("nothing of this name can be judged now")
 
 
 class AuditedPackage(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
     }
     if audited.live_alone:
         reason = audited.live_alone[0]
-        text = f"its graphs are not driven: {reason.text}"
+        text = f"its graphs cannot be replayed: {reason.text}"
         refused[GRAPHS] = Reason(text, inside_package(reason.file, module), reason.line)
     return refused
 
@@ -75,7 +75,7 @@ def no_longer_driven(
         kind = GRAPHS if name.startswith(f"{GRAPHS} of ") else name
         reason = reasons.get(kind) or reasons.get("", _NO_REASON)
         at = f"{place} of {before.source}: " if reason.line is None else ""
-        yield f"no longer driven: {name}, {at}{reason} ({now.source})"
+        yield f"no longer judged: {name}, {at}{reason} ({now.source})"
 
 
 def changes(before: AuditedPackage, now: AuditedPackage) -> Iterator[str]:
@@ -140,15 +140,15 @@ class NewestReleases:
                 continue
             except UsageError as error:  # the release has nothing that could be judged
                 self._add_record(package, AuditedPackage(text), {"": reason_of(error)}, before)
-                yield f"{text}: not driven: {error}"
+                yield f"{text}: not judged: {error}"
                 continue
             now, reasons = record_of(audited), reasons_of(audited, package.module)
             self._add_record(package, now, reasons, before)
             self._write_rows(audited)
-            yield f"{audited.label}: driven: {', '.join(now.driven) or 'nothing'}"
-            yield from (f"{audited.label}: not driven: {name}: {why}" for name, why in reasons.items())
+            yield f"{audited.label}: judged: {', '.join(now.driven) or 'nothing'}"
+            yield from (f"{audited.label}: not judged: {name}: {why}" for name, why in reasons.items())
             for name in audited.account.outdated:
-                yield f"{audited.label}: known as not driven, and driven: {name}"
+                yield f"{audited.label}: known as not judged, and judged: {name}"
             if package.name in before:
                 yield from changes(before[package.name], now)
 

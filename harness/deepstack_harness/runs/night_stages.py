@@ -80,13 +80,13 @@ class NightRequest:
     sources: Sequence[str] = ()
     minutes: float | None = option(
         "minutes of the whole night: the most valuable stages come first, and a stage that has no time "
-        "is told (default: each stage has a limit of its own)",
+        "is reported (default: each stage has a limit of its own)",
         type=finite,
         metavar="M",
         default=None,
     )
     tier: NightTier = option(
-        "full (default): everything; gpu: what only a GPU can tell, the most valuable first",
+        "full (default): everything; gpu: what only a GPU can show, the most valuable first",
         metavar="T",
         default=NightTier.FULL,
     )
@@ -249,7 +249,7 @@ _REHEARSAL = 4.0
 """Times as long as on a GPU's machine, which has many cores, a stage may take in a rehearsal."""
 _SHARED_GPU = "cuda:0"
 """The GPU by its number: with `cuda` one process at a time would have it."""
-_ARGUMENTS_ALONE = "its arguments and files alone: without a GPU it has nothing to run"
+_ARGUMENTS_ALONE = "only its arguments and files: without a GPU it has nothing to run"
 
 
 @dataclass(frozen=True)

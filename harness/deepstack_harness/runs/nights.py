@@ -306,7 +306,7 @@ def gpu_fault() -> str | None:
         with Worker(Limits(call_s=_GPU_SECONDS)) as worker:
             result = worker.call(_USE_GPU)
     except MachineError as error:
-        return f"cannot be asked: {error}"
+        return f"cannot be used: {error}"
     return None if isinstance(result, Answered) else result.sentence
 
 

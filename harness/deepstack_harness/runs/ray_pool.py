@@ -140,7 +140,7 @@ def _last_line(log: Path) -> str:
     except OSError:
         lines = []
     return next(
-        (line for line in reversed(lines) if line and not line.startswith("[")), "it does not say why"
+        (line for line in reversed(lines) if line and not line.startswith("[")), "no reason was printed"
     )
 
 

@@ -362,5 +362,5 @@ def _machine_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MachineError(
-            f"cannot write '{path}': {error.strerror}; earlier results are kept: continue with --resume"
+            f"cannot write '{path}': {error.strerror}; earlier results are there: continue with --resume"
         ) from None

@@ -17,7 +17,7 @@ from deepstack_harness.runs.causes import ChangeCause, findings
 from deepstack_harness.runs.compare import ChangeKind, compare
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
-from deepstack_harness.text import plural
+from deepstack_harness.text import number, plural
 
 NOTHING = "-"
 
@@ -69,7 +69,7 @@ def _notes(runs: Sequence[StoredRun], common: set[str]) -> Iterator[str]:
     for label, value in _OTHERS.items():
         values = [value(run) for run in runs]
         if len(set(values)) > 1:
-            yield f"{label} differs too, so it may not be torch alone: {', '.join(values)}"
+            yield f"{label} differs too, so torch may not be the only cause: {', '.join(values)}"
     if len({about.plan for run in runs for about in run.abouts}) > 1:
         yield f"the runs are not of the same cases: {len(common):,} are in all of them"
 
@@ -175,7 +175,7 @@ class _Measured:
         figures = {name: f"{number:,}" for name, number in (counts | kinds).items() if number is not None}
         distances = [case.distances.eager for case in cases if case.distances is not None]
         if finite := [distance for distance in distances if distance < NOT_FINITE]:
-            figures["largest distance"] = f"{max(finite):.2g}"
+            figures["largest distance"] = number(max(finite), 2)
         return figures
 
 

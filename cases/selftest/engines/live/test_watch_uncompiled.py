@@ -122,6 +122,6 @@ def test_a_graph_that_a_restored_guard_asks_for_is_one_for_all_sizes(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(COMPILING), str(Path(__file__).parents[4])]))
     (tmp_path / "serve.py").write_text(RESTORED)
     assert main(["watch", "--restore", "--", sys.executable, str(tmp_path / "serve.py")]) == ExitCode.BROKEN
-    assert "L['boost'] put back: torch compiles again where it fails, and the answers are right in all" in (
+    assert "L['boost'] put back: torch compiles again where it fails, and the output is right in all" in (
         " ".join(capfd.readouterr().out.split())
     )

@@ -9,11 +9,11 @@ from cases.selftest.audit.written_verdicts import audited, base_with, row
 from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
 from cases.selftest.runs.report.written_runs import planned, write_run
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
+from deepstack_harness.audit.findings import audit_findings
 from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report, repro_table
-from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
-from deepstack_harness.cli.audit_table import AuditTable, show_gate
+from deepstack_harness.cli.audit_table import show_gate, show_groups
 from deepstack_harness.cli.fuzz import show_findings
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -26,8 +26,8 @@ from deepstack_harness.contract.observation import Answer, StepFacts
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
-from deepstack_harness.document.markdown import table_row
+from deepstack_harness.contract.verdicts import UNEXPECTED, Effect, Judgement, Verdict
+from deepstack_harness.document.findings import sarif_text
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import lost_result
 from deepstack_harness.runs.causes import ChangeCause
@@ -35,7 +35,7 @@ from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures, texts
 from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
-from deepstack_harness.runs.report.tables import case_findings
+from deepstack_harness.runs.report.tables import Matrix, MatrixLine, case_findings, matrix_table, verdict_of
 from deepstack_harness.runs.report.texts import annotations, render_markdown
 
 Capture = pytest.CaptureFixture[str]
@@ -98,8 +98,8 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "base", "sentence"),
     [
-        (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
-        (Gate.ANY, base_with(), "2 new faults in 1 class beside 'main'"),
+        (Gate.NEW, None, "1 finding that no catalogue knows"),
+        (Gate.ANY, base_with(), "2 new faults in 1 class compared with 'main'"),
     ],
 )
 def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:
@@ -180,7 +180,7 @@ def test_findings_that_are_not_shown_are_counted(
 ) -> None:
     run_data = load_run(write_run(tmp_path / "run"))
     cases = case_findings(run_data)
-    unexpected = sum(finding.unexpected for finding in cases)
+    unexpected = sum(verdict_of(rows) in UNEXPECTED for rows in cases)
     monkeypatch.setattr(report, "MOST_EXPECTED", 1)
     Output(None, quiet=False).show(show_run(run_data))
     more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
@@ -190,8 +190,8 @@ def test_findings_that_are_not_shown_are_counted(
 
 
 def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
-    assert (texts._cell(None), report._cell(None)) == ("", "")
-    assert table_row(["R0", texts._cell(None)]) == "| R0 |  |"
+    matrix = Matrix(("family",), (Rule.OUTPUT,), (MatrixLine(("qwen3_vl",), (None,)),))
+    assert matrix_table(matrix, texts._cell).rows == [(["qwen3_vl", ""], "")]
 
 
 def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
@@ -252,11 +252,12 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
 def test_the_classes_of_a_group_are_in_a_line_below_the_table(capsys: Capture) -> None:
     broken = row(Rule.FRESHNESS, Verdict.FAIL)
     Output(None, quiet=False).show(
-        AuditTable().show(
+        show_groups(
             [
                 ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),
                 ClassVerdicts("vllm 0.22.2", "Qwen3VL", (broken,)),
-            ]
+            ],
+            [],
         )
     )
     head, group, classes, *_ = capsys.readouterr().out.splitlines()

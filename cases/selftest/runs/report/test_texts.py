@@ -1,6 +1,7 @@
 """What `report` writes as text: on the terminal, Markdown, annotations, JUnit XML, and the rerun command."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from dataclasses import asdict, replace
@@ -33,6 +34,7 @@ from deepstack_harness.runs.execution import Tier, matrix, select
 from deepstack_harness.runs.frames import read_run
 from deepstack_harness.runs.nights import EndedStage, StageOutcome
 from deepstack_harness.runs.records import CaseEnding, CaseRecord
+from deepstack_harness.runs.report.junit import render_junit
 from deepstack_harness.runs.report.page import render_page
 from deepstack_harness.runs.report.run_data import RunData, Summary, load_run, summarise
 from deepstack_harness.runs.report.tables import rerun_command, selection_of
@@ -75,11 +77,9 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
         "FAIL",
         "ok",
     ] in lines
-    assert (
-        "FAIL  granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace      cap 16:" in printed
-    )
-    assert "R10 FAIL     4,096 rows, limit 0; 4096 rows were processed for 16" in printed
-    assert "diagnosis  step 3 'forward 16': argument 'payload' was None" in printed
+    assert "FAIL granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace: cap 16:" in printed
+    assert "R10 work   FAIL     4,096 rows, limit 0     4096 rows were processed for 16" in printed
+    assert "diagnosis: step 3 'forward 16': argument 'payload' was None" in printed
     assert printed.rstrip().endswith(f"{UNEXPECTED} unexpected: 3 FAIL, 1 ERROR, 1 IMPROVED")
     assert "\x1b" not in printed
 
@@ -155,7 +155,8 @@ def test_markdown_is_short_for_a_clean_run(run_data: RunData) -> None:
     good = tuple(row for row in run_data.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
     markdown = render_markdown(replace(run_data, rows=good))
     assert markdown.startswith("## ✅ nothing unexpected")
-    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in markdown
+    assert "[43602: a payload" in markdown
+    assert "](https://github.com/vllm-project/vllm/issues/43602) |" in markdown
     assert "| original R0 R1 | the same |" in markdown
     assert len(markdown.splitlines()) < 20
     assert "&#" not in markdown
@@ -173,7 +174,7 @@ def test_markdown_is_never_longer_than_github_takes(tmp_path: Path) -> None:
     assert len(markdown.encode()) < 2**20
     assert long not in markdown
     assert "> short" in markdown
-    assert "1 blocks found no room here" in markdown
+    assert "1 line found no room here" in markdown
 
 
 def test_annotations_are_commands_on_one_line_each(run_data: RunData) -> None:
@@ -208,6 +209,28 @@ def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, 
     failure = next(root.iter("failure"))
     assert failure.text is not None
     assert "cap 16: profile 16" in failure.text
+
+
+# The schema that Jenkins, GitLab and GitHub actions read (junit-10.xsd of Surefire): the attributes that an
+# element needs, those that it may have, and the elements in it. junitparser adds `skipped` to the root.
+JUNIT = {
+    "testsuites": ("", "name time tests failures errors skipped", "testsuite"),
+    "testsuite": ("name tests failures errors", "time skipped timestamp hostname id package", "testcase"),
+    "testcase": ("name", "time classname group", "skipped error failure system-out system-err"),
+    "failure": ("", "type message", ""),
+    "error": ("", "type message", ""),
+    "skipped": ("", "type message", ""),
+}
+
+
+def test_junit_is_what_the_schema_allows(run_data: RunData) -> None:
+    for element in ET.fromstring(render_junit(run_data)).iter():
+        needed, allowed, inside = (set(words.split()) for words in JUNIT[element.tag])
+        assert needed <= element.attrib.keys() <= needed | allowed
+        assert {child.tag for child in element} <= inside
+        assert re.fullmatch(r"\d*(\.\d+)?", element.attrib.get("time", ""))
+        numbers = element.attrib.keys() & {"tests", "failures", "errors", "skipped"}
+        assert all(element.attrib[name].isdecimal() for name in numbers)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +332,7 @@ def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Pat
     assert render_markdown(run).startswith("## ❌ the night")
     *_, last = annotations(run)
     assert last.startswith("::error title=deepstack harness::the night: tests broken; the run: nothing")
-    assert '<td class="figure">broken</td>' in render_page(run)
+    assert "<td>broken</td>" in render_page(run)
 
 
 def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:
@@ -367,6 +390,6 @@ def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.Capt
     run = load_run(folder)
     (command,) = [rerun_command(each) for each in run.cases.values() if each.case == broken.id]
     main(["report", str(folder)])
-    assert f"  rerun      {command}\n" in capsys.readouterr().out
+    assert f"  rerun: {command}\n" in capsys.readouterr().out
     assert "revision=granite_full caller=engine" in render_page(run)
     assert f"rerun: `{command}`" in render_markdown(run)

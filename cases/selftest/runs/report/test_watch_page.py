@@ -22,7 +22,7 @@ def guard(name: str, *, counts: bool, has_effect: bool | None) -> dict[str, obje
         "source": f"L['{name}']", "name": name, "kind": "NONE_MATCH", "rule": f"L['{name}'] is None",
         "where": "serve.py:7", "class": "decides", "then": "None", "now": "float32 tensor [3] on cpu",
         "first_call": 3, "calls": 2, "restored_by": f"L['{name}']", "counts": counts,
-        "effect": "answers differ by 4 (largest value 6)", "has_effect": has_effect, "distance": 4.0,
+        "effect": "outputs differ by 4 (largest value 6)", "has_effect": has_effect, "distance": 4.0,
     }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_where_nothing_was_watched_the_page_says_so() -> None:
 def test_a_guard_that_was_put_back() -> None:
     rows = [{"restored": "L['extra']", "status": 0, "still_failing": []}]
     page = render_watch(["python"], Program([process()]), rows)
-    assert "nothing: this guard decides the answers" in page
+    assert "nothing: this guard decides the output" in page
 
 
 def test_the_page_needs_nothing_that_draws() -> None:

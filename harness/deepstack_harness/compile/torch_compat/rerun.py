@@ -521,7 +521,7 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDi
             raise CannotRerun(str(error)) from None
         if out.dtype.is_floating_point or out.dtype.is_complex:
             eps = torch.finfo(out.dtype).eps
-        why = "" if distance < NOT_FINITE else "answers are not finite, or not in the same places"
+        why = "" if distance < NOT_FINITE else "outputs are not finite, or not in the same places"
         found = OutputDifference(math.inf if why else distance, scale, _ROUNDINGS * eps * scale, why)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found

@@ -25,7 +25,7 @@ from deepstack_harness.contract.steps import (
     SteppedRegion,
 )
 from deepstack_harness.contract.verdicts import Effect, Row, Verdict
-from deepstack_harness.text import plural, shortened
+from deepstack_harness.text import number, plural, shortened
 
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
@@ -262,28 +262,29 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
         return
     if promise is Promise.OWNERSHIP:
         if call.split_raised:
-            yield f"step {call.step}: a part of it ends with {call.split_raised}, and the whole answers"
+            yield f"step {call.step}: a part of it ends with {call.split_raised}, and the whole returns"
             return
         by = _figure(call.split)
-        yield f"step {call.step}: the answers of its parts differ from that of the whole by {by}"
+        yield f"step {call.step}: the outputs of its parts differ from that of the whole by {by}"
         return
     difference = _difference(promise, call)
     if difference is None:
         ended = (
-            f"it ends with {call.raised}, and the uncompiled code answers"
+            f"it ends with {call.raised}, and the uncompiled code returns"
             if call.raised
-            else f"it answers, and the uncompiled code ends with {call.wanted}"
+            else f"it returns, and the uncompiled code ends with {call.wanted}"
         )
         yield f"step {call.step}: {ended}"
     else:
-        by = f"{difference.what}" if difference.distance is None else (
-            f"{_figure(difference.distance)} from the uncompiled code, at most {difference.limit:.2g}"
+        by = f"is {difference.what}" if difference.distance is None else (
+            f"differs from the uncompiled code by {_figure(difference.distance)} "
+            f"(allowed: {number(difference.limit, 2)})"
         )  # fmt: skip
-        yield f"step {call.step}: {difference.place} is {by}"
+        yield f"step {call.step}: {difference.place} {by}"
     left = _effect(call)
     if left is not None and left is not difference:
-        by = left.what if left.distance is None else f"{_figure(left.distance)} from the uncompiled code"
-        yield f"it leaves {left.place} wrong too: {by}"
+        by = left.what if left.distance is None else f"it differs by {_figure(left.distance)}"
+        yield f"{left.place} is wrong after it, too: {by}"
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         guarded = any(guard.decides and _same(cause.name, guard.name) for guard in call.guards)
@@ -291,7 +292,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
         yield from map(str, islice(dict.fromkeys([cause, *others]), _MOST_CAUSES))
         if cause.explains:
             before = f"`{cause.other}` and `{cause.name}`" if cause.other else f"`{cause.name}`"
-            yield f"the answer is exactly that of the uncompiled code with {before} as in the warm-up"
+            yield f"the answer equals that of the uncompiled code with {before} as in the warm-up"
     guards = [guard for guard in call.guards if guard.decides]
     if guards:
         guard = guards[0]
@@ -305,7 +306,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
 def _figure(value: float | None) -> str:
     if value is None:
         return "something else"
-    return "NaN, infinity or another shape" if value >= NOT_FINITE else f"{value:.4g}"
+    return "NaN, infinity or another shape" if value >= NOT_FINITE else number(value)
 
 
 def by_cause(judged: JudgedSteps) -> list[list[Row[Promise]]]:
@@ -359,9 +360,12 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         if arm.unjudged:
             continue
         rows = [row for row in judged.rows if row.arm == arm.arm]
-        words = ", ".join(
+        words = [f"{plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}"]
+        words += [
             f"{row.rule} {row.verdict.word}" + (f" ({plural(row.chances, 'chance')})" if row.chances else "")
             for row in rows
-            if row.chances or row.rule not in _ON_REQUEST
-        )
-        yield f"{arm.arm}: {plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}; {words}"
+            if row.verdict is not Verdict.SKIP
+        ]
+        untested = [row.rule for row in rows if row.verdict is Verdict.SKIP and row.rule not in _ON_REQUEST]
+        words += [f"not tested: {' '.join(untested)}"] if untested else []
+        yield f"{arm.arm}: {'; '.join(words)}"

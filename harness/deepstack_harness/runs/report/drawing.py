@@ -100,7 +100,7 @@ class Drawing:
 
 
 def _element(key: str, label: str, text: bytes) -> str:
-    """Return the `svg` element alone, without the parts that a page has itself."""
+    """Return only the `svg` element, without the parts that a page has itself."""
     ET.register_namespace("", _SVG.strip("{}"))
     root = ET.fromstring(text)  # written by matplotlib, just now
     used = set(re.findall(rb'(?:href="|url\()#([^")]+)', text))
@@ -143,7 +143,7 @@ def powers_of_ten(
 ) -> None:
     """Set a log scale over all `values` (> 0), with ticks such as 1e-06.
 
-    What stands for zero is written as `0`, for not finite as `not finite`.
+    What means zero is written as `0`, for not finite as `not finite`.
     """
     numbers = list(values)
     low, high = math.floor(math.log10(min(numbers))), math.ceil(math.log10(max(numbers)))

@@ -1,12 +1,12 @@
 """Figures of what a run measured: each a table, and most of them a plot too.
 
 - distances: compiled output to eager output, against rounding and the effect of the payload
-- work: rows processed against rows asked for
+- work: rows processed against rows requested
 - kernels: bytes that generated kernels move, against those that must move
 - graphs: graphs built over the steps of a trace, against the budget
 - measured: figures of the stages of a night, such as what a payload costs on a GPU
 - history: this run and the runs before it
-- fuzz: the findings beside a run
+- fuzz: the findings next to a run
 
 A figure is a function from `RunData` to `Figure`; other packages declare theirs under
 `deepstack_harness.figures`.
@@ -154,7 +154,7 @@ def figure_fuzzing(run: RunData) -> Figure:
     """Return the files of its findings, by name."""
     key, title = "fuzz", "Findings of the fuzzer"
     if run.fuzz is None:
-        return Figure(key, title, "", absent="no folder fuzz beside this run; a nightly run writes it")
+        return Figure(key, title, "", absent="no folder fuzz next to this run; a nightly run writes it")
     if not run.fuzz:
         return Figure(key, title, "", absent="the fuzzer found nothing")
     says = "Files in the folder fuzz of this run."
@@ -324,7 +324,7 @@ def figure_kernels(run: RunData) -> Figure:
     key, title = "kernels", "Kernels against ideal"
     graphs = [row for row in run.kernels or () if row.get("kind") == "graph"]
     if not graphs:
-        return Figure(key, title, "", absent="no kernels.jsonl beside this run; 'kernels --json' writes it")
+        return Figure(key, title, "", absent="no kernels.jsonl next to this run; 'kernels --json' writes it")
     says = (
         "Bytes that the generated kernels of a graph move, against those they would move if no buffer had "
         "more token rows than the step."
@@ -389,7 +389,7 @@ def _plot_kernels(graphs: Sequence[Mapping[str, Any]]) -> str:
     return drawing.svg
 
 
-_WORK_COLUMNS = ("family", "buffer", "arm", "asked", "processed", "times as many", "steps")
+_WORK_COLUMNS = ("family", "buffer", "arm", "requested", "processed", "times as many", "steps")
 
 
 class StepWork(NamedTuple):
@@ -403,13 +403,13 @@ class StepWork(NamedTuple):
 
     @property
     def times(self) -> float:
-        """Rows processed for each row asked."""
+        """Rows processed for each row requested."""
         return self.processed / max(self.asked, 1)
 
 
 def figure_work(run: RunData) -> Figure:
     """Return every step that counted its rows; equal ones once."""
-    key, title = "work", "Rows processed against rows asked"
+    key, title = "work", "Rows processed against rows requested"
     points = Counter(
         StepWork(case.family, case.subject, case.arm, step.asked, step.processed)
         for case in run.cases.values()
@@ -420,18 +420,22 @@ def figure_work(run: RunData) -> Figure:
         return Figure(key, title, "", absent="no case of this run counted rows")
     says = (
         "Rows that kernels and opaque operations worked on, for each step. On the line is right; "
-        "above it the step paid for rows that nobody asked for, below it rows are missing."
+        "above it the step paid for rows that nobody requested, below it rows are missing."
     )
     furthest_first = sorted(points, key=lambda point: abs(point.times - 1), reverse=True)
     rows = [(*point, round(point.times, 2), points[point]) for point in furthest_first]
     return Figure(key, title, says, Table(_WORK_COLUMNS, rows), _plot_work(furthest_first))
 
 
-_WORK_KINDS = (("more than asked", "X", FAIL), ("as asked", "o", ACCENT), ("fewer than asked", "v", KNOWN))
+_WORK_KINDS = (
+    ("more than requested", "X", FAIL),
+    ("as requested", "o", ACCENT),
+    ("fewer than requested", "v", KNOWN),
+)
 
 
 def _plot_work(points: Sequence[StepWork]) -> str:
-    drawing = Drawing("work", "Rows processed against rows asked for, log scale", 3.4)
+    drawing = Drawing("work", "Rows processed against rows requested, log scale", 3.4)
     most = max(max(point.asked, point.processed, 1) for point in points)
     with drawing as (axes,):
         for scale in (axes.set_xscale, axes.set_yscale):
@@ -448,7 +452,7 @@ def _plot_work(points: Sequence[StepWork]) -> str:
                 axes.plot(asked, processed, linestyle="", marker=marker, color=colour, label=label)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes.set_xlabel("rows asked for")
+        axes.set_xlabel("rows requested")
         axes.set_ylabel("rows processed")
         drawing.figure.legend(loc="outside upper right", ncols=4)
     return drawing.svg
@@ -494,7 +498,7 @@ FIGURES: Sequence[MakeFigure] = (
 def figures_of(run: RunData) -> list[Figure]:
     """Make every figure, ours in their order, then those of other packages, sorted by name.
 
-    A figure without data says what is missing.  Raises `UsageError` for a figure of another package
+    A figure without data names what is missing.  Raises `UsageError` for a figure of another package
     that cannot be made.
     """
     return [*(figure(run) for figure in FIGURES), *(_extra(name, run) for name in EXTRA_FIGURES)]

@@ -12,7 +12,7 @@ from deepstack_harness.runs.report.tables import title_of
 
 
 def render_junit(run: RunData) -> str:
-    """Return the XML text.  A case's seconds stand at its first judgement, so that sums are right."""
+    """Return the XML text.  A case's seconds are at its first judgement, so that sums are right."""
     groups: dict[str, list[TestCase]] = defaultdict(list)
     timed: set[str] = set()
     for row in run.rows:
@@ -39,8 +39,8 @@ def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
 
 
 def _outcome(row: Row, case: CaseRecord) -> Failure | Error | Skipped | None:
-    """Return the element that says what is wrong; None for a rule that is kept."""
-    message = " ".join(filter(None, (shown(row).measured, row.detail)))
+    """Return the element with what is wrong; None for a rule that is kept."""
+    message = "; ".join(filter(None, (shown(row).measured, row.detail)))
     match row.verdict:
         case Verdict.PASS:
             return None

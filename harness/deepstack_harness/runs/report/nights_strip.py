@@ -1,4 +1,4 @@
-"""Thirty nights at a glance: a strip for each rule and family, and what the last night says of it.
+"""Thirty nights at a glance: a strip for each rule and family, and what the last night shows of it.
 
 A strip has a cell for each night: kept, broken as known, red, or not tested.  From it follows since when a
 cell is red and with which versions that night ran, which cells flip, and which were tested once and are not
@@ -34,13 +34,13 @@ class CellState(StrEnum):
 
     @property
     def sign(self) -> str:
-        """One character, so that no state is told by its colour alone."""
+        """One character, so that no state is shown only by its colour."""
         return {"red": "x", "broken as known": "·", "kept": "", "not tested": "-"}[self]
 
 
 @dataclass(frozen=True)
 class Night:
-    """One night: what it was measured with, how long its stages took, and what it says in one line.
+    """One night: what it was measured with, how long its stages took, and its result in one line.
 
     `changed` names the versions that the night before did not have.
     """
@@ -56,7 +56,7 @@ class Night:
 
     @property
     def day(self) -> str:
-        """The date alone."""
+        """Only the date."""
         return self.when.partition(" ")[0]
 
 
@@ -86,12 +86,12 @@ class Strip:
 
     @property
     def flaky(self) -> bool:
-        """Say whether it changes so often that no change explains it."""
+        """Return whether it changes so often that no change explains it."""
         return self.flips >= FLIPS
 
     @property
     def steady(self) -> bool:
-        """Say whether there is nothing to tell of it."""
+        """Return whether there is nothing to report of it."""
         return CellState.RED not in self.states and self.last_tested is None
 
 
@@ -120,7 +120,7 @@ class Nights:
 
     @property
     def told(self) -> list[Strip]:
-        """Strips with something to tell."""
+        """Strips with something to report."""
         return [strip for strip in self.strips if not strip.steady]
 
     @property

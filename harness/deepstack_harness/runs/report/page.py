@@ -7,10 +7,9 @@ import base64
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 
 import jinja2
 import msgspec
@@ -19,7 +18,6 @@ from markupsafe import Markup
 from deepstack_harness import __version__
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, UNEXPECTED, WORST_FIRST, Row, Verdict
-from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.causes import fault_of
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.nights_strip import nights_of
@@ -28,15 +26,19 @@ from deepstack_harness.runs.report.tables import (
     MOST_OUTPUT,
     Cell,
     Matrix,
-    ReportedFinding,
+    Rows,
     case_findings,
-    detail_of,
+    finding_blocks,
+    heading_of,
     incident_groups,
     release_matrix,
     rerun_command,
     run_matrix,
     source_findings,
     title_of,
+    traces_of,
+    verdict_of,
+    versions_table,
 )
 from deepstack_harness.runs.report.templating import new_environment, template_text
 from deepstack_harness.text import number
@@ -49,80 +51,77 @@ SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 
 
-@dataclass(frozen=True)
-class PageFinding:
-    """A finding of the page: `key` is its place, the same in every run of the case.
-
-    `script` is None where there is none, or no room for it.
-    """
-
-    key: str
-    finding: ReportedFinding
-    script: str | None
-    no_room: bool
-
-
 def render_page(run: RunData) -> str:
     """Return the whole page."""
-    shown = _page_findings(case_findings(run), "case")
-    audited = _page_findings(source_findings(run), "source")
-    by_case = {each.finding.key: each for each in shown}
+    found, sources = case_findings(run), source_findings(run)
+    shown, audited = found[:MOST_FINDINGS], sources[:MOST_FINDINGS]
     groups = [
-        (group, [each for key, each in by_case.items() if key in group.cases])
-        for group in incident_groups(run)
+        (group, [rows for rows in shown if rows[0].case in group.cases]) for group in incident_groups(run)
     ]
+    keys = {id(row): key_of(run, rows) for rows in (*shown, *audited) for row in rows}
+
+    def places(cell: Cell) -> str:
+        return " ".join(dict.fromkeys(keys[id(row)] for row in cell.opened if id(row) in keys))
+
     summary = summarise(run)
     return _environment().get_template("page.html.jinja").render(
         run=run, summary=summary, tested=tested(run), nights=nights_of(run), causes=causes_today(shown),
         version=__version__, rules=list(Rule), matrix=run_matrix(run),
         releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
+        seconds=sum(case.seconds for case in run.cases.values()),
         slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
-        seconds=sum(case.seconds for case in run.cases.values()), title_of=title_of,
-        all_findings=len(case_findings(run)), places=_Places(shown, audited), verdicts=[verdict for verdict
-        in WORST_FIRST if summary.counts[verdict]], environment=[_flat(msgspec.to_builtins(about)) for
-        about in run.about], filters=_filters(run_matrix(run)), css=Markup(template_text("page.css")),
+        all_findings=len(found), places=places,
+        verdicts=[verdict for verdict in WORST_FIRST if summary.counts[verdict]],
+        environment=[_flat(msgspec.to_builtins(about)) for about in run.about], scripts=_scripts(run, shown),
+        filters=_filters(run_matrix(run)), css=Markup(template_text("page.css")),
         js=Markup(template_text("page.js")), hash=_hash(template_text("page.js")),
     )  # fmt: skip
 
 
-class _Places:
-    """The places of a cell's findings in the page."""
+def key_of(run: RunData, rows: Rows) -> str:
+    """Return the place of a finding in the page, the same in every run of the case."""
+    case = rows[0].case
+    name = f"case-{case}" if case in run.cases else f"source-{heading_of(run, rows)}"
+    return re.sub(r"[^0-9A-Za-z.]+", "-", name)
 
-    def __init__(self, *groups: Sequence[PageFinding]) -> None:
-        self._keys = {id(row): each.key for group in groups for each in group for row in each.finding.rows}
 
-    def of(self, cell: Cell) -> str:
-        """Return keys with spaces between them; empty where no room was left for these findings."""
-        keys = (self._keys.get(id(row)) for row in cell.opened)
-        return " ".join(dict.fromkeys(key for key in keys if key))
+def _scripts(run: RunData, findings: Iterable[Rows]) -> dict[str, str]:
+    """Return the scripts of the first findings, by case, as long as there is room."""
+    scripts, room = {}, SCRIPT_BUDGET
+    for rows in findings:
+        script = run.cases[rows[0].case].script
+        if script and len(script) <= room:
+            room -= len(script)
+            scripts[rows[0].case] = script
+    return scripts
 
 
 @dataclass(frozen=True)
 class CauseToday:
-    """What is unexpected today and was observed alike: its verdict, words, subjects and the shortest case."""
+    """What is unexpected today and was observed alike: its verdict, words, and findings."""
 
     verdict: Verdict
     words: str
-    findings: tuple[PageFinding, ...]
+    findings: tuple[Rows, ...]
 
     @property
-    def shortest(self) -> PageFinding:
+    def shortest(self) -> Rows:
         """The finding with the shortest trace."""
-        return min(self.findings, key=lambda shown: len(shown.finding.rows[0].trace))
+        return min(self.findings, key=lambda rows: len(rows[0].trace))
 
     @property
     def subjects(self) -> tuple[str, ...]:
         """The buffers, each once."""
-        return tuple(dict.fromkeys(shown.finding.rows[0].revision for shown in self.findings))
+        return tuple(dict.fromkeys(rows[0].revision for rows in self.findings))
 
 
-def causes_today(shown: Iterable[PageFinding]) -> list[CauseToday]:
+def causes_today(findings: Iterable[Rows]) -> list[CauseToday]:
     """Return the unexpected findings by what was observed first, the most cases first."""
-    by_words: dict[tuple[Verdict, str], list[PageFinding]] = {}
-    for each in shown:
-        rows = [row for row in each.finding.rows if row.verdict in UNEXPECTED]
-        if rows:
-            by_words.setdefault(min(map(_observed, rows))[1:], []).append(each)
+    by_words: dict[tuple[Verdict, str], list[Rows]] = {}
+    for rows in findings:
+        unexpected = [row for row in rows if row.verdict in UNEXPECTED]
+        if unexpected:
+            by_words.setdefault(min(map(_observed, unexpected))[1:], []).append(rows)
     causes = [CauseToday(verdict, words, tuple(found)) for (verdict, words), found in by_words.items()]
     return sorted(causes, key=lambda cause: (WORST_FIRST.index(cause.verdict), -len(cause.findings)))
 
@@ -133,18 +132,6 @@ def _observed(row: Row) -> tuple[tuple[bool, int], Verdict, str]:
         return (True, 0), row.verdict, f"{row.rule} {row.rule.word}: {row.verdict.meaning}"
     fault = fault_of(row)
     return (fault.is_of_decoder, row.step or 0), row.verdict, fault.words
-
-
-def _page_findings(findings: Iterable[ReportedFinding], letter: str) -> list[PageFinding]:
-    """Return the first findings, with scripts while there is room; the unexpected come first."""
-    shown, room = [], SCRIPT_BUDGET
-    for finding in islice(findings, MOST_FINDINGS):
-        script = finding.case.script if finding.case else None
-        fits = script is not None and len(script) <= room
-        room -= len(script) if script and fits else 0
-        key = f"{letter}-{re.sub(r'[^0-9A-Za-z.]+', '-', finding.key)}"
-        shown.append(PageFinding(key, finding, script if fits else None, bool(script) and not fits))
-    return shown
 
 
 def _filters(matrix: Matrix) -> list[tuple[str, list[str]]]:
@@ -175,14 +162,20 @@ def _flat(about: object) -> list[tuple[str, str]]:
 @cache
 def _environment() -> jinja2.Environment:
     environment = new_environment()
-    environment.filters |= {"number": number, "duration": duration}
+    environment.filters |= {"number": number, "duration": duration, "kind": _kind_of}
     environment.filters |= {"safe_svg": Markup}
     environment.globals |= {
-        "unexpected": UNEXPECTED, "Verdict": Verdict,
-        "shown": shown, "detail_of": detail_of, "most_output": MOST_OUTPUT,
-        "most_changes": MOST_CHANGES, "most_today": MOST_TODAY, "rerun_command": rerun_command,
+        "unexpected": UNEXPECTED, "key_of": key_of, "heading_of": heading_of, "traces_of": traces_of,
+        "verdict_of": verdict_of, "title_of": title_of, "finding_blocks": finding_blocks,
+        "versions_table": versions_table,
+        "most_output": MOST_OUTPUT, "most_changes": MOST_CHANGES, "most_today": MOST_TODAY,
+        "rerun_command": rerun_command,
     }  # fmt: skip
     return environment
+
+
+def _kind_of(value: object) -> str:
+    return type(value).__name__
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """A run as reports use it, its summary, and the form of a figure.
 
-`load_run` reads a run's folder with the files of its night and earlier runs beside it, and cleans every text.
-`summarise` counts judgements by verdict, and says how far the run came.  Nothing is written.
+`load_run` reads a run's folder with the files of its night and earlier runs, and cleans every text.
+`summarise` counts judgements by verdict, and how far the run came. Nothing is written.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ class RunData:
     """Everything that a report shows.
 
     `about` has one `run.json` per shard; `stages` are those of the night that the run is part of.
-    Files that a folder does not have are None.  `notes` say what was left out, and why.
+    Files that a folder does not have are None.  `notes` are what was left out, and why.
     """
 
     name: str
@@ -76,7 +76,7 @@ class RunData:
 
     @property
     def finished(self) -> bool:
-        """Say whether every shard that is here came to its end."""
+        """Return whether every shard that is here came to its end."""
         return all(about.finished for about in self.about)
 
     @property
@@ -95,7 +95,7 @@ class RunData:
 
 
 def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] = ()) -> RunData:
-    """Load the run in `folder`, finished or killed, beside the runs in the folders of `history`.
+    """Load the run in `folder`, finished or killed, with the runs in the folders of `history`.
 
     The runs of `against` are of other versions, as a rule of torch, the oldest first.
 
@@ -227,7 +227,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Say whether nothing is unexpected, nothing is left to play, and the whole night held."""
+        """Return whether nothing is unexpected, nothing is left to play, and the whole night held."""
         return not self.unexpected and self.finished and self.cases > 0 and not self.stages and not self.mixed
 
     @property
@@ -254,7 +254,7 @@ class Summary:
 
     @property
     def expected(self) -> str:
-        """Expected judgements in words; what does not apply says nothing, and the matrix has it."""
+        """Expected judgements in words; what does not apply is only in the matrix."""
         return f"{self.counts[Verdict.PASS]:,} kept, {self.counts[Verdict.XFAIL]:,} broken as expected"
 
 
@@ -298,7 +298,7 @@ def summarise(run: RunData) -> Summary:
 
 
 MOST_ROWS = 400
-"""Lines of a table that a page shows; the worst come first, and it says how many there are."""
+"""Lines of a table that a page shows; the worst come first, and it counts all."""
 
 Value = str | int | float | None
 

@@ -1,16 +1,17 @@
-"""Tables that all forms of a report show: findings, incidents, the matrix of verdicts, rerun commands.
+"""What all forms of a report show: findings, incidents, the matrix of verdicts, rerun commands.
 
-A finding is a case with a broken, unjudged or unexpectedly kept rule; the unexpected ones come first.  An
-incident has its cases by subject: what each was expected to break, and what it broke.  The matrix has
-families or sources against the rules, and the worst verdict in each cell.
+A finding is the rows of a case, or of a class of a source, whose rule is broken, not judged or unexpectedly
+kept; the unexpected ones come first. An incident has its cases by subject: what each was expected to break,
+and what it broke. The matrix has families or sources against the rules, and the worst verdict in each cell.
 """
 
 import glob
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import link_of
@@ -18,65 +19,41 @@ from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.case import BufferKind, parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, OPENED, UNEXPECTED, WORST_FIRST, Row, Verdict, worst
+from deepstack_harness.document.blocks import Block, Code, Column, Line, TextTable
+from deepstack_harness.document.shown import shown
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.report.run_data import RunData
-from deepstack_harness.text import shortened
+from deepstack_harness.runs.torch_changes import VersionTable
+from deepstack_harness.text import one_line, shortened
 
 MOST_OUTPUT = 4_000
 MOST_DETAIL = 2_000
 
-
-@dataclass(frozen=True)
-class ReportedFinding:
-    """One case, or one class of a source (then `case` is None), and its judgements of interest."""
-
-    key: str
-    title: str
-    rows: tuple[Row, ...]
-    case: CaseRecord | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst verdict of its judgements."""
-        return worst(row.verdict for row in self.rows)
-
-    @property
-    def unexpected(self) -> bool:
-        """Say whether somebody has to look."""
-        return self.verdict in UNEXPECTED
-
-    @property
-    def rules(self) -> str:
-        """The names of its rules."""
-        return " ".join(row.rule for row in self.rows)
-
-    @property
-    def traces(self) -> tuple[str, ...]:
-        """The traces, each once."""
-        return tuple(dict.fromkeys(row.trace for row in self.rows if row.trace))
+Rows: TypeAlias = tuple[Row, ...]
+"""A finding: the rows of one case, or of one class of a source, that somebody may want to look at."""
 
 
-def case_findings(run: RunData) -> list[ReportedFinding]:
-    """Return a finding for each case with something to tell, worst first."""
-    rows: dict[str, list[Row]] = defaultdict(list)
-    for row in run.rows:
+def case_findings(run: RunData) -> list[Rows]:
+    """Return the finding of each case that has one, worst first."""
+    return _findings(run.rows, lambda row: row.case)
+
+
+def source_findings(run: RunData) -> list[Rows]:
+    """Return the finding of each audited class that has one, worst first."""
+    return _findings(run.audit or (), lambda row: (row.source or row.revision, row.model_class))
+
+
+def _findings(rows: Iterable[Row], key: Callable[[Row], object]) -> list[Rows]:
+    found: dict[object, list[Row]] = defaultdict(list)
+    for row in rows:
         if row.verdict in OPENED:
-            rows[row.case].append(row)
-    return _worst_first(
-        ReportedFinding(key, title_of(run.cases[key]), tuple(case_rows), run.cases[key])
-        for key, case_rows in rows.items()
-    )
+            found[key(row)].append(row)
+    return sorted(map(tuple, found.values()), key=lambda each: WORST_FIRST.index(verdict_of(each)))
 
 
-def source_findings(run: RunData) -> list[ReportedFinding]:
-    """Return a finding for each audited class with something to tell, worst first."""
-    rows: dict[str, list[Row]] = defaultdict(list)
-    for row in run.audit or ():
-        if row.verdict in OPENED:
-            rows[f"{row.source or row.revision} {row.model_class or ''}".strip()].append(row)
-    return _worst_first(
-        ReportedFinding(title, title, tuple(class_rows)) for title, class_rows in rows.items()
-    )
+def verdict_of(rows: Iterable[Row]) -> Verdict:
+    """Return the worst verdict of some rows."""
+    return worst(row.verdict for row in rows)
 
 
 def title_of(case: CaseRecord) -> str:
@@ -84,13 +61,33 @@ def title_of(case: CaseRecord) -> str:
     return f"{case.family} {case.subject} {case.arm} {case.dtype} {case.device}"
 
 
-def detail_of(row: Row) -> str:
-    """Return the detail of a judgement, shortened."""
-    return shortened(row.detail, MOST_DETAIL)
+def heading_of(run: RunData, rows: Rows) -> str:
+    """Return what a finding is about: its case, or its source and class."""
+    row = rows[0]
+    case = run.cases.get(row.case)
+    return title_of(case) if case else f"{row.source or row.revision} {row.model_class or ''}".strip()
 
 
-def _worst_first(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
-    return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
+def traces_of(rows: Rows) -> list[str]:
+    """Return the traces of a finding, each once."""
+    return list(dict.fromkeys(row.trace for row in rows if row.trace))
+
+
+def finding_blocks(run: RunData, rows: Rows, most: int = MOST_DETAIL) -> Iterator[Block]:
+    """Yield traces, diagnosis and a table of the rules of a finding, with texts of at most `most`."""
+    case, traces = run.cases.get(rows[0].case), traces_of(rows)
+    for trace in traces:
+        yield Line(Code(trace), lead="trace: ")
+    if case and case.diagnosis:
+        yield Line(shortened(one_line(case.diagnosis), most), lead="diagnosis: ")
+    lines = []
+    for row in rows:
+        words = shown(row)
+        seen = shortened(one_line(row.detail), most) + (f" ({row.reach})" if row.reach else "")
+        of_trace = f" on '{row.trace}'" if not case and len(traces) > 1 else ""
+        rule = f"{words.name} {'' if case else row.regime}".rstrip()
+        lines.append(([rule, row.verdict, words.measured, f"{seen}{of_trace}"], row.verdict.style))
+    yield TextTable([*map(Column, ("rule", "verdict", "figure", "what was seen"))], lines)
 
 
 NO_INCIDENT = "Cases of no incident: the traces of the contract, and those of tests"
@@ -108,7 +105,7 @@ class SubjectLine:
 
     @property
     def unexpected(self) -> bool:
-        """Say whether a judgement of its cases is unexpected."""
+        """Return whether a judgement of its cases is unexpected."""
         return self.verdict in UNEXPECTED
 
 
@@ -144,7 +141,7 @@ class IncidentGroup:
 
     @property
     def unexpected(self) -> bool:
-        """Say whether somebody has to look."""
+        """Return whether somebody has to look."""
         return self.verdict in UNEXPECTED
 
 
@@ -216,13 +213,13 @@ class Cell:
 
     @property
     def opened(self) -> tuple[Row, ...]:
-        """The judgements with something to tell."""
+        """The judgements that a reader may want to see."""
         return tuple(row for row in self.rows if row.verdict in OPENED)
 
 
 @dataclass(frozen=True)
 class MatrixLine:
-    """One line: `names` say what was judged, `cells` has None for a rule that was not."""
+    """One line: `names` are what was judged, `cells` has None for a rule that was not."""
 
     names: tuple[str, ...]
     cells: tuple[Cell | None, ...]
@@ -269,6 +266,29 @@ def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule
     return MatrixLine(
         names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules)
     )
+
+
+def matrix_table(matrix: Matrix, text_of: Callable[[Cell], str]) -> TextTable:
+    """Return a matrix as a table; `text_of` writes a cell."""
+    columns = [*map(Column, matrix.heads), *(Column(str(rule), right=True) for rule in matrix.rules)]
+    lines = [
+        (
+            [*line.names, *(text_of(cell) if cell else "" for cell in line.cells)],
+            (worst(line.verdicts).style if line.verdicts else ""),
+        )
+        for line in matrix.lines
+    ]
+    return TextTable(columns, lines)
+
+
+def versions_table(table: VersionTable) -> TextTable:
+    """Return what changed from each version of torch to the next one."""
+    columns = [
+        Column("where"),
+        Column("what"),
+        *(Column(f"torch {each}", right=True) for each in table.versions),
+    ]
+    return TextTable(columns, [([each.section, each.name.strip(), *each.cells], "") for each in table.lines])
 
 
 _SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")

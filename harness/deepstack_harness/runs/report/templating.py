@@ -1,4 +1,4 @@
-"""Templates of the HTML pages, and the files beside them. Nothing here draws, or imports what draws."""
+"""Templates of the HTML pages, and the files next to them. Nothing here draws, or imports what draws."""
 
 from importlib.resources import files
 
@@ -23,5 +23,5 @@ def new_environment() -> jinja2.Environment:
 
 
 def template_text(name: str) -> str:
-    """Return the text of a file beside the templates."""
+    """Return the text of a file next to the templates."""
     return (files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")

@@ -1,38 +1,43 @@
 """A run as texts for GitHub: Markdown for a job summary, and annotations of the commit.
 
-The summary has the incidents first, and is short where nothing is unexpected.  Annotations are lines of a
+The summary has the incidents first, and is short where nothing is unexpected. Annotations are lines of a
 job's log, which the runner turns into notes.
 """
 
-import html
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from deepstack_harness.contract.verdicts import WORST_FIRST, Verdict
-from deepstack_harness.document.markdown import (
-    MOST_ANNOTATIONS,
-    MOST_BYTES,
-    annotation,
-    cell_text,
-    code,
-    plain,
-    table_head,
-    table_row,
+from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
+from deepstack_harness.document.blocks import (
+    NOTE,
+    Block,
+    Code,
+    Column,
+    Details,
+    Heading,
+    Line,
+    Link,
+    TextTable,
 )
+from deepstack_harness.document.markdown import MOST_ANNOTATIONS, MOST_BYTES, annotation, fitted
 from deepstack_harness.document.shown import shown
-from deepstack_harness.runs.report.run_data import RunData, summarise, tested
+from deepstack_harness.runs.report.run_data import Changes, RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
+    MOST_DETAIL,
     Cell,
     IncidentGroup,
-    Matrix,
-    ReportedFinding,
+    Rows,
     case_findings,
-    detail_of,
+    finding_blocks,
+    heading_of,
     incident_groups,
+    matrix_table,
     release_matrix,
     rerun_command,
     run_matrix,
+    traces_of,
+    verdict_of,
+    versions_table,
 )
-from deepstack_harness.runs.torch_changes import VersionTable
 from deepstack_harness.text import one_line, plural, shortened
 
 MOST_FINDINGS = 60
@@ -41,145 +46,86 @@ MOST_CHANGES = 30
 
 def render_markdown(run: RunData) -> str:
     """Return the summary; never longer than GitHub takes."""
-    lines, size, left = [], 0, 0
-    for block in _blocks(run):
-        more = len(block.encode()) + 1
-        if size + more > MOST_BYTES:
-            left += 1
-        else:
-            size += more
-            lines.append(block)
-    if left:
-        lines.append(f"\n{left} blocks found no room here; the HTML report has them.")
-    return "\n".join(lines) + "\n"
+    return fitted(_blocks(run), MOST_BYTES, "line", "the HTML report has them.")
 
 
-def _blocks(run: RunData) -> Iterator[str]:
-    """Iterate over blocks; any of them may be left out."""
+def _blocks(run: RunData) -> Iterator[Block]:
     summary = summarise(run)
-    yield f"## {'✅' if summary.good else '❌'} {plain(summary.headline)}\n"
-    yield f"{plain(summary.progress)}: {summary.expected}.\n"
-    yield f"Run {plain(run.name)}. {plain(tested(run))}\n"
-    for note in run.notes:
-        yield f"> {plain(note)}\n"
-    yield from _changes(run)
+    yield Heading(f"{'✅' if summary.good else '❌'} {summary.headline}")
+    yield Line(f"{summary.progress}: {summary.expected}.")
+    yield Line(f"Run {run.name}. {tested(run)}")
+    yield from (Line(note, NOTE) for note in run.notes)
+    if run.changes is not None:
+        yield from _changes(run.changes)
     if run.versions is not None:
-        yield "\n".join(_versions(run.versions))
+        yield Heading("What does this torch change?", 3)
+        yield from (Line(note, NOTE) for note in run.versions.notes)
+        yield versions_table(run.versions)
     groups = incident_groups(run)
-    yield "\n".join(_incidents(groups))
+    yield _incidents(groups) if groups else Line("No case was played.")
     if summary.good:
         return
-    yield from _findings([finding for finding in case_findings(run) if finding.unexpected])
-    yield "\n### Verdicts\n"
-    yield "\n".join(_matrix(run_matrix(run)))
-    seen = [
-        f"{verdict.sign} {verdict} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]
-    ]
-    yield f"\n{'; '.join(seen)}\n"
+    yield from _findings(run, [rows for rows in case_findings(run) if verdict_of(rows) in UNEXPECTED])
+    yield Heading("Verdicts", 3)
+    matrix = run_matrix(run)
+    yield matrix_table(matrix, _cell) if matrix.lines else Line("No case was judged.")
+    counted = [verdict for verdict in WORST_FIRST if summary.counts[verdict]]
+    yield Line("; ".join(f"{verdict.sign} {verdict} {verdict.meaning}" for verdict in counted))
     if releases := release_matrix(run):
-        yield "\n### Releases against rules\n"
-        yield "\n".join(_matrix(releases))
+        yield Heading("Releases against rules", 3)
+        yield matrix_table(releases, _cell)
 
 
-def _versions(table: VersionTable) -> Iterator[str]:
-    """Iterate over the lines of what another torch changes, as a Markdown table."""
-    yield "\n### What does this torch change?\n"
-    for note in table.notes:
-        yield f"> {plain(note)}\n"
-    yield table_row(["", "torch", *map(plain, table.versions)])
-    yield f"|---|---|{'---:|' * len(table.versions)}"
-    for line in table.lines:
-        yield table_row([plain(line.section), plain(line.name.strip()), *map(plain, line.cells)])
-    yield ""
-
-
-def _changes(run: RunData) -> Iterator[str]:
-    if run.changes is None:
-        return
-    causes = run.changes.findings
+def _changes(changes: Changes) -> Iterator[Block]:
+    causes = changes.findings
     count = plural(len(causes), "finding") if causes else "nothing changed"
-    yield f"Since the run {plain(run.changes.since)}: {count}.\n"
-    for setting in run.changes.settings:
-        yield f"> Another setting, {plain(setting)}\n"
+    yield Line(f"Since the run {changes.since}: {count}.")
+    yield from (Line(f"Another setting, {setting}", NOTE) for setting in changes.settings)
     if causes:
-        lines = table_head(["change", "cause", "cases", "shortest trace", "follows"])
-        for cause in causes[:MOST_CHANGES]:
-            trace = code(cause.shortest.trace, in_table=True) if cause.shortest else ""
-            texts = (cell_text(cause.kind), cell_text(cause.title), str(len(cause.cases)), trace)
-            lines.append(table_row([*texts, str(len(cause.consequences))]))
-        yield "\n".join(lines) + "\n"
+        lines = [
+            [each.kind, each.title, str(len(each.cases)), Code(each.shortest.trace if each.shortest else ""),
+             str(len(each.consequences))]
+            for each in causes[:MOST_CHANGES]
+        ]  # fmt: skip
+        heads = ("change", "cause", "cases", "shortest trace", "follows")
+        yield TextTable([*map(Column, heads)], [(line, "") for line in lines])
     if len(causes) > MOST_CHANGES:
-        yield f"{len(causes) - MOST_CHANGES} more findings are in the HTML report.\n"
+        yield Line(f"{len(causes) - MOST_CHANGES} more findings are in the HTML report.")
 
 
-def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
-    if not groups:
-        yield "No case was played."
-        return
-    yield from table_head(["", "incident", "cases", "known to break", "broke here"])
+def _incidents(groups: Iterable[IncidentGroup]) -> TextTable:
+    lines = []
     for group in groups:
         expected, seen = (
-            "; ".join(f"{cell_text(line.subject)} {' '.join(rules)}" for line, rules in pairs if rules)
+            "; ".join(f"{subject} {' '.join(rules)}" for subject, rules in pairs if rules)
             for pairs in (
-                [(line, line.expected) for line in group.subjects],
-                [(line, line.seen) for line in group.subjects],
+                [(line.subject, line.expected) for line in group.subjects],
+                [(line.subject, line.seen) for line in group.subjects],
             )
         )
         same = "the same" if expected and expected == seen else seen or "nothing"
         cases = str(sum(line.cases for line in group.subjects))
-        yield table_row([group.verdict.sign, _linked(group), cases, expected or "nothing", same])
+        address = next((address for _, address in group.links if address), None)
+        title = Link(group.title, address) if address else group.title
+        lines.append(([group.verdict.sign, title, cases, expected or "nothing", same], ""))
+    heads = ("", "incident", "cases", "known to break", "broke here")
+    return TextTable([*map(Column, heads)], lines)
 
 
-def _linked(group: IncidentGroup) -> str:
-    address = next((address for _, address in group.links if address), None)
-    return (
-        f"[{group.key}]({address}): {cell_text(group.incident.title)}"
-        if address and group.incident
-        else cell_text(group.title)
-    )
-
-
-def _findings(findings: list[ReportedFinding]) -> Iterator[str]:
+def _findings(run: RunData, findings: list[Rows]) -> Iterator[Block]:
     if findings:
-        yield "\n### Unexpected\n"
-    for finding in findings[:MOST_FINDINGS]:
-        yield "\n".join(_finding(finding))
+        yield Heading("Unexpected", 3)
+    for rows in findings[:MOST_FINDINGS]:
+        verdict, command = verdict_of(rows), rerun_command(run.cases[rows[0].case])
+        rerun = [Line("rerun:", command=command)] if command else []
+        summary = Line(f"{verdict.sign} {verdict} {heading_of(run, rows)}")
+        yield Details(summary, [*finding_blocks(run, rows, 500), *rerun])
     if len(findings) > MOST_FINDINGS:
-        yield f"\n{len(findings) - MOST_FINDINGS} more cases are in the HTML report.\n"
+        yield Line(f"{len(findings) - MOST_FINDINGS} more cases are in the HTML report.")
 
 
-def _matrix(matrix: Matrix) -> Iterator[str]:
-    if not matrix.lines:
-        yield "No case was judged."
-        return
-    yield from table_head([*matrix.heads, *matrix.rules])
-    for line in matrix.lines:
-        yield table_row([*map(cell_text, line.names), *map(_cell, line.cells)])
-
-
-def _cell(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
+def _cell(cell: Cell) -> str:
     return f"{cell.verdict.sign} {cell.verdict} {cell.times}" if cell.opened else cell.verdict.sign
-
-
-def _finding(finding: ReportedFinding) -> Iterator[str]:
-    # An HTML block: nothing in it is read as Markdown before the empty line.
-    title = html.escape(one_line(finding.title), quote=False)
-    yield f"<details><summary>{finding.verdict.sign} {finding.verdict} {title}</summary>\n"
-    for trace in finding.traces:
-        yield f"trace: {code(trace)}\n"
-    if finding.case and finding.case.diagnosis:
-        yield f"diagnosis: {plain(finding.case.diagnosis)}\n"
-    yield from table_head(["rule", "verdict", "figure", "what was seen"])
-    for row in finding.rows:
-        seen = cell_text(shortened(detail_of(row), 500))
-        regime = "" if finding.case else row.regime
-        rule = f"{shown(row).name} {regime}".strip()
-        yield table_row([rule, row.verdict, cell_text(shown(row).measured), seen])
-    if finding.case and (command := rerun_command(finding.case)):
-        yield f"\nrerun: {code(command)}"
-    yield "\n</details>\n"
 
 
 _LEVELS = {
@@ -193,11 +139,11 @@ _LEVELS = {
 def annotations(run: RunData) -> Iterator[str]:
     """Write errors for broken and unjudged rules, warnings for other unexpected ones, and one summary."""
     summary = summarise(run)
-    findings = [finding for finding in case_findings(run) if finding.unexpected]
+    findings = case_findings(run)
     for level in ("error", "warning"):
-        chosen = [finding for finding in findings if _LEVELS[finding.verdict] == level]
-        for finding in chosen[:MOST_ANNOTATIONS]:
-            yield annotation(level, f"{finding.verdict} {finding.title}", _message(finding))
+        chosen = [rows for rows in findings if _LEVELS.get(verdict_of(rows)) == level]
+        for rows in chosen[:MOST_ANNOTATIONS]:
+            yield annotation(level, f"{verdict_of(rows)} {heading_of(run, rows)}", _message(run, rows))
         if len(chosen) > MOST_ANNOTATIONS:
             yield annotation(
                 level, "and more", f"{len(chosen) - MOST_ANNOTATIONS} more cases; the report has them all"
@@ -209,13 +155,15 @@ def annotations(run: RunData) -> Iterator[str]:
     yield annotation(level, "deepstack harness", f"{summary.headline}{played}: {summary.expected}")
 
 
-def _message(finding: ReportedFinding) -> str:
-    lines = [f"trace: {one_line(trace)}" for trace in finding.traces]
-    for row in finding.rows:
-        sentence = " ".join(filter(None, (shown(row).measured, one_line(detail_of(row)))))
+def _message(run: RunData, rows: Rows) -> str:
+    case = run.cases[rows[0].case]
+    lines = [f"trace: {one_line(trace)}" for trace in traces_of(rows)]
+    for row in rows:
+        detail = one_line(shortened(row.detail, MOST_DETAIL))
+        sentence = "; ".join(filter(None, (shown(row).measured, detail)))
         lines.append(f"{shown(row).name} {row.verdict}: {shortened(sentence, 400)}")
-    if finding.case and finding.case.diagnosis:
-        lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
-    if finding.case and (command := rerun_command(finding.case)):
+    if case.diagnosis:
+        lines.append(f"diagnosis: {shortened(one_line(case.diagnosis), 600)}")
+    if command := rerun_command(case):
         lines.append(f"rerun: {one_line(command)}")
     return "\n".join(lines)

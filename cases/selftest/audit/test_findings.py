@@ -7,27 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from cases.selftest.audit.test_gates import SLICED, repository
 from cases.selftest.audit.written_verdicts import MEMBER, audited, base_with, class_verdicts, row
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.findings import audit_findings, folder_of, input_findings
 from deepstack_harness.audit.gate import Gate, judge_gate
 from deepstack_harness.audit.inputs import InputStanding, Standing
-from deepstack_harness.cli.audit_findings import (
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.verdicts import BROKEN, Effect, FaultKind, Row, Verdict
+from deepstack_harness.document.findings import (
     MOST_MARKDOWN_BYTES,
-    AuditFinding,
+    Finding,
     annotations_of,
-    audit_findings,
-    folder_of,
-    input_findings,
     markdown_of,
     sarif_text,
 )
-from deepstack_harness.cli.main import main
-from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
 from deepstack_harness.document.shown import problem_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.sources.folder import revision_of
@@ -51,7 +50,7 @@ def source_of(*rows: Row, carriers: tuple[UnjudgedCarrier, ...] = ()) -> Audited
 def found(
     *rows: Row, gate: Gate = Gate.FLAG, base: tuple[Row, ...] | None = None,
     carriers: tuple[UnjudgedCarrier, ...] = (),
-) -> list[AuditFinding]:  # fmt: skip
+) -> list[Finding]:  # fmt: skip
     source = source_of(*rows, carriers=carriers)
     result = judge_gate([source], gate, None if base is None else base_with(*base))
     return audit_findings([source], result)
@@ -78,7 +77,7 @@ def read(line: str) -> tuple[str, dict[str, str], str]:
 
 def test_a_level_that_is_dropped_is_named_as_that() -> None:
     dropped = row(Rule.OUTPUT, Verdict.FAIL, "default", effect=Effect.OUTPUT, shape=FaultKind.NO_EFFECT)
-    assert problem_of(dropped).startswith("the text model leaves out levels of the image features, answers")
+    assert problem_of(dropped).startswith("the text model leaves out levels of the image features, the out")
     assert problem_of(replace(dropped, shape=FaultKind.OUTPUT)).startswith(
         "compiled, the model computes another"
     )
@@ -110,7 +109,7 @@ def test_an_error_is_shown_exactly_where_the_audit_fails(
     findings = audit_findings([source], result)
     *shown, last = annotations_of(findings, "the answer", good=result.holds)
     levels = {result["level"] for result in json.loads(sarif_text(findings))["runs"][0]["results"]}
-    assert ("error" in levels) is any(each.fails and each.measured for each in findings)
+    assert ("error" in levels) is any(each.fails and each.row.verdict in BROKEN for each in findings)
     assert any(read(line)[0] == "error" for line in shown) is not result.holds
     assert read(last)[0] == ("notice" if result.holds else "error")
 
@@ -185,7 +184,11 @@ def test_no_text_or_path_of_a_source_ends_its_annotation() -> None:
 
 
 def test_more_than_github_shows_are_counted() -> None:
-    many = [replace(finding, subject=f"C{n}") for n in range(25) for finding in found(KNOWN)]
+    many = [
+        replace(finding, row=replace(KNOWN, model_class=f"C{n}"))
+        for n in range(25)
+        for finding in found(KNOWN)
+    ]
     lines = [read(line) for line in annotations_of(many, "x", good=False)]
     assert len(lines) == 11
     assert lines[-2][2] == "16 findings more; --sarif has them all"
@@ -203,7 +206,7 @@ def test_markdown_is_a_table_of_the_same_findings() -> None:
     ]  # fmt: skip
     first = cells[2]
     assert first[3] == f"`{MEMBER}:12-40`"
-    assert first[5] == "[known](https://github.com/vllm-project/vllm/issues/43602), new here"
+    assert first[5] == "[known, new here](https://github.com/vllm-project/vllm/issues/43602)"
     assert cells[-1][5].endswith("in the base")
     results = json.loads(sarif_text(findings))["runs"][0]["results"]
     assert len(results) == len(cells) - 2
@@ -217,7 +220,11 @@ def test_text_of_a_source_becomes_no_markup() -> None:
 
 
 def test_a_comment_is_never_too_long() -> None:
-    many = [replace(finding, subject=f"C{n}") for n in range(1000) for finding in found(KNOWN)]
+    many = [
+        replace(finding, row=replace(KNOWN, model_class=f"C{n}"))
+        for n in range(1000)
+        for finding in found(KNOWN)
+    ]
     text = markdown_of(many, "x", good=False)
     assert MOST_MARKDOWN_BYTES / 2 < len(text.encode()) < 65_536
     shown = text.count("R1 structure")
@@ -236,16 +243,16 @@ def test_inputs_at_risk_are_findings_too() -> None:
         replace(tested, verdict=Verdict.ERROR, detail="its forward needs a tower", arm=""),
         tested,
     ]
-    findings = input_findings("vllm 1", [(AT_RISK, result) for result in results], "engine/")
+    findings = input_findings([(AT_RISK, result) for result in results], "engine/")
     lines = [read(line) for line in annotations_of(findings, "1 input breaks a promise", good=False)]
     assert [kind for kind, _, _ in lines] == ["error", "error", "error"]
     assert lines[0][1] == {
         "file": "engine/vllm/a.py", "line": "9", "endLine": "9", "title": "I1 specialisation: Sound",
     }  # fmt: skip
     assert lines[0][2] == "Sound: its input embeds: 4.2 from eager"
-    assert (lines[1][1]["line"], lines[1][1]["title"]) == ("3", "not driven: Sound")
+    assert (lines[1][1]["line"], lines[1][1]["title"]) == ("3", "not judged: Sound")
     run = json.loads(sarif_text(findings))["runs"][0]
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["I1", "not-driven"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["I1", "not-judged"]
     assert [result["level"] for result in run["results"]] == ["error", "error"]
     assert "its input embeds" in markdown_of(findings, "x", good=False)
 
@@ -341,6 +348,9 @@ def test_an_audit_writes_all_three_forms(tmp_path: Path, capsys: pytest.CaptureF
     assert {properties["title"].partition(":")[0] for kind, properties, _ in shown if kind == "error"} >= {
         "R1 structure",
     }
-    results = json.loads((tmp_path / "a.sarif").read_text())["runs"][0]["results"]
+    assert f"wrote {tmp_path}/a.sarif\n" in out
+    (run,) = Sarif.model_validate_json((tmp_path / "a.sarif").read_text()).runs
+    results = run.results or []
+    assert {"R1", "R3"} <= {result.ruleId for result in results}
     table = [line for line in (tmp_path / "a.md").read_text().splitlines() if line.startswith("|")]
     assert len(table) - 2 >= len(results) > 0
