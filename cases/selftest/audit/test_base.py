@@ -121,13 +121,15 @@ def test_a_wrong_call_is_refused(
 def test_a_named_class_that_cannot_be_driven_any_more_is_no_wrong_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A decorator that was meant for the class makes a function that nobody can supply."""
+    """Its clear calls what the source does not have."""
     root = tree(tmp_path)
     (file,) = [each for each in root.rglob("*.py") if f"class {QWEN_CLASS}" in each.read_text("utf-8")]
     text = file.read_text("utf-8")
-    broken = text.replace(".zero_()", ".zero_().nowhere(no_such_name)")
+    broken = text.replace(".zero_()", ".zero_(no_such_name)")
     assert broken != text
-    file.write_text(broken, "utf-8")
+    file.write_text(
+        broken.replace("import torch\n", "import torch\nfrom nowhere import no_such_name\n", 1), "utf-8"
+    )
     assert main(["audit", "--source", str(root), "--class", QWEN_CLASS]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert "no_such_name" in out

@@ -1,7 +1,7 @@
 """Mutants of a model file: each statement that names a driven member, deleted, repeated or replaced.
 
 `live_answers` imports the mutated source whole, over stand-ins for what the sources leave out, and calls the
-methods of a real object.  `driven_answers` drives what the harness cuts out of it.
+methods of a real object.  `driven_answers` calls the class as the harness furnishes it.
 """
 
 import ast
@@ -22,6 +22,7 @@ from torch import nn
 from cases.selftest.engines.rebound_classes import CLEAR, NAME, QWEN, Rebound
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.load import unload
 from deepstack_harness.errors import Reason
 
 GET, SET = "_get_deepstack_input_embeds", "_set_deepstack_input_embeds"
@@ -175,6 +176,7 @@ def live_answers(root: Path) -> Answers:
         model_config=SimpleNamespace(hf_config=config),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8),
     )
+    unload()  # what an answer of the harness has imported
     with _imported(root) as module:
         return _play(
             lambda: getattr(module, NAME)(vllm_config=settings),

@@ -44,20 +44,13 @@ class InProcessCases(CaseWorker):
 class InProcessWorker(SourceWorker):
     """A `SourceWorker` whose work is done here."""
 
-    def __init__(
-        self, text: str, ends_in: str = "", end: WorkerEnd | None = None, *, loads: bool = False
-    ) -> None:
+    def __init__(self, text: str, ends_in: str = "", end: WorkerEnd | None = None) -> None:
         """Take the text of a source, and the function that ends the worker, if one does.
 
-        A package is imported here too, if `loads`: `engines.load.unload` forgets it.
+        Its package is imported here too: `engines.load.unload` forgets it.
         """
-        super().__init__(text, loads=loads)
+        super().__init__(text)
         self.ends_in, self.end = ends_in, end
-
-    @override
-    @property
-    def importing(self) -> CaseWorker:
-        return self
 
     @override
     def call(self, target: Any, arguments: Mapping[str, Any] | None = None, **_: object) -> CallResult:

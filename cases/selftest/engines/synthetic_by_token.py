@@ -11,6 +11,7 @@ GEMMA = "vllm/model_executor/models/gemma4_mm.py"
 
 STACKED = """\
 import torch
+from vllm.sequence import NoSuchBase
 
 
 class Gemma4ForConditionalGeneration(NoSuchBase):

@@ -12,7 +12,7 @@ HEADER = """\
 import torch
 from vllm.distributed import get_pp_group
 from vllm.model_executor.models.utils import _merge_multimodal_embeddings
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 from vllm_omni.quantization.component_config import PRE_QUANTIZED_METHODS, ComponentQuantizationConfig
 
 
@@ -87,7 +87,7 @@ def omni_files(get: str, *, rest: str = REST, version: str = "0.30.0") -> Mappin
     """Return the files of a source whose class has this get."""
     body = f"{INIT}\n{get}\n{rest}"
     return {
-        "vllm_omni/__init__.py": 'raise RuntimeError("vLLM-Omni was imported")\n',
+        "vllm_omni/__init__.py": '"""A package of an engine."""\n',
         "vllm_omni/_version.py": f"__version__ = version = '{version}'\n",
         "vllm_omni/diffusion/__init__.py": "",
         "vllm_omni/model_executor/__init__.py": "",

@@ -22,7 +22,7 @@ import contextlib
 import torch
 
 from vllm.distributed import get_pp_group
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 
 
 class Qwen3VLForConditionalGeneration(NoSuchBase):

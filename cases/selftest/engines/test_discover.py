@@ -1,8 +1,9 @@
-"""Classes of a source: cut without torch, found across circular bases, refused where nested too deeply."""
+"""Classes of a source: found without torch, found across circular bases, refused where nested too deeply."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from cases.selftest.engines.synthetic_vllm import (
     Vllm,
     write_driven,
 )
-from deepstack_harness.engines.bind import define_both_ways
+from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
-from deepstack_harness.engines.discover import find_cuts
-from deepstack_harness.engines.known import cut_methods_of, engine_of, open_source
+from deepstack_harness.engines.known import cut_methods_of, cuts_of, open_source
+from deepstack_harness.engines.load import unload
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
 from deepstack_harness.errors import UsageError
 
@@ -61,22 +62,23 @@ def found_in(root: Path, files: dict[str, str]) -> list[str]:
     Vllm("0.10.0", files[QWEN]).tree(root)
     for member, text in files.items():
         (root / member).write_text(text)
-    source = open_source(str(root))
-    cuts = find_cuts(source, engine_of(source).files)
-    for cut in cuts:
-        define_both_ways(source, cut)
-    return [cut.model_class for cut in cuts]
+    return [driven.cut.model_class for driven in classes_of(open_source(str(root)))]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Forget what was imported."""
+    yield
+    unload()
 
 
 ROOT = Path(deepstack_harness.__file__).parents[2]
 
-CUT = """\
+FIND = """\
 import sys
-from deepstack_harness.engines.discover import find_cuts
-from deepstack_harness.engines.known import engine_of; from deepstack_harness.engines.known import open_source
-source = open_source(sys.argv[1])
-for found in find_cuts(source, engine_of(source).files):
-    print(found.model_class, type(found.methods).__name__, type(found.forward).__name__)
+from deepstack_harness.engines.known import cuts_of, open_source
+for found in cuts_of(open_source(sys.argv[1])):
+    print(found.model_class)
 assert "torch" not in sys.modules
 """
 
@@ -119,36 +121,34 @@ def test_a_long_chain_of_bases_is_refused(
         found_in(tmp_path, {QWEN: model(), OTHER: other})
 
 
-def test_a_class_is_found_and_cut_without_torch(tmp_path: Path) -> None:
+def test_a_class_is_found_without_torch(tmp_path: Path) -> None:
     tree = write_driven(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", CUT, str(tree)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", FIND, str(tree)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "Granite4VisionForConditionalGeneration Reason ModelCut",
-        "Qwen3VLForConditionalGeneration Reason ModelCut",
+        "Granite4VisionForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
     ]
 
 
-def test_cutting_executes_nothing_and_reads_all_that_binding_needs(tmp_path: Path) -> None:
+def test_finding_a_class_executes_nothing_and_defining_it_imports_its_file(tmp_path: Path) -> None:
     text = (write_driven(tmp_path) / QWEN).read_text()
-    loud = f"import os\nLOUD = os.environ.setdefault('CUT_CODE_RAN', 'yes')\n{text}".replace(
+    loud = f"import os\nLOUD = os.environ.setdefault('SOURCE_CODE_RAN', 'yes')\n{text}".replace(
         "self.filled = 0", "self.filled = len(LOUD) * 0", 1
     )
     source = open_source(str(write_driven(tmp_path, {QWEN: loud})))
-    cuts = find_cuts(source, engine_of(source).files)
-    for path in tmp_path.rglob("*.py"):
-        path.unlink()
-    assert "CUT_CODE_RAN" not in os.environ
+    assert len(cuts_of(source)) == 2
+    assert "SOURCE_CODE_RAN" not in os.environ
     try:
-        found = [define_both_ways(source, cut) for cut in cuts]
-        assert os.environ["CUT_CODE_RAN"] == "yes"
+        found = classes_of(source)
+        assert os.environ["SOURCE_CODE_RAN"] == "yes"
     finally:
-        os.environ.pop("CUT_CODE_RAN", None)
+        os.environ.pop("SOURCE_CODE_RAN", None)
     assert [(one.cut.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
         ("Granite4VisionForConditionalGeneration", False, True),
-        ("Qwen3VLForConditionalGeneration", False, True),
+        ("Qwen3VLForConditionalGeneration", True, True),
     ]
 
 

@@ -167,7 +167,7 @@ def audit_source(
     Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
     and `MachineError` where a file cannot be fetched.
     """
-    with SourceWorker(text, stated=stated, source=source, loads=True) as worker:
+    with SourceWorker(text, stated=stated, source=source) as worker:
         source, label = worker.source, worker.source.label
         name = known_as or label
         say(f"looking for classes in {name}")

@@ -30,7 +30,12 @@ from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
-from deepstack_harness.engines.known import cut_methods_of, cuts_of, may_be_loaded, open_source
+from deepstack_harness.engines.known import (
+    cut_methods_of,
+    cuts_of,
+    is_imported,
+    open_source,
+)
 from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.case_worker import (
@@ -45,10 +50,12 @@ from deepstack_harness.play.case_worker import (
     Way,
     observation_of,
 )
+from deepstack_harness.play.loading import Played
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source, buffer_of
 from deepstack_harness.sources.tree import of_release
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, WorkerEnd, value_of
+from deepstack_harness.workers.outcomes import CallResult, WorkerEnd, value_of
 from deepstack_harness.workers.profiles import (
     COMPILE,
     COMPILE_LIMITS,
@@ -57,7 +64,7 @@ from deepstack_harness.workers.profiles import (
 )
 
 IMPORT_S = 300.0
-"""Seconds for a step of a worker that imports: vLLM took 6 to 20 s of a processor that others use too."""
+"""Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too."""
 MOST_ENDS = 3
 """Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
 
@@ -210,11 +217,8 @@ class SourceWorker(CaseWorker):
         *,
         stated: Version | None = None,
         source: Source | None = None,
-        loads: bool = False,
     ) -> None:
         """Take the `source` that was opened before, or open it, as the release that is `stated`, if one is.
-
-        With `loads` a class that cannot be cut is made by importing its package, in a process of its own.
 
         Raises `UsageError` for what is no source, or no tree of that release, `MachineError` where it cannot
         be fetched.
@@ -224,20 +228,7 @@ class SourceWorker(CaseWorker):
         opened = open_source(text) if source is None else source
         self.source = opened if stated is None or source is not None else of_release(opened, stated)
         self._step_s = limits.step_s
-        self._loads = loads
-        self._loaded: set[str] = set()
-
-    @cached_property
-    def importing(self) -> CaseWorker:
-        """The worker that imports the package of the source: that changes the process it is done in."""
-        limits = replace(self.limits, step_s=self.limits.step_s and max(self.limits.step_s, IMPORT_S))
-        return CaseWorker(limits, sandbox=CONTRACT, preload=SOURCE_WORK)
-
-    @override
-    def close(self) -> None:
-        super().close()
-        if "importing" in self.__dict__:
-            self.importing.close()
+        self._imported_after = -1
 
     @cached_property
     def orders(self) -> Orders:
@@ -262,52 +253,45 @@ class SourceWorker(CaseWorker):
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
-        loaded = model_class in self._loaded
-        worker = self.importing if loaded else self
-        return judge_plan(plan, worker, SourceClass(self.text, model_class, way, loaded=loaded))
+        return judge_plan(plan, self, SourceClass(self.text, model_class, way))
+
+    @override
+    def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
+        """Play a case; a new process imports the package first, without the limit of a step."""
+        if source is not None and self._imported_after not in (-1, self.ends):
+            self._import(source.model_class)
+        return super().play(case, source)
 
     def failed_control(self) -> str | None:
-        """Return what shows that a worker measures wrongly after all that it ran; None for nothing."""
-        return failed_control(self) or (failed_control(self.importing) if self._loaded else None)
+        """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
+        return failed_control(self)
 
     def stubs_met(self, audited: AuditedClass) -> AuditedClass | None:
-        """Return a loaded class as refused, where what was played of it has met a stub; else None."""
-        if audited.model_class not in self._loaded:
+        """Return a class as refused, where what was played of it has met a stub; else None."""
+        if not is_imported(self.source):
             return None
-        named = SourceClass(self.text, audited.model_class, loaded=True)
-        met = value_of(
-            self.importing.call(STUBS_MET, {"source": named}), f"the stubs of {audited.model_class}"
-        )
+        named = SourceClass(self.text, audited.model_class)
+        met = value_of(self.call(STUBS_MET, {"source": named}), f"the stubs of {audited.model_class}")
         return replace(audited, ways=ClassWays(refusals=met)) if met else None
 
     def _define(self, cut: DeepstackCut, reading_s: float) -> AuditedClass:
-        timeout_s = None if self._step_s is None else self._step_s + 4 * reading_s
-        arguments = {"text": self.text, "model_class": cut.model_class}
-        result = self.call(DEFINE, arguments, timeout_s=timeout_s)
+        if is_imported(self.source):
+            every_python_file(self.source)  # the worker has no network
+            result = self._import(cut.model_class)
+        else:
+            timeout_s = None if self._step_s is None else self._step_s + 4 * reading_s
+            arguments = {"text": self.text, "model_class": cut.model_class}
+            result = self.call(DEFINE, arguments, timeout_s=timeout_s)
         if isinstance(result, WorkerEnd):
             return AuditedClass(cut, ended=result.sentence)
-        audited = AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
-        if audited.can_be_judged or not (self._loads and may_be_loaded(self.source)):
-            return audited
-        if not audited.ways.refusals or audited.ways.refusals[-1].remains:
-            return audited
-        return self._define_loaded(audited)
+        return AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
 
-    def _define_loaded(self, audited: AuditedClass) -> AuditedClass:
-        """Return a class that cannot be cut as its imported package has it, or with both reasons."""
-        self.source.python_files()  # the worker has no network
-        name = audited.model_class
-        result = self.importing.call(DEFINE, {"text": self.text, "model_class": name, "loaded": True})
-        if isinstance(result, Answered) and (result.value.methods or result.value.forward):
-            self._loaded.add(name)
-            return replace(audited, ways=result.value)
-        if isinstance(result, WorkerEnd):
-            second = result.sentence
-        else:
-            second = str(value_of(result, f"the import of {name}").refusals[-1])
-        *others, first = audited.ways.refusals
-        both = replace(first, text=f"{first.text}; imported with its package: {second}")
-        return replace(audited, ways=replace(audited.ways, refusals=(*others, both)))
+    def _import(self, model_class: str) -> CallResult[ClassWays]:
+        """Import the package of the source in the worker's process, and define a class."""
+        timeout_s = None if self._step_s is None else max(self._step_s, IMPORT_S)
+        result = self.call(DEFINE, {"text": self.text, "model_class": model_class}, timeout_s=timeout_s)
+        self._imported_after = self.ends
+        return result
 
 
 class FamilyWorker(CaseWorker):

@@ -35,7 +35,7 @@ def show_constructed(sources: Sequence[str], classes: Sequence[str]) -> Document
         yield Line(f"{text}: R0 of classes made by their own __init__, with their own layers")
         yield TextTable(_COLUMNS)
         with (
-            SourceWorker(text, loads=True) as worker,
+            SourceWorker(text) as worker,
             constructing_worker() as constructing,
             progress("importing the package") as say,
         ):

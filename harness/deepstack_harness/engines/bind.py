@@ -1,7 +1,6 @@
-"""Bind the code that was cut out of a source, so that cases can be played on it.
+"""Bind engines that keep no payload between calls, so that cases can be played on them.
 
-`define_both_ways` defines a model class in both ways in which it can be driven (see `bound_class`).  Two
-kinds of engines keep no payload between calls, and are bound here:
+There are two kinds:
 
 - An engine whose payload is an argument of its text model (`ArgumentClass`).  It has no storage: `set`
   keeps the arguments of one step, `get` runs that step, and `clear` ends it.  It has no get either, so that
@@ -30,13 +29,11 @@ from deepstack_harness.engines.bound_class import (
     ForwardClass,
     ForwardModels,
     MethodsClass,
-    define_forward,
-    define_methods,
     misses_package,
     rehearsing,
 )
-from deepstack_harness.engines.cut_model import ModelCut, reason_at
-from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut, SplitCut
+from deepstack_harness.engines.cut_model import reason_at
+from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import TextCut
@@ -398,28 +395,6 @@ class DrivenClass:
         return buffer_of(self.source, self.cut.model_class)
 
 
-def define_both_ways(
-    source: Source, class_cut: DeepstackCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
-) -> DrivenClass:
-    """Define a class in each way in which it was cut; an engine around it is left out.
-
-    `by_methods` defines it by its get, set and clear.
-    """
-    assert not isinstance(class_cut.methods, ArgumentCut | SplitCut)
-    methods = _define_or_reason(by_methods, class_cut.methods)
-    forward = _define_or_reason(define_forward, class_cut.forward)
-    return DrivenClass(
-        source,
-        class_cut,
-        methods if isinstance(methods, MethodsClass) else None,
-        forward if isinstance(forward, ForwardClass) else None,
-        tuple(why for why in (methods, forward) if isinstance(why, Reason)),
-        text=text_family_or_reason(
-            forward, class_cut.text if isinstance(class_cut.forward, ModelCut) else ""
-        ),
-    )
-
-
 def text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut | str) -> TextFamily | str:
     """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
     if not isinstance(forward, ForwardClass) or isinstance(text, str):
@@ -430,12 +405,3 @@ def text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut |
     except UsageError as error:
         return str(error)
     return family
-
-
-def _define_or_reason(define: Callable[[ModelCut], T], cut: ModelCut | Reason | None) -> T | Reason | None:
-    if not isinstance(cut, ModelCut):
-        return cut
-    try:
-        return define(cut)
-    except UsageError as error:
-        return reason_of(error)

@@ -15,7 +15,7 @@ as a faulty buffer.
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
@@ -31,7 +31,6 @@ from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.engines.cut_class import STORAGE, ClassFacts
 from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_model, reason_at
 from deepstack_harness.engines.stand_ins import (
-    FORWARD_STAND_INS,
     METHODS_STAND_INS,
     NAMED_LEVELS,
     PAYLOAD,
@@ -560,26 +559,6 @@ def _is_level(value: object, hidden: int) -> bool:
         and value.dim() == 2
         and value.size(1) == hidden
     )
-
-
-def define_forward(cut: ModelCut) -> ForwardClass:
-    """Define a class that was cut by its forward, and rehearse it.
-
-    A class that cannot be run without its package is tried again with stand-ins for the parts that cannot
-    be built (`ModelCut.fallback`).  Raises `UsageError` where that fails too.
-    """
-    try:
-        return _define_rehearsed(cut)
-    except UsageError:
-        with suppress(UsageError):
-            if cut.fallback is not None:
-                return _define_rehearsed(cut.fallback)
-        raise
-
-
-def _define_rehearsed(cut: ModelCut) -> ForwardClass:
-    stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
-    return ForwardClass(cut, define_model(cut, ForwardHost, stand_ins)).rehearse()
 
 
 def _config(

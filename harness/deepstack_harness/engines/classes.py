@@ -9,12 +9,18 @@ from deepstack_harness.engines.bind import (
     DrivenClass,
     MakeEngine,
     PayloadSplitter,
-    define_both_ways,
     text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
-from deepstack_harness.engines.cut_model import ModelClass, ModelCut
-from deepstack_harness.engines.discover import SINCE, ArgumentCut, DeepstackCut, SplitCut
+from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass, ModelCut
+from deepstack_harness.engines.discover import (
+    IMPORTED,
+    SINCE,
+    ArgumentCut,
+    DeepstackCut,
+    SplitCut,
+    collector_paused,
+)
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
     KINDS as MARKED_KINDS,
@@ -31,9 +37,9 @@ from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KIN
 from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
-from deepstack_harness.engines.known import cut_methods_of, cuts_of, engine_of
+from deepstack_harness.engines.known import cut_methods_of, cut_named, cuts_of, is_imported, model_files_of
 from deepstack_harness.engines.load import loaded_of
-from deepstack_harness.engines.loaded_class import define_loaded
+from deepstack_harness.engines.loaded_class import define_loaded, made_over
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -48,19 +54,19 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
 def classes_of(source: Source) -> list[DrivenClass]:
     """Find and bind every deepstack class of a source; raise what `cuts_of` raises."""
-    return [define_class(source, class_cut) for class_cut in cuts_of(source)]
+    named = [cut_named(source, each.model_class) for each in cuts_of(source)]
+    return [define_class(source, each) for each in named if each]
 
 
 def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
-    """Define a class in each way in which it was cut, with the engine around it where there is one."""
-    define_overlaid = _OVERLAYS.get(source.package)
-    if define_overlaid is not None:
-        return define_overlaid(source, class_cut)
+    """Define a class in each way in which it can be called, with the engine around it where there is one."""
+    if is_imported(source):
+        return _made_by_import(source, class_cut)
     cut = class_cut.methods
     if isinstance(cut, SplitCut):
         return _define_splitter(source, class_cut, cut)
     if not isinstance(cut, ArgumentCut):
-        return define_both_ways(source, class_cut, _definer(source))
+        return _define_methods(source, class_cut)
     make, kinds = _ARGUMENT_ENGINES[source.package]
     bound = ArgumentClass(cut, make, kinds)
     refusals = (class_cut.forward,) if isinstance(class_cut.forward, Reason) else ()
@@ -71,18 +77,25 @@ def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     return DrivenClass(source, class_cut, bound, refusals=refusals, graphs=graphs)
 
 
-def load_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
-    """Define a class as Python makes it, by importing its package in this process.
+def _made_by_import(source: Source, found: DeepstackCut) -> DrivenClass:
+    """Define a class as Python makes it, by importing its package in this process, and patch it.
 
     Raises what `Source.python_files` raises.
     """
-    files = engine_of(source).files
+    if isinstance(found.methods, Reason) and found.methods is not IMPORTED:
+        return DrivenClass(source, found, refusals=(found.methods,))
+    files = model_files_of(source)
     known = {model.class_name: model for model in files.known}
-    plain = ModelClass(class_cut.member, class_cut.class_name, SINCE)
-    model = replace(known.get(class_cut.class_name, plain), member=class_cut.member, parts=files.parts)
-    methods, forward, refusals = define_loaded(loaded_of(source), model, files.methods, files.forward)
-    text = text_family_or_reason(forward, class_cut.text)
-    return DrivenClass(source, class_cut, methods, forward, refusals, text=text)
+    plain = ModelClass(found.member, found.class_name, SINCE)
+    model = replace(known.get(found.class_name, plain), member=found.member, parts=files.parts)
+    with collector_paused():
+        loaded = loaded_of(source)
+        if source.package == "tpu-inference":
+            return define_patched(source, found, partial(made_over, loaded, model, BY_FORWARD))
+        methods, forward, refusals = define_loaded(loaded, model, files.methods, files.forward)
+        text = text_family_or_reason(forward, found.text)
+        driven = DrivenClass(source, found, methods, forward, refusals, text=text)
+        return define_wrapped(driven) if source.package == "vllm-ascend" else driven
 
 
 def _define_splitter(source: Source, class_cut: DeepstackCut, cut: SplitCut) -> DrivenClass:
@@ -92,6 +105,17 @@ def _define_splitter(source: Source, class_cut: DeepstackCut, cut: SplitCut) -> 
     except UsageError as error:
         return DrivenClass(source, class_cut, refusals=(reason_of(error),))
     return DrivenClass(source, class_cut, splits=splitter)
+
+
+def _define_methods(source: Source, class_cut: DeepstackCut) -> DrivenClass:
+    """Define a class by its get, set and clear alone."""
+    if not isinstance(class_cut.methods, ModelCut):
+        assert isinstance(class_cut.methods, Reason)
+        return DrivenClass(source, class_cut, refusals=(class_cut.methods,))
+    try:
+        return DrivenClass(source, class_cut, _definer(source)(class_cut.methods))
+    except UsageError as error:
+        return DrivenClass(source, class_cut, refusals=(reason_of(error),))
 
 
 def _definer(source: Source) -> Callable[[ModelCut], MethodsClass]:
@@ -114,8 +138,3 @@ _SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "megatron-bridge": MegatronSplitter,
 }
 """Package -> what makes a splitter of its functions."""
-_OVERLAYS: Mapping[str, Callable[[Source, DeepstackCut], DrivenClass]] = {
-    "tpu-inference": define_patched,
-    "vllm-ascend": define_wrapped,
-}
-"""Package of a plugin -> what defines a class of its base and patches it."""

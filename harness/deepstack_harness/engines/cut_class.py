@@ -20,7 +20,7 @@ from typing import cast
 
 from deepstack_harness.engines.carriers import FindMethod, payload_verbs, stored_by
 from deepstack_harness.engines.extract import extract
-from deepstack_harness.engines.rebinding import Made, Span
+from deepstack_harness.engines.rebinding import Span
 from deepstack_harness.engines.syntax import (
     ANY_OF_SELF,
     Function,
@@ -149,11 +149,6 @@ _VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set
 _NEEDED_VERBS = frozenset({"get", "set", "clear"})
 
 
-def is_verb(name: str) -> bool:
-    """Tell whether a method gets, sets, clears or resizes a buffer, by its name."""
-    return any(pattern.fullmatch(name) for pattern in _VERBS.values())
-
-
 def find_verbs(
     names: Collection[str], method: FindMethod, filename: str, definition: ast.ClassDef
 ) -> dict[str, str]:
@@ -220,8 +215,7 @@ class ClassCut(ClassFacts):
     `foreign` has the names of other packages, each with the sentence that refuses whoever
     uses it.  `of_host` has the attributes that nothing in the cut sets, each with the sentence that refuses
     the class where the host lacks it.  `names` are the members of the class that the cut is driven by, and
-    `spans` the lines that it runs.  With `runs_hooks` the making of the class runs code of the source that
-    may change it.
+    `spans` the lines that it runs.
     """
 
     code: CodeType
@@ -229,7 +223,6 @@ class ClassCut(ClassFacts):
     foreign: Mapping[str, Reason] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     spans: tuple[Span, ...] = ()
-    runs_hooks: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,7 +260,7 @@ class Inherited:
 
 def cut_class(
     file: SourceFile,
-    made: Made,
+    classes: tuple[ast.ClassDef, ...],
     *,
     outside: Outside,
     stand_ins: Collection[str],
@@ -275,7 +268,7 @@ def cut_class(
     verbs: Mapping[str, str] | None = None,
     options: CutOptions = STRICT,
 ) -> ClassCut:
-    """Cut the buffer of a class out of `file`; `made` has the class, and what Python runs when it makes it.
+    """Cut the buffer of a class out of `file`; `classes` are the class and its bases of that file.
 
     `outside` says what is provided and read around the class, `stand_ins` are the imported names that can
     be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
@@ -283,7 +276,7 @@ def cut_class(
     `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
     outside = replace(outside, provided={*outside.provided, *(options.stood_in or ())})
-    buffer = _BufferMembers(made, file.filename, outside, inherited, verbs, init=options.init)
+    buffer = _BufferMembers(classes, file.filename, outside, inherited, verbs, init=options.init)
     *bases, reduced = buffer.reduced()
     extracted = extract(
         file,
@@ -291,18 +284,17 @@ def cut_class(
         stand_ins=stand_ins,
         provided={HOST},
         may_be_foreign=options.may_be_foreign,
-        others=(*bases, *made.behind),
+        others=tuple(bases),
     )
     functions = functions_in(node for each in (*bases, reduced) for node in each.body)
     lines = {node.name: node.lineno for node in functions if node.name != "__init__"}
     if inherited is not None:
         lines = {**inherited.cut.lines, **lines}
-    runs_hooks = bool(made.runs or made.behind) or (inherited is not None and inherited.cut.runs_hooks)
     return ClassCut(
         class_name=reduced.name, filename=file.filename, code=extracted.code, verbs=buffer.verbs, lines=lines,
         replaced=extracted.replaced, of_host=buffer.of_host, foreign=extracted.foreign,
         stood_in=options.stood_in, optional=asked_with_default(reduced), names=buffer.names,
-        spans=extracted.spans, runs_hooks=runs_hooks, storage=buffer.storage,
+        spans=extracted.spans, storage=buffer.storage,
     )  # fmt: skip
 
 
@@ -333,7 +325,7 @@ class _BufferMembers:
 
     def __init__(
         self,
-        made: Made,
+        classes: tuple[ast.ClassDef, ...],
         filename: str,
         outside: Outside,
         inherited: Inherited | None,
@@ -341,9 +333,8 @@ class _BufferMembers:
         *,
         init: bool,
     ) -> None:
-        self._made = made
-        self._definition = made.classes[0]
-        self._own = [(definition, own_members(definition)) for definition in made.classes]
+        self._definition = classes[0]
+        self._own = [(definition, own_members(definition)) for definition in classes]
         self._inherited = inherited
         self._members: dict[str, list[ast.stmt]] = {**(inherited.members if inherited else {})}
         for _, own in reversed(self._own):
@@ -367,12 +358,8 @@ class _BufferMembers:
         The lowest one is over `HOST`.
         """
         wanted, init = {id(node) for node in self._body}, self._body[-1]
-        mentioned = {
-            each.id for node in self._made.behind for each in ast.walk(node) if isinstance(each, ast.Name)
-        }
         classes: list[ast.ClassDef] = []
         host = HOST
-        has_hook = bool(self._inherited and self._inherited.cut.runs_hooks)
         for definition, own in reversed(self._own):
             nodes = {id(node): node for nodes in own.values() for node in nodes if id(node) in wanted}
             if self._init in own.get("__init__", ()):
@@ -380,19 +367,15 @@ class _BufferMembers:
             is_last = definition is self._definition
             if is_last and not any(self._init in theirs.get("__init__", ()) for _, theirs in self._own):
                 nodes[id(init)] = init
-            if not (nodes or is_last or definition.name in self._made.runs | mentioned):
+            if not (nodes or is_last):
                 continue
-            keywords = self._made.keywords.get(definition.name, [])
-            has_hook = has_hook or any(keyword.arg == "metaclass" for keyword in keywords)
             reduced = copy.copy(definition)
             reduced.bases = [ast.copy_location(ast.Name(host, ast.Load()), definition)]
-            reduced.keywords = [each for each in keywords if has_hook or each.arg == "metaclass"]
-            reduced.decorator_list = self._made.decorators.get(definition.name, [])
+            reduced.keywords, reduced.decorator_list = [], []
             empty = [ast.copy_location(ast.Pass(), definition)]
             reduced.body = sorted(nodes.values(), key=lambda node: node.lineno) or list[ast.stmt](empty)
             classes.append(reduced)
             host = definition.name
-            has_hook = has_hook or "__init_subclass__" in self._made.hooks.get(definition.name, ())
         return classes
 
     def _find_verbs(self) -> dict[str, str]:
@@ -433,7 +416,7 @@ class _BufferMembers:
 
     def _needed_members(self) -> list[ast.stmt]:
         """Return the buffer's methods, what they call and read, and last the slice of `__init__`."""
-        names = {*self.verbs.values(), *(name for hooks in self._made.hooks.values() for name in hooks)}
+        names = set(self.verbs.values())
         while True:
             nodes = self._nodes(names)
             init = self._slice({name for node in nodes for name in reads(node)} | self._read_outside)
@@ -455,7 +438,7 @@ class _BufferMembers:
             for _, own in self._own:
                 nodes |= {id(node): node for node in own.get(name, ())}
                 asks_on = any(name in asked_of_super(node) for node in own.get(name, ()))
-                if name in own and not asks_on and not self._made.behind:  # which may delete it
+                if name in own and not asks_on:
                     break
             else:
                 if not any(name in own for _, own in self._own):

@@ -19,7 +19,6 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from deepstack_harness.engines.carriers import payload_verbs
 from deepstack_harness.engines.cut_class import (
     HOST,
     STORAGE,
@@ -31,7 +30,6 @@ from deepstack_harness.engines.cut_class import (
     Outside,
     allocated,
     cut_class,
-    is_verb,
 )
 from deepstack_harness.engines.extract import (
     DECORATED,
@@ -47,7 +45,7 @@ from deepstack_harness.engines.extract import (
     stand_ins_of,
 )
 from deepstack_harness.engines.lineage import Defined
-from deepstack_harness.engines.rebinding import Made, Making, Patched, Span, rebound
+from deepstack_harness.engines.rebinding import Making, Span
 from deepstack_harness.engines.syntax import (
     Function,
     Members,
@@ -169,7 +167,6 @@ class ModelCut(KnownModel):
     supplies: Mapping[str, Supply]
     base: "ModelCut | None" = None
     fallback: "ModelCut | None" = None
-    patches: tuple["ClassPatch", ...] = ()
 
     @property
     def chain(self) -> "Iterator[ModelCut]":
@@ -207,29 +204,18 @@ def _making(source: Source, file: SourceFile, model: ModelClass) -> Making:
     return Making(source, Defined(model.member, file, class_named(file, model.class_name)))
 
 
-@dataclass(frozen=True)
-class ClassPatch:
-    """Statements of another module that change a class when they run, and the class by each of its names."""
-
-    code: HelperCut
-    aliases: Mapping[str, str]
-
-
 def _explained(making: Making, cut: ModelCut) -> ModelCut:
-    """Return the cut with what other modules do to its classes; refuse what it cannot follow."""
+    """Return the cut; refuse a class that other code may change, which only an import of it shows."""
     links = list(cut.chain)
     chain = {each.place for link in links for each in making.lineage if each.member == link.model.member}
     names = {name for link in links for name in link.cut.names}
-    patches = tuple(_cut_patch(making, patched) for patched in making.patches(chain))
+    making.refuse_patches(chain)
     spans = [span for link in links for span in link.cut.spans]
-    supplies = [supply for link in links for supply in link.supplies.values()]
-    spans += [span for patch in patches for span in patch.code.extract.spans]
-    spans += _spans_of([*supplies, *(patch.code for patch in patches)])
+    spans += _spans_of([supply for link in links for supply in link.supplies.values()])
     refusal = making.unexplained(names & making.names, chain, spans)
     if refusal is not None:
         raise refusal
-    fallback = cut.fallback and _explained(making, cut.fallback)
-    return replace(cut, patches=patches, fallback=fallback)
+    return replace(cut, fallback=cut.fallback and _explained(making, cut.fallback))
 
 
 def _spans_of(supplies: Sequence[Supply]) -> list[Span]:
@@ -242,23 +228,6 @@ def _spans_of(supplies: Sequence[Supply]) -> list[Span]:
             spans += supply.extract.spans
             todo += supply.supplies.values()
     return spans
-
-
-def _cut_patch(making: Making, patched: Patched) -> ClassPatch:
-    """Cut the statements of a module that change a class; raise `SourceError` where they need more."""
-    function = ast.parse(f"def {ASSIGNED}(): pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    for node in ast.walk(function):
-        ast.copy_location(node, patched.statements[0])
-    function.body = list(patched.statements)
-    file, names = patched.file, importable(patched.file, patched.member) - set(patched.aliases)
-    try:
-        extracted = extract(file, function, stand_ins=names, provided=patched.aliases.keys())
-    except UsageError as error:
-        name = next(iter(patched.aliases.values()))
-        raise rebound(name, file, patched.statements[0]) from error
-    supplies = Helpers(making.source, ()).supply(patched.member, file, extracted.replaced)
-    return ClassPatch(HelperCut(ASSIGNED, file, extracted, supplies), patched.aliases)
 
 
 def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
@@ -285,96 +254,28 @@ def _cut_linked(
 ) -> ModelCut:
     """Cut a class over `base`, and over what else its bases in other files give it."""
     making = _making(source, file, model)
-    made = making.in_file(model.member)
-    names = _wanted(making, way)
-    while True:
-        linked = _linked(making, model, way, base, names)
-        stand_ins = _stand_ins(model, way, linked)
-        follows = way.helpers or bool(made.runs or made.behind)
-        cut = partial(
-            cut_class,
-            file,
-            outside=Outside(way.provided, model.parts.reads_too),
-            stand_ins=importable(file, model.member) | stand_ins if follows else stand_ins,
-            inherited=linked.inherited() if linked else None,
-            verbs=way.verbs,
-            options=replace(options, init=way.init),
-        )
-        try:
-            done = cut(made)
-        except UsageError as error:
-            if not (made.runs or made.behind):
-                raise
-            cut(made.alone)  # for its own error
-            raise _not_followed(file, made, error) from error
-        if done.names <= names:
-            break
-        names |= done.names
-    if follows:
+    stand_ins = _stand_ins(model, way, base)
+    done = cut_class(
+        file,
+        making.classes_in(model.member),
+        outside=Outside(way.provided, model.parts.reads_too),
+        stand_ins=importable(file, model.member) | stand_ins if way.helpers else stand_ins,
+        inherited=base.inherited() if base else None,
+        verbs=way.verbs,
+        options=replace(options, init=way.init),
+    )
+    files = {model.member} | {link.model.member for link in (base.chain if base else ())}
+    for name in sorted((done.lines.keys() & making.names) - HOSTED):
+        provider = making.provider(name)
+        if provider is not None and provider.member not in files:
+            text = f"not driven: {name} is that of {provider.node.name} in {provider.member}"
+            raise SourceError(Reason(text, file.filename, making.of.node.lineno))
+    if way.helpers:
         supplies = Helpers(source, stand_ins).supply(model.member, file, done.replaced)
     else:
         supplies = stand_ins_of(done.replaced)
     foreign = {name: Unavailable(why) for name, why in done.foreign.items()}
-    return ModelCut(source, model, file, done, {**supplies, **foreign}, linked)
-
-
-def _not_followed(file: SourceFile, made: Made, error: UsageError) -> SourceError:
-    """Return the refusal of a class that is changed by code which needs more of its package."""
-    line = made.first_line
-    text = (
-        f"not driven: {made.classes[0].name} is rebound at {file.filename}:{line}, by code that cannot be run"
-    )
-    return SourceError(Reason(f"{text}: {error}", file.filename, line))
-
-
-def _wanted(making: Making, way: Way) -> frozenset[str]:
-    """Return the members by which a class is driven, before anything is cut."""
-    if way.verbs is not None:
-        return frozenset(way.verbs.values())
-    verbs = payload_verbs(making.method).values()
-    return frozenset({*verbs, *(name for name in making.names if is_verb(name))})
-
-
-def _linked(
-    making: Making, model: ModelClass, way: Way, base: ModelCut | None, names: Collection[str]
-) -> ModelCut | None:
-    """Return `base`, and between it the bases in other files that have a name first, or change the class."""
-    files = {model.member} | {link.model.member for link in (base.chain if base else ())}
-    for place, each in reversed(list(enumerate(making.lineage))):
-        if each.member in files:
-            continue
-        made = making.in_file(each.member)
-        own = {name for name in names if making.provider(name) is each and name not in HOSTED}
-        if own or each.node.name in made.runs:
-            base = _insert(making, place, _cut_link(making, each, own, way, model), base)
-    return base
-
-
-def _insert(making: Making, place: int, link: ModelCut, base: ModelCut | None) -> ModelCut:
-    """Return the chain `base` with a link at its place in the order in which Python asks the classes."""
-    if base is None:
-        return link
-    places = [number for number, each in enumerate(making.lineage) if each.member == base.model.member]
-    if not places or place < places[0]:
-        return replace(link, base=base)
-    return replace(base, base=_insert(making, place, link, base.base))
-
-
-def _cut_link(making: Making, of: Defined, names: Collection[str], way: Way, model: ModelClass) -> ModelCut:
-    """Cut some members of a base class in another file, and what changes the classes derived from it."""
-    stand_ins = way.stand_ins | model.parts.stand_ins.keys()
-    done = cut_class(
-        of.file,
-        making.in_file(of.member, of),
-        outside=Outside(way.provided),
-        stand_ins=importable(of.file, of.member) | stand_ins,
-        verbs={name: name for name in sorted(names)},
-        options=replace(_FOREIGN, init=False),
-    )
-    supplies = Helpers(making.source, stand_ins).supply(of.member, of.file, done.replaced)
-    foreign = {name: Unavailable(why) for name, why in done.foreign.items()}
-    there = replace(model, member=of.member, class_name=of.node.name)
-    return ModelCut(making.source, there, of.file, replace(done, of_host={}), {**supplies, **foreign})
+    return ModelCut(source, model, file, done, {**supplies, **foreign}, base)
 
 
 def _cut_with_fallback(source: Source, file: SourceFile, model: ModelClass, way: Way) -> ModelCut:
@@ -542,7 +443,7 @@ def _cut_methods(
     stand_ins = _stand_ins(model, way, base)
     done = cut_class(
         file,
-        _making(source, file, model).in_file(model.member),
+        _making(source, file, model).classes_in(model.member),
         outside=Outside(way.provided),
         stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
@@ -684,22 +585,7 @@ def define_model(model: ModelCut, host: type[H], stand_ins: Mapping[str, object]
     defined = define_name(model.cut.code, model.cut.class_name, **{HOST: base}, **names)
     if not (isinstance(defined, type) and issubclass(defined, host)):
         raise SourceError(Reason(f"not driven: {model.cut.class_name} is no class", model.file.filename))
-    for patch in model.patches:
-        _apply(patch, defined, stand_ins)
     return defined
-
-
-def _apply(patch: ClassPatch, defined: type, stand_ins: Mapping[str, object]) -> None:
-    """Run what another module does to a class."""
-    classes = {each.__name__: each for each in defined.__mro__}
-    aliases = {alias: classes.get(name, defined) for alias, name in patch.aliases.items()}
-    function = define_function(patch.code, stand_ins, **aliases)
-    filename = patch.code.file.filename
-    try:
-        function()
-    except Exception as error:
-        text = f"not driven: {defined.__name__} is changed by code that cannot be run alone: {error}"
-        raise SourceError(reason_at(error, filename, text)) from error
 
 
 def define_function(function: HelperCut, stand_ins: Mapping[str, object], **more: object) -> Any:  # noqa: ANN401

@@ -2,7 +2,7 @@
 
 Engines carry a payload in one of three ways:
 
-- A class keeps it between calls (`find_cuts`): its `forward`, its own or an inherited one, passes
+- A class keeps it between calls (`Finder`): its `forward`, its own or an inherited one, passes
   `deepstack_input_embeds` (or the engine's name for it) to the language model without being given it.
 - The payload is an argument of the text model (`find_argument_cuts`).  Three parts are cut: the text model,
   whose `forward` adds the payload; the function that writes a step's payload; and the runner that captures
@@ -34,6 +34,7 @@ from deepstack_harness.engines.cut_model import (
     cut_model,
 )
 from deepstack_harness.engines.extract import HelperCut, cut_function
+from deepstack_harness.engines.rebinding import acts_on
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
@@ -60,6 +61,7 @@ from deepstack_harness.sources.source import (
 )
 
 SINCE = "this release"
+IMPORTED = Reason("the class is made by importing its package")
 
 
 @dataclass(frozen=True)
@@ -244,16 +246,6 @@ class _SourceClass:
         return next(methods, None)
 
 
-def find_cuts(source: Source, files: ModelFiles) -> list[DeepstackCut]:
-    """Find and cut all deepstack classes, in the order of their files.
-
-    Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
-    deeply, `MachineError` when the source cannot be fetched.
-    """
-    with collector_paused(), depth_limited(source):
-        return Finder(source, files).cuts()
-
-
 @contextmanager
 def depth_limited(source: Source) -> Iterator[None]:
     """Set the limit on depth for a while, and turn its error into a `UsageError` that names the source."""
@@ -319,12 +311,30 @@ class Finder:
             if wanted(name, source_class.member)
         ]
 
+    def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
+        """Return the classes that `cuts` cuts; nothing is cut."""
+        return [
+            DeepstackCut(name, source_class.member, IMPORTED, None)
+            for name, source_class in self.carriers.items()
+            if wanted(name, source_class.member)
+        ]
+
+    def found_named(self, model_class: str) -> DeepstackCut | None:
+        """Return one class of `found`, with its text model; None where there is none."""
+        found = self._of_name(model_class)
+        if found is None:
+            return None
+        return DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
+
     def cut_named(self, model_class: str) -> DeepstackCut | None:
         """Cut one class as `cuts` does, and parse only the files that it needs; None where there is none."""
+        found = self._of_name(model_class)
+        return None if found is None else replace(self.cut(found), model_class=model_class)
+
+    def _of_name(self, model_class: str) -> _SourceClass | None:
         class_name = model_class.rpartition(".")[2]
         equals = [source_class for source_class in self._classes.values() if source_class.name == class_name]
-        found = _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
-        return None if found is None else replace(self.cut(found), model_class=model_class)
+        return _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
 
     @cached_property
     def carriers(self) -> Mapping[str, _SourceClass]:
@@ -352,7 +362,7 @@ class Finder:
         return [names[each.place] for each in lineage[1:] if each.place in names]
 
     def files_of(self, model_class: str) -> frozenset[str]:
-        """Return the files of which a class depends: those that it was cut from, and what these import.
+        """Return the files of its code, what these import, and what changes the class.
 
         Files of classes above it are among them.
         """
@@ -360,7 +370,14 @@ class Finder:
         module = source_class.member.partition("/")[0]
         names = {each.filename for each in _files_in(self.cut(source_class), set())}
         members = {inside_package(name, module) for name in names}
-        members |= {each.member for each in self._lineage(source_class)}
+        lineage = self._lineage(source_class)
+        members |= {each.member for each in lineage}
+        members |= {
+            member
+            for name in {each.name for each in lineage}
+            for member in self._source.mentioning(module, name)
+            if acts_on(self._source.read(member), name)
+        }
         for member in list(members):
             with suppress(NoSuchMember):
                 members |= imported_files(self._source.read(member), member)

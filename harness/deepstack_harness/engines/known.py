@@ -29,10 +29,10 @@ from deepstack_harness.engines.cut_model import BY_METHODS, ModelCut, Patch, cut
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
+    ModelFiles,
     collector_paused,
     depth_limited,
     find_argument_cuts,
-    find_cuts,
     find_split_cuts,
 )
 from deepstack_harness.engines.engine import KnownEngine, Overlay
@@ -280,21 +280,26 @@ def named_package(text: str) -> KnownPackage | None:
     return named[0] if named and not Path(text).exists() else None
 
 
-def find_patched(source: Source, overlay: Overlay) -> list[DeepstackCut]:
-    """Cut every class of the base that the plugin changes, derived ones too, with its patch.
+def find_patched(
+    source: Source, overlay: Overlay, wanted: Callable[[str, str], bool] = lambda *_: True
+) -> list[DeepstackCut]:
+    """Find every class of the base that the plugin changes, derived ones too, and cut its patch.
 
-    A class that the base lacks is refused.  Raises what `find_cuts` raises.
+    A class that the base lacks is refused.  Raises `UsageError` for a file that does not parse, and
+    `MachineError` where one cannot be fetched.
     """
-    cuts = {class_cut.model_class: class_cut for class_cut in find_cuts(source, overlay.files)}
-    lacking = [name for name in overlay.patches if name not in cuts]
-    return [
+    found = {each.model_class: each for each in finder_of(source).found()}
+    lacking = [name for name in overlay.patches if name not in found]
+    changed = [
         *(
-            _with_patch(source, overlay, class_cut, name)
-            for class_cut in cuts.values()
-            if (name := _patched_name(source, overlay.patches, cuts, class_cut))
+            _with_patch(source, overlay, each, name)
+            for each in found.values()
+            if wanted(each.model_class, each.member)
+            and (name := _patched_name(source, overlay.patches, found, each))
         ),
-        *(_absent(source, overlay.patches[name], name) for name in lacking if cuts),
+        *(_absent(source, overlay.patches[name], name) for name in lacking if found),
     ]
+    return [each for each in changed if wanted(each.model_class, each.member)]
 
 
 def _with_patch(source: Source, overlay: Overlay, class_cut: DeepstackCut, name: str) -> DeepstackCut:
@@ -334,14 +339,18 @@ def _lineage(
 
 
 def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
-    """Find and cut the deepstack classes of a source that are `wanted`, by name and file.
+    """Find the deepstack classes of a source that are `wanted`, by name and file, and cut them.
 
-    Raises what `find_cuts` raises.
+    One that is imported is not cut.  Raises `UsageError` for a file that does not parse, and
+    `MachineError` where one cannot be fetched.
     """
     engine = engine_of(source)
-    if engine.overlay is not None:
-        cuts = find_patched(source, engine.overlay)
-    elif engine.argument is not None:
+    if is_imported(source):
+        with collector_paused(), depth_limited(source):
+            if engine.overlay is not None:
+                return find_patched(source, engine.overlay, wanted)
+            return finder_of(source).found(wanted)
+    if engine.argument is not None:
         cuts = find_argument_cuts(source, engine.argument)
     elif engine.split is not None:
         cuts = find_split_cuts(source, engine.split)
@@ -351,25 +360,42 @@ def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True
     return [class_cut for class_cut in cuts if wanted(class_cut.model_class, class_cut.member)]
 
 
-def may_be_loaded(source: Source) -> bool:
-    """Return whether classes of a source can be made by importing its package: they compute with torch."""
+def is_imported(source: Source) -> bool:
+    """Return whether classes of a source are made by importing their package: they compute with torch."""
     engine = engine_of(source)
-    return engine.methods is BY_METHODS and not (engine.overlay or engine.argument or engine.split)
+    made = engine if engine.overlay is None else engine.overlay.base
+    return made.methods is BY_METHODS and not (made.argument or made.split)
+
+
+def model_files_of(source: Source) -> ModelFiles:
+    """Return the place of the model files of a source, of a plugin those of its base."""
+    engine = engine_of(source)
+    return engine.files if engine.overlay is None else engine.overlay.files
 
 
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
     """Return what finds the classes of a source whose engine keeps its payload in classes."""
-    return Finder(source, engine_of(source).files)
+    return Finder(source, model_files_of(source))
 
 
 def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
-    """Cut one deepstack class of a source; None where there is none.  Raises what `cuts_of` raises."""
+    """Cut one deepstack class of a source; None where there is none.  Raises what `cuts_of` raises.
+
+    A class that is imported is not cut, but the text model that it passes its payload to is.
+    """
     engine = engine_of(source)
-    if engine.overlay is None and engine.argument is None and engine.split is None:
-        with collector_paused(), depth_limited(source):
-            return finder_of(source).cut_named(model_class)
-    return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
+    if engine.argument is not None or engine.split is not None:
+        return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
+    with collector_paused(), depth_limited(source):
+        finder = finder_of(source)
+        if not is_imported(source):
+            return finder.cut_named(model_class)
+        found = finder.found_named(model_class)
+    if engine.overlay is None:
+        return found
+    patched = next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
+    return patched and replace(patched, text=found.text if found else "")
 
 
 def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:

@@ -35,9 +35,9 @@ from typing_extensions import override
 from deepstack_harness.compile.torch_compat.facts import changed, facts
 from deepstack_harness.engines.cut_model import show_in_tracebacks
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
-from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names
+from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
-from deepstack_harness.sources.request import Overlaid
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import plural
 
@@ -86,15 +86,16 @@ class LoadedSource:
         """Take the files of a source; nothing is imported.  Raises what `Source.python_files` raises."""
         self.source = source
         self.absent = Absent(self._running)
-        self.files = _python_files(source)
+        self.files = every_python_file(source)
         self.roots = frozenset(member.partition("/")[0] for member in self.files)
         self.folder = Path(tempfile.mkdtemp(prefix="source-"))
         self._watched = set[str]()
         self._imported: dict[str, ModuleType] = {}
+        self._by_name: dict[str, str] = {}
         self._members: dict[str, str] = {}
         self._guarded: dict[str, frozenset[int]] = {}
         self._called: set[tuple[str, int]] = set()
-        self._functions: dict[str, dict[tuple[int, str], Function]] = {}
+        self._defined: dict[str, dict[tuple[int, str], Function | ast.ClassDef]] = {}
         self._facts = facts()
         for member, data in self.files.items():  # code looks for its own files
             path = self.folder / member
@@ -124,7 +125,7 @@ class LoadedSource:
             with self.absent.permissive():
                 return importlib.import_module(module_name(member))
         except BaseException as error:
-            if passes_through(error):
+            if passes_through(error) or isinstance(error, SourceError):  # it has its own place
                 raise
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             file, line = self._place(reversed(frames))
@@ -141,7 +142,7 @@ class LoadedSource:
 
     def by_name(self, name: str) -> str | None:
         """Return the imported file of a module; None for a module of another package."""
-        return next((member for member, item in self._imported.items() if item.__name__ == name), None)
+        return self._by_name.get(name)
 
     def is_imported(self, member: str) -> bool:
         """Return whether a file was imported to its end."""
@@ -149,11 +150,23 @@ class LoadedSource:
 
     def function_at(self, member: str, line: int, name: str) -> Function | None:
         """Return the statement of a function of a file by its first line, that of a decorator included."""
-        if member not in self._functions:
-            nodes = ast.walk(parse(self.source.read(member)))
-            functions = [node for node in nodes if isinstance(node, Function)]
-            self._functions[member] = {(_first_line(node), node.name): node for node in functions}
-        return self._functions[member].get((line, name))
+        found = self._definitions(member).get((line, name))
+        return found if isinstance(found, Function) else None
+
+    def class_in(self, member: str, name: str) -> ast.ClassDef | None:
+        """Return the first statement that makes a class of a name, also in a function or a block."""
+        nodes = self._definitions(member).values()
+        found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+        return min(found, key=lambda node: (node.col_offset, node.lineno), default=None)
+
+    def _definitions(self, member: str) -> Mapping[tuple[int, str], Function | ast.ClassDef]:
+        if member not in self._defined:
+            self._defined[member] = {
+                (_first_line(node), node.name): node
+                for node in statements_in([parse(self.source.read(member))])
+                if isinstance(node, Function | ast.ClassDef)
+            }
+        return self._defined[member]
 
     def check_instrument(self) -> None:
         """Raise `SourceError` where the import has changed what measuring relies on."""
@@ -172,7 +185,8 @@ class LoadedSource:
         self._watched |= set(members)
 
     def supply(self, names: Mapping[str, object]) -> None:
-        """Put objects of ours in the place of what the modules have under these names."""
+        """Put objects of ours in the place of what the modules have under these names, missing ones too."""
+        self.absent.supplied = names
         for module in self._imported.values():
             known = vars(module)["__builtins__"]
             for name, value in names.items():
@@ -194,7 +208,10 @@ class LoadedSource:
             return False
         filename = next(shown for shown, known in self._members.items() if known == member)
         parsed = parse(self.source.read(member))
-        functions = [node for node in ast.walk(parsed) if isinstance(node, Function) and _spans(node, line)]
+        functions = [
+            node for node in self._definitions(member).values()
+            if isinstance(node, Function) and _spans(node, line)
+        ]  # fmt: skip
         if functions:
             return (filename, max(map(_first_line, functions))) in self._called
         statement = next((node for node in parsed.body if _spans(node, line)), None)
@@ -228,26 +245,26 @@ class LoadedSource:
         names = vars(module)
         names["__builtins__"] = known
         names[_NOTE] = partial(self._note, module, shown.filename)
-        parsed = ast.parse(shown.text, shown.filename)
+        parsed = parse(shown)
         self._guarded[shown.filename] = _guarded_lines(parsed)
-        parsed.body = [node if _must_stay(node) else _reported(node) for node in parsed.body]
-        code = compile(parsed, shown.filename, "exec", dont_inherit=True)
+        body = [node if _must_stay(node) else _reported(node) for node in parsed.body]
+        code = compile(ast.Module(body, []), shown.filename, "exec", dont_inherit=True)
         show_in_tracebacks(shown)
-        before = sys.getprofile()
-        sys.setprofile(self._call if member in self._watched else None)
+        before = sys.gettrace()
+        sys.settrace(self._call if member in self._watched else None)
         try:
             with self.absent.permissive():
                 exec(code, names)
         finally:
-            sys.setprofile(before)
+            sys.settrace(before)
             known.stubs.update({name: value for name, value in names.items() if is_stub(value)})
             for name in known.stubs:
                 names.pop(name, None)
-        self._imported[member] = module
+        self._imported[member], self._by_name[module.__name__] = module, member
 
-    def _call(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            self._called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+    def _call(self, frame: FrameType, _event: str, _argument: object) -> None:
+        """Note a call; it is a trace function that follows no frame."""
+        self._called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     def _note(self, module: ModuleType, filename: str, line: int, names: Sequence[str]) -> None:
         """Note the statement that raised, and bind stubs to its names; raise again where that is awaited."""
@@ -390,12 +407,6 @@ def _caller() -> FrameType:
     return frame
 
 
-def _python_files(source: Source) -> Mapping[str, bytes]:
-    """Return the files of a source; of a plugin those of its base too."""
-    files = source.python_files()
-    return {**_python_files(source.base), **files} if isinstance(source, Overlaid) else files
-
-
 def _is_initialising(module: object) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
@@ -424,17 +435,17 @@ def _must_stay(node: ast.stmt) -> bool:
 
 def _reported(node: ast.stmt) -> ast.stmt:
     """Return the statement with a handler that notes its failure, and the names that it would bind."""
-    call = ast.parse(f"{_NOTE}({node.lineno}, {sorted(scope_names(node))})").body[0]
-    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [call])
-    for item in (*ast.walk(call), handler, handler.type):
-        ast.copy_location(item, node)  # type: ignore[type-var]  # the type is given above
+    names = ast.List([ast.Constant(name) for name in sorted(scope_names(node))], ast.Load())
+    call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(node.lineno), names], [])
+    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [ast.Expr(call)])
+    ast.fix_missing_locations(ast.copy_location(handler, node))  # not the whole statement: that took seconds
     return ast.copy_location(ast.Try([node], [handler], [], []), node)
 
 
 def _guarded_lines(parsed: ast.Module) -> frozenset[int]:
     """Return the lines at which an ImportError is taken by code that goes on."""
     lines = set[int]()
-    for node in ast.walk(parsed):
+    for node in statements_in([parsed]):
         if isinstance(node, ast.Try) and any(map(_takes_import_error, node.handlers)):
             for item in node.body:
                 lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))

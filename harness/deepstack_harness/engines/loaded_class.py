@@ -36,7 +36,6 @@ from deepstack_harness.engines.syntax import (
     asked_with_default,
     binds,
     class_named,
-    parse,
     reads,
     writes,
 )
@@ -70,6 +69,15 @@ def define_loaded(
     by_methods = defined(_define_methods, methods)
     by_forward = defined(_define_forward, forward) if forward else None
     return by_methods, by_forward, tuple(refusals)
+
+
+def made_over(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) -> tuple[KnownModel, type[H]]:
+    """Return what is known of a class, and the class derived from it and from `host`.
+
+    Raises `UsageError` where it cannot be made.
+    """
+    with _without_stubs(loaded):
+        return _settled(loaded, model, way).over(host)
 
 
 def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
@@ -200,10 +208,8 @@ class _MadeClass:
         module = self.loaded.by_name(cls.__module__)
         if module is None:
             return None
-        file = self.loaded.source.read(module)
-        nodes = [node for node in ast.walk(parse(file)) if isinstance(node, ast.ClassDef)]
-        node = next((node for node in nodes if node.name == cls.__name__), None)
-        return Defined(module, file, node) if node else None
+        node = self.loaded.class_in(module, cls.__name__)
+        return Defined(module, self.loaded.source.read(module), node) if node else None
 
     # -- members
 

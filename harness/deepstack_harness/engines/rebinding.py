@@ -10,7 +10,7 @@ not run, and that is not about another class, refuses the class.
 import ast
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeVar
@@ -54,49 +54,6 @@ Span = tuple[str, int, int]
 """A file as tracebacks show it, and the first and last of some lines of it."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """What makes the classes of one file: the class, and below it its bases of that file, in method order.
-
-    `decorators` and `keywords` are those that may change a class, by its name, `hooks` the members that
-    Python calls by itself, and `behind` the statements behind the classes that may change them.
-    """
-
-    classes: tuple[ast.ClassDef, ...]
-    decorators: Mapping[str, list[ast.expr]]
-    keywords: Mapping[str, list[ast.keyword]]
-    hooks: Mapping[str, frozenset[str]]
-    behind: tuple[ast.stmt, ...]
-
-    @property
-    def runs(self) -> frozenset[str]:
-        """The classes whose making runs code that may change them, or those derived from them."""
-        return frozenset(self.decorators) | frozenset(self.keywords) | frozenset(self.hooks)
-
-    @property
-    def alone(self) -> "Made":
-        """The classes as they would be if nothing changed them."""
-        return Made(self.classes, {}, {}, {}, ())
-
-    @property
-    def first_line(self) -> int:
-        """The first line of what may change a class."""
-        lines = [node.lineno for node in self.behind]
-        lines += [node.lineno for kept in self.decorators.values() for node in kept]
-        lines += [node.lineno for kept in self.keywords.values() for node in kept]
-        return min((*lines, *(node.lineno for node in self.classes if node.name in self.hooks)))
-
-
-@dataclass(frozen=True)
-class Patched:
-    """Statements of another module that may change a class, and the names under which it has the class."""
-
-    member: str
-    file: SourceFile
-    statements: tuple[ast.stmt, ...]
-    aliases: Mapping[str, str]
-
-
 class Making:
     """The making of one class of a source."""
 
@@ -127,19 +84,30 @@ class Making:
             if isinstance(each.node, ast.ClassDef):
                 yield from own_members(each.node).get(name, ())
 
-    def in_file(self, member: str, base: Defined | None = None) -> Made:
-        """Return what makes the classes of the lineage, or of that of a `base`, in the file `member`."""
-        places = {each.place for each in self._names.lineage(base)} if base else self._places
-        here = [each for each in self.lineage if each.member == member and each.place in places]
+    def classes_in(self, member: str) -> tuple[ast.ClassDef, ...]:
+        """Return the class and its bases of a file, in method order.
+
+        Raises `SourceError` where code runs that may change one of them, as a decorator does: only an import
+        shows what it does.
+        """
+        here = [each for each in self.lineage if each.member == member]
         file = here[0].file
         classes = tuple(each.node for each in here if isinstance(each.node, ast.ClassDef))
-        decorators = {node.name: self._decorators(member, file, node) for node in classes}
-        keywords = {node.name: self._keywords(member, file, node) for node in classes}
-        hooks = {node.name: self._hooks(node) for node in classes}
-        aliases = {node.name: node.name for node in classes}
-        behind = tuple(self._behind(member, file, aliases, after=min(node.lineno for node in classes)))
         self._refuse_second(file, classes)
-        return Made(classes, _filled(decorators), _filled(keywords), _filled(hooks), behind)
+        aliases = {node.name: node.name for node in classes}
+        changing: list[ast.AST] = [
+            *(each for node in classes for each in self._decorators(member, file, node)),
+            *(each for node in classes for each in self._keywords(member, file, node)),
+            *(node for node in classes if self._has_hooks(node)),
+            *(
+                node
+                for node in self._behind(member, file, aliases, after=min(node.lineno for node in classes))
+                if not (isinstance(node, ast.Assign) and _is_name(node.value, aliases))
+            ),
+        ]
+        if changing:
+            raise rebound(classes[0].name, file, changing[0])
+        return classes
 
     def _refuse_second(self, file: SourceFile, classes: Sequence[ast.ClassDef]) -> None:
         names = {node.name for node in classes}
@@ -180,17 +148,14 @@ class Making:
             kept.append(keyword)
         return kept
 
-    def _hooks(self, node: ast.ClassDef) -> frozenset[str]:
+    def _has_hooks(self, node: ast.ClassDef) -> bool:
+        """Return whether Python calls members of a class by itself that may change it, or its objects."""
         of = next(each for each in self.lineage if each.node is node)
         members = own_members(node)
-        kept = {name for name in ASKED_FIRST if name in members}
-        for name in _MAKES & members.keys():
-            functions = [each for each in members[name] if isinstance(each, Function)]
-            if len(functions) != len(members[name]) or not all(
-                self._is_neutral(of, each) for each in functions
-            ):
-                kept.add(name)
-        return frozenset(kept)
+        if not ASKED_FIRST.isdisjoint(members):
+            return True
+        makes = [each for name in _MAKES & members.keys() for each in members[name]]
+        return not all(isinstance(each, Function) and self._is_neutral(of, each) for each in makes)
 
     def _is_neutral(self, of: Defined, function: Function, *, returns: bool = False, depth: int = 0) -> bool:
         """Tell whether a function changes no member of the class that is its first argument.
@@ -279,23 +244,17 @@ class Making:
             ):
                 yield node
 
-    def patches(self, chain: Collection[tuple[str, str]]) -> list[Patched]:
-        """Return what other modules do to the classes `chain` when they are imported."""
+    def refuse_patches(self, chain: Collection[tuple[str, str]]) -> None:
+        """Raise `SourceError` where another module changes one of the classes `chain` when it is imported."""
         wanted = {each.node.name: each for each in self.lineage if each.place in chain}
         own = {member for member, _ in chain}
-        patches = []
         for member, file in self._files(wanted):
-            if member in own or not any(_acts_on(file, name) for name in wanted):
+            if member in own or not any(acts_on(file, name) for name in wanted):
                 continue
             aliases = self._aliases(member, file, wanted.values())
-            if not aliases:
-                continue
-            statements = tuple(self._behind(member, file, aliases))
-            if any(
-                not isinstance(node, ast.Assign) or not _is_name(node.value, aliases) for node in statements
-            ):
-                patches.append(Patched(member, file, statements, aliases))
-        return patches
+            for node in self._behind(member, file, aliases) if aliases else ():
+                if not isinstance(node, ast.Assign) or not _is_name(node.value, aliases):
+                    raise rebound(next(iter(aliases.values())), file, node)
 
     def _aliases(self, member: str, file: SourceFile, classes: Iterable[Defined]) -> dict[str, str]:
         """Return the names that a file imports the classes under."""
@@ -335,7 +294,7 @@ class Making:
     def acting(self, classes: Collection[str]) -> list[str]:
         """Return the files that do more with a class of these names than to import it or to derive one."""
         return [
-            member for member, file in self._files(classes) if any(_acts_on(file, name) for name in classes)
+            member for member, file in self._files(classes) if any(acts_on(file, name) for name in classes)
         ]
 
     def rebinding(
@@ -355,7 +314,7 @@ class Making:
             if not wanted and words.isdisjoint(classes) and not by_code:
                 continue
             # Many classes have a forward: a file that does nothing with this class means that of another one.
-            is_about = any(_acts_on(file, name) for name in classes)
+            is_about = any(acts_on(file, name) for name in classes)
             for place in _places(file):
                 name = place.name.rpartition(".")[2]
                 if name and name not in names and name not in classes and name != "__class__":
@@ -398,10 +357,6 @@ class Making:
         if isinstance(meaning, Module) or (meaning is Elsewhere.OUTSIDE and _is_imported(file, node)):
             return False
         return None
-
-
-def _filled(by_name: Mapping[str, C]) -> dict[str, C]:
-    return {name: values for name, values in by_name.items() if values}
 
 
 def _is_value(statement: ast.stmt) -> bool:
@@ -511,7 +466,7 @@ def _acting_words(file: SourceFile) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", _WITHOUT_ACT.sub("", file.text)))
 
 
-def _acts_on(file: SourceFile, name: str) -> bool:
+def acts_on(file: SourceFile, name: str) -> bool:
     """Tell whether a file does more with a class than to import it, to derive one and to write its name."""
     return name in file.text and name in _acting_words(file)
 

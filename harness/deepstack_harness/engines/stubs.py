@@ -11,7 +11,7 @@ its namespace (`engines.load`), so that reading the name is a use by itself.
 """
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -31,7 +31,8 @@ class Absent:
     `modules` maps each missing module to the place of its first import, and `failed` has the statements of
     the source that raised, each with its place.  `touched` has the uses of stubs after the import.  `locate`
     finds the place of the code of the source that runs now; `loading` counts imports that are running.
-    `values` are objects of ours in the place of attributes of missing modules, by their dotted names.
+    `values` are objects of ours in the place of attributes of missing modules, by their dotted names, and
+    `supplied` those that methods find in any module, by the name alone.
     """
 
     locate: Callable[[], tuple[str, int | None]]
@@ -40,6 +41,7 @@ class Absent:
     touched: list[Reason] = field(default_factory=list)
     loading: int = 0
     values: dict[str, object] = field(default_factory=dict)
+    supplied: Mapping[str, object] = field(default_factory=dict)
 
     @contextmanager
     def permissive(self) -> Iterator[None]:
@@ -110,11 +112,14 @@ class Stub:
         self._absent.use(f"{self._path}.{name}", "set")
         self._made[name] = value
 
-    def __call__(self, *args: object, **_: object) -> object:
-        """Return the function or class that is decorated, and else a stub; a class decorates nothing."""
+    def __call__(self, *args: object, **named: object) -> object:
+        """Return the function or class that is decorated, and else a stub; a class decorates nothing.
+
+        A call with options makes a decorator, as `register(Processor, info=Info)` does.
+        """
         self._absent.use(self._path, "called")
         is_class = self.__name__[:1].isupper()
-        if not is_class and len(args) == 1 and isinstance(args[0], _DECORATED):
+        if not is_class and not named and len(args) == 1 and isinstance(args[0], _DECORATED):
             return args[0]
         return Stub(f"{self._path}()", self._absent)
 
@@ -238,6 +243,8 @@ class StubModule(ModuleType):
             raise AttributeError(name)
         if (path := f"{self.__name__}.{name}") in self._absent.values:
             return self._absent.values[path]
+        if name in self._absent.supplied and not self._absent.loading:
+            return self._absent.supplied[name]
         self._absent.use(path, "read")
         if name not in self._made:
             self._made[name] = make_stub(f"{self.__name__}.{name}", self._absent)

@@ -196,6 +196,17 @@ def functions_in(statements: Iterable[ast.stmt]) -> Iterator[Function]:
                     yield from functions_in([each])
 
 
+def statements_in(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    """Yield statements, and those in their blocks and bodies; expressions are not visited."""
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            todo += getattr(node, part, ())
+
+
 ANY_OF_SELF = "self.*"
 """Stands for an attribute whose name is known at run time only, as in `setattr(self, name, value)`."""
 

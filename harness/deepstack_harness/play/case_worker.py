@@ -40,15 +40,13 @@ class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is called.
 
     `family` chooses the class that the engine has for a model family, called by its methods; otherwise it
-    is `model_class`, one of those that were found in the source. A `loaded` class is made by importing
-    its package.
+    is `model_class`, one of those that were found in the source.
     """
 
     text: str
     model_class: str
     way: Way = "methods"
     family: str | None = None
-    loaded: bool = False
 
 
 WORK = "deepstack_harness.play.work"

@@ -5,6 +5,7 @@ group, one after the other: a rank is a stand-in that is asked for its number an
 and nothing is exchanged.
 """
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -24,9 +25,9 @@ from deepstack_harness.engines.bind import (
     ReplayedClass,
 )
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
-from deepstack_harness.engines.classes import define_class, load_class, methods_of
+from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
-from deepstack_harness.engines.known import cut_named, open_source
+from deepstack_harness.engines.known import cut_named, is_imported, open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
@@ -63,10 +64,11 @@ def play(channel: Channel, case: Case, source: SourceClass) -> Played:
 
 
 def _met(source: SourceClass) -> list[Reason]:
-    """Note the stubs that a loaded class has met since the last look, and return all that it ever met."""
+    """Note the stubs that a class has met since the last look, and return all that it ever met."""
     known = _MET.setdefault(source.model_class, [])
-    if source.loaded:
-        touched = loaded_of(_opened(source.text)).absent.touched
+    opened = _opened(source.text)
+    if source.family is None and is_imported(opened):
+        touched = loaded_of(opened).absent.touched
         known += touched
         touched.clear()
     return known
@@ -76,18 +78,18 @@ _MET: dict[str, list[Reason]] = {}
 
 
 def stubs_met(channel: Channel, source: SourceClass) -> tuple[Reason, ...]:
-    """Return the stubs that a loaded class has met: what was measured of it is about them too."""
+    """Return the stubs that a class has met: what was measured of it is about them too."""
     channel.phase(f"the stubs that {source.model_class} has met")
     return tuple(_met(source))
 
 
-def define(channel: Channel, text: str, model_class: str, loaded: bool = False) -> ClassWays:
+def define(channel: Channel, text: str, model_class: str) -> ClassWays:
     """Define a class of a source in both ways; return which of them it can be driven in, and what refused.
 
-    With `loaded` it is made by importing its package.  Raises `UsageError` where the source cannot be read.
+    Raises `UsageError` where the source cannot be read.
     """
     channel.phase(f"the definition of {model_class}, which calls its set, get and clear once")
-    found = _found(text, model_class, loaded)
+    found, opened = _found(text, model_class), _opened(text)
     return ClassWays(
         methods=found.methods is not None, forward=found.forward is not None, refusals=found.refusals,
         replays=found.graphs.replays, lost=found.graphs.lost,
@@ -95,7 +97,7 @@ def define(channel: Channel, text: str, model_class: str, loaded: bool = False) 
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
         uncompiled=found.text if isinstance(found.text, str) else "",
         every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
-        loaded=loaded_of(_opened(text)).sentence() if loaded else "",
+        loaded=loaded_of(opened).sentence() if is_imported(opened) else "",
         places={
             name: place
             for way in (found.forward, found.methods)
@@ -155,7 +157,7 @@ def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFa
 @cache
 def _text_model(source: SourceClass) -> Model:
     """Return the text model that a class hands its payload to, as the decoder of a case."""
-    family = _found(source.text, source.model_class, source.loaded).text
+    family = _found(source.text, source.model_class).text
     if isinstance(family, str):
         raise HarnessError(f"{source.model_class} has no text model that can be run: {family}")
     dtype, device = torch.float32, torch.device("cpu")
@@ -169,7 +171,7 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
     """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
     if source.family is not None:
         return methods_of(_opened(source.text), source.family)
-    found = _found(source.text, source.model_class, source.loaded)
+    found = _found(source.text, source.model_class)
     factory = found.methods if source.way == "methods" else found.forward
     if factory is None:
         raise HarnessError(f"{source.model_class} was not bound by its {source.way}")
@@ -177,11 +179,13 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 
 @cache
-def _found(text: str, model_class: str, loaded: bool = False) -> DrivenClass:
+def _found(text: str, model_class: str) -> DrivenClass:
     found = cut_named(_opened(text), model_class)
     if found is None:
         raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")
-    return load_class(_opened(text), found) if loaded else define_class(_opened(text), found)
+    made = define_class(_opened(text), found)
+    gc.freeze()  # the package stays: visiting its syntax trees took 17 s of 46 for the classes of vLLM 0.33.0
+    return made
 
 
 @cache

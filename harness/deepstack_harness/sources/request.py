@@ -184,6 +184,12 @@ class Overlaid:
         return self._plugin if member.partition("/")[0] == self._module else self.base
 
 
+def every_python_file(source: Source) -> Mapping[str, bytes]:
+    """Return what may be imported of a source: its Python files, and those of the base of a plugin."""
+    files = source.python_files()
+    return {**source.base.python_files(), **files} if isinstance(source, Overlaid) else files
+
+
 def split_over(text: str) -> tuple[str, str | None]:
     """Return both parts of `PLUGIN over BASE`, the second one None where there is none.
 

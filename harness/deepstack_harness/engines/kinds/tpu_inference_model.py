@@ -16,7 +16,7 @@ from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_function, define_model
+from deepstack_harness.engines.cut_model import KnownModel, define_function
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
@@ -278,19 +278,21 @@ class JittedClass(ForwardModels):
         return Rehearsal(replays=True, lost=_NO_ARGUMENT if lost else "")
 
 
-def define_patched(source: Source, class_cut: DeepstackCut) -> DrivenClass:
-    """Define a class of the base with the plugin's patch in both ways, and rehearse them."""
-    named = DrivenClass(source, class_cut)
-    if class_cut.patch is None or not isinstance(class_cut.forward, ModelCut):
-        refusals = (class_cut.forward,) if isinstance(class_cut.forward, Reason) else ()
-        return replace(named, refusals=refusals)
-    cut = class_cut.forward
+def define_patched(
+    source: Source,
+    found: DeepstackCut,
+    make: Callable[[type[ForwardHost]], tuple[KnownModel, type[ForwardHost]]],
+) -> DrivenClass:
+    """Define a class of the base, which `make` makes over a host, with the plugin's patch in both ways."""
+    named = DrivenClass(source, found)
+    if found.patch is None:
+        return named
     try:
-        host = define_model(cut, ForwardHost, {**FORWARD_STAND_INS, **cut.model.parts.stand_ins})
-        apply: Patch = define_function(class_cut.patch.apply, STAND_INS)
-        methods = PatchedClass(cut, host, apply)
+        known, host = make(ForwardHost)
+        apply: Patch = define_function(found.patch.apply, STAND_INS)
+        methods = PatchedClass(known, host, apply)
         methods.rehearse()
-        steps = JittedClass(cut, host, apply, audio=class_cut.patch.of.audio)
+        steps = JittedClass(known, host, apply, audio=found.patch.of.audio)
         graphs = steps.rehearse()
     except UsageError as error:
         return replace(named, refusals=(reason_of(error),))

@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from deepstack_harness.engines.bind import DrivenClass, define_both_ways
+from deepstack_harness.engines.bind import DrivenClass
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass, misses_package
 from deepstack_harness.engines.cut_model import CannotSupply, define_function
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
-from deepstack_harness.sources.source import Source
 
 
 @dataclass
@@ -62,18 +61,15 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
         _GROUP.rank, _GROUP.ranks = 0, 1
 
 
-def define_wrapped(source: Source, class_cut: DeepstackCut) -> DrivenClass:
-    """Define a class of the base, wrap it, and rehearse it again in both ways."""
-    defined = define_both_ways(source, class_cut)
-    if class_cut.patch is None:
-        return defined
+def define_wrapped(driven: DrivenClass) -> DrivenClass:
+    """Wrap a class of the base, and rehearse it again in both ways."""
     try:
-        for bound in (defined.methods, defined.forward):
+        for bound in (driven.methods, driven.forward):
             if isinstance(bound, MethodsClass | ForwardClass):
-                _wrap(class_cut, bound)
+                _wrap(driven.cut, bound)
     except UsageError as error:
-        return replace(defined, methods=None, forward=None, refusals=(reason_of(error),))
-    return defined
+        return replace(driven, methods=None, forward=None, refusals=(reason_of(error),))
+    return driven
 
 
 def _wrap(class_cut: DeepstackCut, bound: MethodsClass | ForwardClass) -> None:

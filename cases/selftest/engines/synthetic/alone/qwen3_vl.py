@@ -4,7 +4,7 @@ import itertools
 
 import torch
 from torch import nn
-
+from nowhere_at_all import AnotherType, NoSuchBase, NoSuchType
 from vllm.distributed import rank_of_everything
 from vllm.sequence import IntermediateTensors
 

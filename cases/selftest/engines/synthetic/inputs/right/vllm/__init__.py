@@ -1,1 +1,1 @@
-raise RuntimeError("vLLM was imported")
+"""A package of an engine."""

@@ -1,6 +1,6 @@
 import torch
 
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 
 
 class Granite4VisionForConditionalGeneration(NoSuchBase):

@@ -51,7 +51,7 @@ class SoundModel(nn.Module):
         multimodal_embeddings: Box | None = None,
         *,
         is_multimodal: torch.Tensor | None = None,
-        kind: Kind = Kind.SOUND,
+        kind: Kind | None = None,
     ) -> nw.Tensor:
         text = self.language_model.embed_input_ids(input_ids)
         RESET

@@ -1,6 +1,6 @@
 import torch
 from vllm.distributed import get_pp_group
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 
 
 class Qwen3VLForConditionalGeneration(NoSuchBase):

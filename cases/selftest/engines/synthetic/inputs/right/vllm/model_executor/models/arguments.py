@@ -5,7 +5,7 @@ from torch import nn
 
 from vllm.compilation.decorators import support_torch_compile
 from vllm.distributed import get_pp_group
-from vllm.sequence import IntermediateTensors
+from vllm.sequence import IntermediateTensors, NoSuchBase
 
 
 @support_torch_compile
