@@ -22,7 +22,7 @@ from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, Effect, FaultKind, Row, Verdict
 from deepstack_harness.document.findings import (
     MOST_MARKDOWN_BYTES,
-    Finding,
+    ReportedRow,
     annotations_of,
     markdown_of,
     sarif_text,
@@ -50,7 +50,7 @@ def source_of(*rows: Row, carriers: tuple[UnjudgedCarrier, ...] = ()) -> Audited
 def found(
     *rows: Row, gate: Gate = Gate.FLAG, base: tuple[Row, ...] | None = None,
     carriers: tuple[UnjudgedCarrier, ...] = (),
-) -> list[Finding]:  # fmt: skip
+) -> list[ReportedRow]:  # fmt: skip
     source = source_of(*rows, carriers=carriers)
     result = judge_gate([source], gate, None if base is None else base_with(*base))
     return audit_findings([source], result)

@@ -35,7 +35,10 @@ OPTIONS = {
         "incident --source --vllm --package --since --until --keep --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"
     ),
-    "audit": "--source --vllm --fail-on --all --base --class --as --inputs --sarif --annotations --markdown",
+    "audit": (
+        "--source --vllm --fail-on --all --base --class --as --inputs --construct --sarif --annotations "
+        "--markdown"
+    ),
     "check": "target --device --dtype --write-adapter --regime --thorough",
     "fuzz": (
         "--source --vllm --buffer --revision --family --arm --examples --minutes --seed --boundary --out"

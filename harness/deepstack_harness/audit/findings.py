@@ -11,7 +11,7 @@ from deepstack_harness.audit.gate import GateResult, cause_of, shown_of, subject
 from deepstack_harness.catalogue.orders import REACHES, reach_kind
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
-from deepstack_harness.document.findings import LEVELS, Finding
+from deepstack_harness.document.findings import LEVELS, ReportedRow
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.sources.tree import Tree
 
@@ -24,7 +24,7 @@ def audit_findings(
     result: GateResult,
     folders: Mapping[str, str] | None = None,
     changed: Collection[str] = (),
-) -> list[Finding]:
+) -> list[ReportedRow]:
     """Return the findings of an audit, one for each cause.
 
     With a base those that fail come first, then those in `changed` files. Classes that break a rule by the
@@ -38,14 +38,14 @@ def audit_findings(
     ]
     levels = list(LEVELS)
 
-    def rank(each: Finding) -> tuple[bool, int, bool]:
+    def rank(each: ReportedRow) -> tuple[bool, int, bool]:
         file = each.file_lines[0]
         return not each.fails, levels.index(each.level), file.removeprefix(each.folder) not in changed
 
     return sorted(found, key=rank) if result.base is not None else found
 
 
-def _broken(source: AuditedSource, result: GateResult) -> Iterator[Finding]:
+def _broken(source: AuditedSource, result: GateResult) -> Iterator[ReportedRow]:
     """Yield each cause of broken rules, with the classes that share it."""
     causes: dict[tuple[object, ...], list[tuple[Row, tuple[Row, ...]]]] = {}
     for verdicts in source.subjects:
@@ -59,7 +59,7 @@ def _broken(source: AuditedSource, result: GateResult) -> Iterator[Finding]:
         file = (row.where or "").partition(":")[0]
         subject = next((name for name in names if source.members.get(name) == file), subject_of(row))
         known = source.references.get((subject_of(row), row.rule), "")
-        yield Finding(
+        yield ReportedRow(
             row if row.model_class is None else replace(row, model_class=subject),
             also,
             tuple(name for name in names if name != subject),
@@ -70,33 +70,35 @@ def _broken(source: AuditedSource, result: GateResult) -> Iterator[Finding]:
         )
 
 
-def _not_measured(source: AuditedSource, result: GateResult) -> Iterator[Finding]:
+def _not_measured(source: AuditedSource, result: GateResult) -> Iterator[ReportedRow]:
     for verdicts in source.subjects:
         for row in verdicts.rows:
             if row in result.failing and row.verdict not in BROKEN:
-                yield Finding(row)
+                yield ReportedRow(row)
     for verdicts in source.subjects:
         rows = [row for row in result.unjudged if subject_of(row) == verdicts.model_class]
         if result.base is None:
-            yield from map(Finding, rows)
+            yield from map(ReportedRow, rows)
         elif rows:
             # One change may keep many rules from being judged: the class is one finding.
             row = replace(rows[0], where=source.members.get(verdicts.model_class))
             rules = ", ".join(dict.fromkeys(f"{row.rule} {result.why(row)}" for row in rows))
-            yield Finding(row, in_base=False, new=rules)
+            yield ReportedRow(row, in_base=False, new=rules)
 
 
-def _carriers(source: AuditedSource, result: GateResult) -> Iterator[Finding]:
+def _carriers(source: AuditedSource, result: GateResult) -> Iterator[ReportedRow]:
     """Yield each carrier that was not judged: an error, or a note where it is known or in the base too."""
     for carrier in source.account.unjudged:
         row = replace(carrier.row(source.label, source.package), detail=carrier.why)
         fails = carrier in result.carriers
-        yield Finding(
+        yield ReportedRow(
             row, fails=fails, in_base=None if result.base is None else not fails, known=carrier.reason
         )
 
 
-def input_findings(driven: Iterable[tuple["InputStanding", Row[Promise]]], folder: str = "") -> list[Finding]:
+def input_findings(
+    driven: Iterable[tuple["InputStanding", Row[Promise]]], folder: str = ""
+) -> list[ReportedRow]:
     """Return the inputs at risk of a source that break a promise, or could not be called."""
     found = []
     for standing, row in driven:
@@ -109,7 +111,7 @@ def input_findings(driven: Iterable[tuple["InputStanding", Row[Promise]]], folde
                     revision=row.revision, source=row.source, model_class=standing.model_class, rule=None,
                     inputs=named.inputs, verdict=row.verdict, detail=row.detail, where=where,
                 )  # fmt: skip
-            found.append(Finding(judged, folder=folder))
+            found.append(ReportedRow(judged, folder=folder))
     return found
 
 

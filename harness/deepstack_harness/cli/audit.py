@@ -28,7 +28,7 @@ from deepstack_harness.errors import ExitCode, HarnessError, UsageError
 from deepstack_harness.sources.request import OVER, ReleaseRequest, names_source, parse_source, split_over
 
 if TYPE_CHECKING:
-    from deepstack_harness.document.findings import Finding
+    from deepstack_harness.document.findings import ReportedRow
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -240,7 +240,7 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
     return shown.code
 
 
-def _write_findings(args: Namespace, findings: Sequence[Finding], answer: str, *, good: bool) -> Document:
+def _write_findings(args: Namespace, findings: Sequence[ReportedRow], answer: str, *, good: bool) -> Document:
     """Write the findings in each form that was chosen; `answer` is the sentence that sums them up."""
     from deepstack_harness.document.findings import annotations_of, markdown_of, sarif_text
 

@@ -32,7 +32,7 @@ from deepstack_harness.errors import ExitCode
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.document.findings import Finding as Cause
+    from deepstack_harness.document.findings import ReportedRow
 
 
 def show_findings(classes: Sequence[ClassVerdicts], *, latent: bool = False) -> Document:
@@ -305,7 +305,9 @@ def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Docume
     yield outcome(f"{'. '.join(parts)}. {outcome_of(result).capitalize()}.", good=result.holds)
 
 
-def show_change(audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[Cause]) -> Document:
+def show_change(
+    audited: Sequence[AuditedSource], result: GateResult, findings: Sequence[ReportedRow]
+) -> Document:
     """Print what a change does: what is new, what is mended, and a count of what stays."""
     yield Heading(outcome_of(result))
     judged = sum(len(source.classes) for source in audited)
@@ -331,7 +333,7 @@ def show_change(audited: Sequence[AuditedSource], result: GateResult, findings: 
     yield outcome(outcome_of(result), good=result.holds)
 
 
-def _show_finding(finding: Cause) -> Document:
+def _show_finding(finding: ReportedRow) -> Document:
     head = ", ".join(filter(None, [finding.title, finding.where]))
     yield Line(head, "red" if finding.fails else "yellow")
     others = f"; also {', '.join(finding.others)}, from there" if finding.others else ""

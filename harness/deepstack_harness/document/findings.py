@@ -27,7 +27,7 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ReportedRow:
     """A row to look at, and what is known of it beyond the row: one cause, or something that was not judged.
 
     `also` are the broken rules that follow from it, and `others` the classes that have the fault from the
@@ -115,10 +115,10 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 _NOT_JUDGED = "A class, function or input could not be judged, so that nothing is known of it."
 
 
-def sarif_text(findings: Sequence[Finding]) -> str:
+def sarif_text(findings: Sequence[ReportedRow]) -> str:
     """Return one run: a result for each finding, and a notification for each rule that was not judged."""
-    results: list[Finding] = []
-    unmeasured: list[Finding] = []
+    results: list[ReportedRow] = []
+    unmeasured: list[ReportedRow] = []
     for finding in findings:
         of_rule = isinstance(finding.row.rule, Rule) and finding.row.verdict not in BROKEN
         (unmeasured if of_rule else results).append(finding)
@@ -151,7 +151,7 @@ def _rule_id(rule: Rule | Promise | None) -> str:
     return str(rule) if rule else "not-judged"
 
 
-def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
+def _sarif_result(finding: ReportedRow, index: int) -> dict[str, Any]:
     row = finding.row
     names = (finding.subject, *finding.others)
     location: dict[str, Any] = {"logicalLocations": [{"name": name, "kind": "type"} for name in names]}
@@ -181,7 +181,7 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
     return result
 
 
-def _properties(finding: Finding) -> Mapping[str, str]:
+def _properties(finding: ReportedRow) -> Mapping[str, str]:
     """Return what SARIF has no place for, by the names of the columns of a row."""
     row = finding.row
     of_rule = ("promise", "source", "regime", "reach", "evidence", "effect")
@@ -194,7 +194,7 @@ _LONGEST = 1_000
 """Characters of a finding's text; GitHub cuts the annotations of a step at 64 KiB."""
 
 
-def annotations_of(findings: Sequence[Finding], answer: str, *, good: bool) -> Iterator[str]:
+def annotations_of(findings: Sequence[ReportedRow], answer: str, *, good: bool) -> Iterator[str]:
     """Yield a workflow command for each finding that is not in the base, and a last one with the answer.
 
     GitHub shows ten of a kind for each step: the last one of a kind counts the others.
@@ -217,7 +217,7 @@ MOST_MARKDOWN_BYTES = 60_000
 _COLUMNS = [Column(head) for head in ("", "rule", "class", "place", "reach", "state", "what was seen")]
 
 
-def markdown_of(findings: Sequence[Finding], answer: str, *, good: bool) -> str:
+def markdown_of(findings: Sequence[ReportedRow], answer: str, *, good: bool) -> str:
     """Return a heading, and a table of the findings: those that fail first, those of the base last.
 
     Never longer than a comment may be; what found no room is counted.
@@ -230,7 +230,7 @@ def markdown_of(findings: Sequence[Finding], answer: str, *, good: bool) -> str:
     return fitted(blocks, MOST_MARKDOWN_BYTES, "finding", "--sarif has them all.")
 
 
-def _cells(finding: Finding) -> list[str]:
+def _cells(finding: ReportedRow) -> list[str]:
     address = link_of(finding.known)
     base = {True: "in the base", False: "new here", None: ""}[finding.in_base]
     state = ", ".join(filter(None, ["known" if finding.known else "not known", base]))

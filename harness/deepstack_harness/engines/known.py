@@ -209,7 +209,7 @@ def locate_source(text: str) -> Source:
         if isinstance(engine, Reason):
             raise UsageError(f"'{text}': {engine}")
     if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
-        raise UsageError(f"'{text}': {request.package} is not driven: {NOT_DRIVEN[request.package]}")
+        raise UsageError(f"'{text}': {request.package} cannot be called: {NOT_DRIVEN[request.package]}")
     if isinstance(request, ReleaseRequest):
         refuse_release(text, request.package)
     return locate(text, [engine.package for engine in all_engines()])

@@ -2,8 +2,8 @@
 
 It is a second opinion on classes that are otherwise furnished (`engines.bound_class`): nothing of the class
 is left out, and the engine's own decorator compiles it.  It needs a configuration for each class (`Tiny`),
-and for each engine what surrounds a model on one rank (`play.constructed_work.Surroundings`).  Parts that
-change no payload are replaced: towers are empty, attention returns its query, experts return their input.
+and for each engine what surrounds a model on one rank (`play.constructed_work.ModelSurroundings`).
+Parts that change no payload are replaced: towers are empty, attention returns its query, experts their input.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,6 @@ class Config(SimpleNamespace):
         """Return the part about the language model, or this one where that is all."""
         text: Config = getattr(self, "text_config", self)
         return text
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the attributes."""
-        return vars(self)
 
 
 @dataclass(frozen=True)

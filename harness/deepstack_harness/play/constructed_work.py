@@ -40,7 +40,7 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
     source = _opened(text)
     engine, loaded = engine_of(source), loaded_of(source)
     loaded.absent.values.update(engine.parts.libraries)
-    surroundings: Surroundings = import_module(engine.surroundings).SURROUNDINGS
+    surroundings: ModelSurroundings = import_module(engine.surroundings).SURROUNDINGS
     tiny = engine.tiny[model_class]
     surroundings.prepare(loaded, tiny)
     loaded.absent.touched.clear()
@@ -57,7 +57,7 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
 _opened = cache(open_source)
 
 
-class Surroundings(Protocol):
+class ModelSurroundings(Protocol):
     """What an engine has around a model: settings, parallel groups of one rank, the context of a step."""
 
     def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
@@ -83,7 +83,7 @@ class _Pair:
     """Two objects of a class with equal weights, uncompiled and compiled, that are given the same steps."""
 
     def __init__(
-        self, loaded: LoadedSource, surroundings: Surroundings, tiny: Tiny, model_class: str, case: Case
+        self, loaded: LoadedSource, surroundings: ModelSurroundings, tiny: Tiny, model_class: str, case: Case
     ) -> None:
         self._loaded, self._surroundings, self._tiny = loaded, surroundings, tiny
         self._payload: Tensor | None = None

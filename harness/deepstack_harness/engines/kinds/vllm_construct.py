@@ -44,8 +44,8 @@ _ENVIRONMENT = {
 _GROUPS = ("_TP", "_PP", "_DP", "_EP", "_WORLD", "_DCP", "_PCP", "_EPLB")
 
 
-class Settings(SimpleNamespace):
-    """Settings of the engine: one that nobody gave is None, and a method that nobody gave returns None."""
+class EngineSettings(SimpleNamespace):
+    """Settings that models read: one that nobody gave is None, a method that nobody gave returns None."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -53,7 +53,7 @@ class Settings(SimpleNamespace):
         return (lambda *_, **__: None) if name.startswith(("get_", "_get_", "is_")) else None
 
 
-class _Config(Settings):
+class _Config(EngineSettings):
     """`VllmConfig`, as far as models read it."""
 
     def with_hf_config(self, hf_config: Any, architectures: object = None, **_: object) -> "_Config":  # noqa: ANN401
@@ -61,7 +61,9 @@ class _Config(Settings):
         if architectures:
             hf_config.architectures = architectures
         inner = {"hf_config": hf_config, "hf_text_config": hf_config, "architectures": architectures}
-        return _Config(**{**vars(self), "model_config": Settings(**{**vars(self.model_config), **inner})})
+        return _Config(
+            **{**vars(self), "model_config": EngineSettings(**{**vars(self.model_config), **inner})}
+        )
 
 
 class _Group:
@@ -235,7 +237,9 @@ def _surround(loaded: LoadedSource, config: object) -> None:
     holder = "vllm/config/vllm.py"
     held = loaded.module(holder if holder in loaded.files else "vllm/config/__init__.py")
     setattr(held, "_current_vllm_config", config)  # noqa: B010
-    context = Settings(no_compile_layers={}, virtual_engine=0, skip_compiled=False, additional_kwargs={})
+    context = EngineSettings(
+        no_compile_layers={}, virtual_engine=0, skip_compiled=False, additional_kwargs={}
+    )
     context.moe_layer_index = 0
     setattr(loaded.module("vllm/forward_context.py"), "_forward_context", context)  # noqa: B010
 
@@ -255,43 +259,43 @@ def _settings(loaded: LoadedSource, hf_config: Any, capacity: int, *, compiled: 
     names = ("DYNAMO_TRACE_ONCE", "DYNAMO_ONCE") if compiled else ("NONE", "NO_COMPILATION")
     mode = next(getattr(kinds, name) for name in names if hasattr(kinds, name))
     shapes = getattr(compilation, "DynamicShapesType", None)
-    multimodal = Settings(
+    multimodal = EngineSettings(
         mm_encoder_tp_mode="weights", get_limit_per_prompt=lambda *_: 1,
         is_multimodal_pruning_enabled=lambda: False, language_model_only=False, skip_mm_profiling=False,
         enable_mm_embeds=False, mm_encoder_only=False, interleave_mm_strings=False,
     )  # fmt: skip
     return _Config(
         model_config=_model_settings(hf_config, multimodal),
-        cache_config=Settings(),
+        cache_config=EngineSettings(),
         parallel_config=_parallel_settings(),
         compilation_config=_compile_settings(compilation.CUDAGraphMode.NONE, mode, shapes and shapes.BACKED),
         instance_id="",
-        scheduler_config=Settings(
+        scheduler_config=EngineSettings(
             max_num_batched_tokens=capacity, max_num_seqs=4, enable_chunked_prefill=True
         ),
-        device_config=Settings(device=torch.device("cpu"), device_type="cpu"),
-        observability_config=Settings(enable_layerwise_nvtx_tracing=False),
+        device_config=EngineSettings(device=torch.device("cpu"), device_type="cpu"),
+        observability_config=EngineSettings(enable_layerwise_nvtx_tracing=False),
         additional_config={},
-        kernel_config=Settings(
+        kernel_config=EngineSettings(
             ir_op_priority=_Native(), moe_backend="auto", enable_flashinfer_autotune=False
         ),
         compile_debug_dump_path=lambda: None,
     )
 
 
-def _model_settings(hf_config: Any, multimodal: Settings) -> Settings:  # noqa: ANN401
-    return Settings(
+def _model_settings(hf_config: Any, multimodal: EngineSettings) -> EngineSettings:  # noqa: ANN401
+    return EngineSettings(
         hf_config=hf_config, hf_text_config=hf_config.get_text_config(), dtype=torch.float32,
         multimodal_config=multimodal, get_multimodal_config=lambda: multimodal, max_model_len=256,
         is_multimodal_model=True, model="tiny", runner_type="generate",
-        registry=Settings(resolve_model_cls=_registered), convert_type="none", model_impl="vllm",
+        registry=EngineSettings(resolve_model_cls=_registered), convert_type="none", model_impl="vllm",
         enforce_eager=False, tokenizer_mode="auto", trust_remote_code=False, is_encoder_decoder=False,
         use_mla=False, get_hidden_size=lambda: HIDDEN, is_deepseek_mla=False,
         is_multimodal_raw_input_only_model=False, skip_tokenizer_init=True, is_hybrid=False,
     )  # fmt: skip
 
 
-def _parallel_settings() -> Settings:
+def _parallel_settings() -> EngineSettings:
     sizes = (
         "tensor_parallel", "pipeline_parallel", "data_parallel", "prefill_context_parallel",
         "decode_context_parallel",
@@ -300,21 +304,24 @@ def _parallel_settings() -> Settings:
         ("enable_expert_parallel", "enable_eplb", "use_sequence_parallel_moe", "is_moe_model"), False
     )
     one: Mapping[str, int] = {f"{name}_size": 1 for name in sizes}
-    return Settings(
-        **one, **flags, rank=0, eplb_config=Settings(num_redundant_experts=0), data_parallel_index=0,
+    return EngineSettings(
+        **one, **flags, rank=0, eplb_config=EngineSettings(num_redundant_experts=0), data_parallel_index=0,
         data_parallel_rank=0, world_size=1,
     )  # fmt: skip
 
 
-def _compile_settings(no_graphs: object, mode: object, shapes: object) -> Settings:
+def _compile_settings(no_graphs: object, mode: object, shapes: object) -> EngineSettings:
     backend = "eager"
-    return Settings(
+    return EngineSettings(
         mode=mode, level=mode, backend=backend, custom_ops=["none"], enabled_custom_ops=Counter(),
         disabled_custom_ops=Counter(), static_forward_context={}, traced_files=set(), use_inductor=False,
         inductor_compile_config={}, init_backend=lambda *_, **__: backend, compilation_time=0.0,
         splitting_ops=[], cudagraph_mode=no_graphs, encoder_compilation_time=0.0, static_all_moe_layers=[],
-        dynamic_shapes_config=Settings(type=shapes, evaluate_guards=False, assume_32_bit_indexing=False),
-        pass_config=Settings(enable_sp=False, enable_sequence_parallelism=False), fast_moe_cold_start=False,
+        dynamic_shapes_config=EngineSettings(
+            type=shapes, evaluate_guards=False, assume_32_bit_indexing=False
+        ),
+        pass_config=EngineSettings(enable_sp=False, enable_sequence_parallelism=False),
+        fast_moe_cold_start=False,
         compile_mm_encoder=False, custom_op_log_check=lambda: None, use_cudagraph=False, debug_dump_dir="",
         max_cudagraph_capture_size=16, all_moe_layers=[],
     )  # fmt: skip
