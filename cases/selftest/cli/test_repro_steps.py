@@ -59,7 +59,7 @@ def test_an_arm_narrows_the_programs(capsys: pytest.CaptureFixture[str]) -> None
     [
         (
             {"broken": {"token_types_or_none": ()}},
-            "token_types_or_none under eager/drop_all was to break nothing: step 2: answer is",
+            "token_types_or_none under eager/drop_all was to break nothing: step 2: answer differs",
         ),
         (
             {"broken": {"token_types_or_none": ("I4",)}},
@@ -67,7 +67,7 @@ def test_an_arm_narrows_the_programs(capsys: pytest.CaptureFixture[str]) -> None
         ),
         (
             {"input": "hidden"},
-            "token_types_or_none under eager/drop_all was to break I1 and to name hidden: step 2: answer is",
+            "token_types_or_none under eager/drop_all was to break I1 and to name hidden: step 2: answer",
         ),
         (
             {"broken": {"token_types_or_none": ("I1",), "token_types_always": ("I1",)}},

@@ -332,7 +332,7 @@ def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Pat
     assert render_markdown(run).startswith("## ❌ the night")
     *_, last = annotations(run)
     assert last.startswith("::error title=deepstack harness::the night: tests broken; the run: nothing")
-    assert "<td>broken</td>" in render_page(run)
+    assert '<td class="figure">broken</td>' in render_page(run)
 
 
 def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@
       copy.removeAttribute("id");
       copy.hidden = false;
       copy.open = place === 0;
-      for (const row of all("tr[data-rule]", copy)) row.classList.toggle("asked", row.dataset.rule === rule);
+      for (const row of all("table.judged tbody tr", copy)) row.classList.toggle("asked", row.cells[0].innerText.split(" ")[0] === rule);
       return copy;
     }));
     dialog.showModal();
