@@ -129,7 +129,8 @@ def test_a_cell_opens_trace_figures_diagnosis_and_script(chromium: Browser, page
     assert "diagnosis step 3 'forward 16': argument 'payload' was None" in shown
     assert "print('</script><script>stolen()</script>')" in shown
     assert "off by 1.32: <script>document.title='owned'</script><img src=x onerror=alert(1)>" in shown
-    assert chromium.run(f"return {DIALOG}.querySelector('tr.asked').cells[0].innerText").startswith("R10")
+    marked = str(chromium.run(f"return {DIALOG}.querySelector('tr.asked').cells[0].innerText"))
+    assert marked.startswith("R10")
     chromium.run(f"{DIALOG}.querySelector('[data-close]').click()")
     assert chromium.run(f"return {DIALOG}.open") is False
     assert chromium.said() == []
