@@ -203,7 +203,11 @@ class Tree:
 
     def plain(self, text: str) -> str:
         """Return text without what differs between machines and runs: paths, addresses, ids, times."""
-        for path, name in ((self.root, "TREE"), (os.environ.get("DEEPSTACK_HARNESS_CACHE"), "CACHE")):
+        for path, name in (
+            (self.python, "PYTHON"),
+            (self.root, "TREE"),
+            (os.environ.get("DEEPSTACK_HARNESS_CACHE"), "CACHE"),
+        ):
             text = text.replace(str(path), name) if path else text
         text = re.sub(r"/\S*/(?=site-packages/)|/tmp/\S*|/\S*/deepstack-\w+", "PATH/", text)
         text = re.sub(r"0x[0-9a-f]{6,}|(?<![\d.])\d{7,}\b|(?<=process )\d+", "NUMBER", text)
