@@ -5,7 +5,6 @@ Nothing here imports torch; a case that does not need it pays nothing for it.
 
 import gc
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -52,12 +51,3 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_loaded_package() -> Iterator[None]:
-    """Forget the package of a source that a module's tests have imported: it hides an installed one."""
-    yield
-    load = sys.modules.get("deepstack_harness.engines.load")
-    if load is not None:
-        load.unload()

@@ -14,9 +14,16 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.load import unload
 from deepstack_harness.errors import UsageError
 
 QWEN_CLASS = "Qwen3VLForConditionalGeneration"
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded() -> None:
+    """A package that another test has imported would be found before the installed ones."""
+    unload()
 
 
 @pytest.fixture
