@@ -44,14 +44,6 @@ def wide_lines() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def wide_lines_of_each_test() -> Iterator[None]:
-    """State the width for each test too: with several workers a module has been seen to go on without it."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("COLUMNS", "1000")
-        yield
-
-
-@pytest.fixture(autouse=True)
 def same_import_path() -> Iterator[None]:
     """Put `sys.path` back: a command that imports a user's file adds its folder, and children inherit it."""
     before = [*sys.path]
