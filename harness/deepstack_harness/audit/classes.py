@@ -67,10 +67,15 @@ def explain_limits(
     return replace(verdicts, rows=tuple(_explained(verdicts.rows, audited, cannot_ask)))
 
 
+def not_judged(row: Row, why: str) -> Row:
+    """Return the row of a rule that was not put to the test, with the reason."""
+    return replace(row, verdict=Verdict.SKIP, value=None, detail=why, expected=None)
+
+
 def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
     for row in rows:
         if row.rule in cannot_ask:
-            yield replace(row, verdict=Verdict.SKIP, value=None, detail=cannot_ask[row.rule], expected=None)
+            yield not_judged(row, cannot_ask[row.rule])
         elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and audited.ways.lost:
             yield replace(row, detail=f"{row.detail}; {audited.ways.lost} ({audited.replayed_at})")
         else:
@@ -268,7 +273,7 @@ def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[R
     verdicts = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.OUTPUT])
     (row,) = verdicts.rows
     if not audited.ways.compiled:
-        return [replace(row, verdict=Verdict.SKIP, value=None, detail=audited.ways.uncompiled, expected=None)]
+        return [not_judged(row, audited.ways.uncompiled)]
     if row.verdict not in BROKEN:
         return [row]
     detail = f"{row.detail}; compiled in the profile run: {audited.ways.compiled}"

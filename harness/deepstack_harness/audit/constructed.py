@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from deepstack_harness.audit.class_verdicts import sum_up
-from deepstack_harness.audit.classes import COMPILED_TRACE, WHERE, judge_compiled, known_rules_of
+from deepstack_harness.audit.classes import COMPILED_TRACE, WHERE, judge_compiled, known_rules_of, not_judged
 from deepstack_harness.audit.source_worker import IMPORT_S, SourceWorker
 from deepstack_harness.catalogue.plans import plan_compiled
 from deepstack_harness.contract.observation import Observation
@@ -70,7 +70,7 @@ def _judge(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
     known = known_rules_of(source, name)
     (row,) = sum_up([judged], source.label, name, known, rules=[Rule.OUTPUT]).rows
     if refusal:
-        row = replace(row, verdict=Verdict.SKIP, value=None, detail=refusal, expected=None)
+        row = not_judged(row, refusal)
     return replace(row, evidence=Evidence.CONSTRUCTED)
 
 

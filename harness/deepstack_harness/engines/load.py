@@ -127,8 +127,7 @@ class LoadedSource:
         except BaseException as error:
             if passes_through(error) or isinstance(error, SourceError):  # it has its own place
                 raise
-            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-            file, line = self._place(reversed(frames))
+            file, line = self.raised_at(error)
             text = f"{member} cannot be imported: {type(error).__name__}: {text_of(error)}"
             raise SourceError(Reason(text, file or member, line)) from error
 
@@ -330,6 +329,11 @@ class LoadedSource:
     def _running(self) -> tuple[str, int | None]:
         """Return the place of the code of the source that runs now."""
         return self._place(frame for frame, _ in traceback.walk_stack(None))
+
+    def raised_at(self, error: BaseException) -> tuple[str, int | None]:
+        """Return the innermost place of the source that an exception came through, if there is one."""
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return self._place(reversed(frames))
 
     def _place(self, frames: Iterable[FrameType]) -> tuple[str, int | None]:
         for frame in frames:

@@ -3,7 +3,6 @@
 `audit.constructed` calls it in a worker of its own, because importing an engine changes the process.
 """
 
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -13,8 +12,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import NOT_FINITE, Distances, Observation, StepFacts
+from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.engines.cut_model import CannotSupply
 from deepstack_harness.engines.known import engine_of, open_source
@@ -137,11 +137,9 @@ class _Pair:
         except Exception as error:
             if passes_through(error) or isinstance(error, HarnessError):
                 raise
-            frames = traceback.extract_tb(error.__traceback__)
-            inside = [frame for frame in frames if self._loaded.member_of(frame.filename)]
+            file, line = self._loaded.raised_at(error)
             what = f"the class cannot be made or run uncompiled: {type(error).__name__}: {text_of(error)}"
-            place = (inside[-1].filename, inside[-1].lineno) if inside else (self._tiny.member, None)
-            raise SourceError(Reason(what, *place)) from error
+            raise SourceError(Reason(what, file or self._tiny.member, line)) from error
 
 
 def _distances(compiled: Tensor | None, eager: Tensor | None, control: Tensor | None) -> Distances | None:
@@ -151,13 +149,6 @@ def _distances(compiled: Tensor | None, eager: Tensor | None, control: Tensor | 
     if not (eager.isfinite().all() and control.isfinite().all()):
         raise SourceError("not measured: the uncompiled output is not finite")
     return Distances(
-        eager=_distance(compiled, eager), no_deepstack=None, zero_deepstack=_distance(compiled, control),
-        effect=_distance(eager, control), rounding=0.0, scale=float(eager.abs().max()),
+        eager=apart(compiled, eager), no_deepstack=None, zero_deepstack=apart(compiled, control),
+        effect=apart(eager, control), rounding=0.0, scale=largest(eager),
     )  # fmt: skip
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference; `NOT_FINITE` for other shapes and for NaN."""
-    if one.shape != other.shape:
-        return NOT_FINITE
-    return float((one - other).abs().nan_to_num(nan=NOT_FINITE, posinf=NOT_FINITE).max())
