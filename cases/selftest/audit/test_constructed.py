@@ -7,7 +7,7 @@ import pytest
 
 from cases.selftest.audit.written_verdicts import row
 from cases.selftest.engines.in_process_worker import InProcessCases, InProcessWorker
-from deepstack_harness.audit.constructed import disagreement, judge_constructed
+from deepstack_harness.audit.constructed import constructed_row, disagreement
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
@@ -110,8 +110,7 @@ def judged(tmp_path: Path) -> Iterator[Judge]:
             assert old in text
             text = text.replace(old, new)
         with InProcessWorker(written(tmp_path, text)) as worker:
-            (found,) = judge_constructed(worker, InProcessCases(), [NAME])
-        return found
+            return constructed_row(worker, InProcessCases(), NAME)
 
     yield judge
     unload()
@@ -197,6 +196,14 @@ def test_what_cannot_be_constructed_is_refused(
     assert why in capsys.readouterr().err
 
 
+def test_what_was_not_judged_ends_the_command_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = written(tmp_path, MODEL.replace("return main", "return main * float('nan')"))
+    assert main(["audit", "--construct", "--source", tree]) == 1
+    assert "0 classes judged, 1 not judged, 0 broken" in capsys.readouterr().out
+
+
 @pytest.mark.slow  # an import of vLLM takes 10 s of a processor
 @pytest.mark.network
 @pytest.mark.parametrize(
@@ -212,5 +219,5 @@ def test_a_released_class(
 ) -> None:
     assert main(["audit", "--construct", "--source", f"vllm=={release}", "--class", name]) == 0
     shown = capsys.readouterr().out
-    assert "1 class judged, 0 broken in a way that is not known, 0 disagreements" in shown
+    assert "1 class judged, 0 not judged, 0 broken in a way that is not known, 0 disagreements" in shown
     assert ("known" in shown.splitlines()[2]) is (verdict is Verdict.XFAIL)

@@ -5,7 +5,7 @@ of every R0.  The row of a constructed class has the evidence `constructed`.  It
 of the furnished class: `disagreement` says where the two differ.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from deepstack_harness.audit.class_verdicts import sum_up
@@ -19,7 +19,7 @@ from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import HarnessError, UsageError
 from deepstack_harness.play.case_worker import CONSTRUCT, CaseWorker
-from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.sources.source import Source, buffer_of
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
 
@@ -30,28 +30,25 @@ def constructing_worker() -> CaseWorker:
     return CaseWorker(limits, sandbox=COMPILE, preload=CONSTRUCT.module)
 
 
-def judge_constructed(
-    worker: SourceWorker, constructing: CaseWorker, classes: Collection[str] = ()
-) -> Iterator[Row]:
-    """Yield the row of R0 of each class of a source that has a tiny configuration; by default of all of them.
+def constructed_classes(source: Source, wanted: Collection[str] = ()) -> list[str]:
+    """Return the classes of a source that have a tiny configuration, or those of them that are `wanted`.
 
     Raises `UsageError` for an engine without configurations, and for classes that have none.
     """
-    source, engine = worker.source, engine_of(worker.source)
+    engine = engine_of(source)
     if not engine.tiny:
         raise UsageError(f"{engine.package.title} has no tiny configurations: --construct is for vLLM")
     files = source.python_files()
     there = [name for name, tiny in engine.tiny.items() if tiny.member in files]
-    lacking = sorted({*classes} - {*there})
+    lacking = sorted({*wanted} - {*there})
     if lacking:
         known = ", ".join(there) or "no class"
         raise UsageError(f"--class {lacking[0]}: {source.label} has tiny configurations of {known}")
-    for name in there:
-        if not classes or name in classes:
-            yield _judge(worker, constructing, name)
+    return [name for name in there if not wanted or name in wanted]
 
 
-def _judge(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
+def constructed_row(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
+    """Return the row of R0 of a class, made by its own `__init__`."""
     source = worker.source
     (planned,) = plan_compiled(WHERE, buffer_of(source, name), COMPILED_TRACE)
     refusal = ""
@@ -74,12 +71,16 @@ def _judge(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
     return replace(row, evidence=Evidence.CONSTRUCTED)
 
 
-def furnished_row(worker: SourceWorker, name: str) -> Row | None:
-    """Return the row of R0 of the furnished class; None where it cannot be driven compiled."""
-    for audited in worker.classes(lambda found, _: found == name):
-        for row in judge_compiled(audited, worker, known_rules_of(worker.source, name)):
-            return row
-    return None
+def furnished_rows(worker: SourceWorker, names: Collection[str]) -> dict[str, Row]:
+    """Return the row of R0 of each of these classes, furnished, that can be run compiled."""
+    # All are defined before one is played: playing changes what an import is checked against.
+    classes = worker.classes(lambda name, _: name in names)
+    rows = (
+        row
+        for audited in classes
+        for row in judge_compiled(audited, worker, known_rules_of(worker.source, audited.model_class))
+    )
+    return {str(row.model_class): row for row in rows}
 
 
 def disagreement(constructed: Row, furnished: Row | None) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deepstack_harness.audit.constructed import (
+    constructed_classes,
+    constructed_row,
     constructing_worker,
     disagreement,
-    furnished_row,
-    judge_constructed,
+    furnished_rows,
 )
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.output import progress
@@ -27,10 +28,10 @@ _WORDS = {
 def show_constructed(sources: Sequence[str], classes: Sequence[str]) -> Document[ExitCode]:
     """Print both opinions of each class that has a tiny configuration, and where they differ.
 
-    The code is 1 where a constructed class breaks R0 in a way that is not known, could not be judged, or
-    differs from the furnished one.  Raises `UsageError` for an engine or a class without a configuration.
+    The code is 1 where a constructed class breaks R0 in a way that is not known, was not judged, or differs
+    from the furnished one.  Raises `UsageError` for an engine or a class without a configuration.
     """
-    failed, judged, differing = 0, 0, list[str]()
+    failed, judged, unjudged, differing = 0, 0, 0, list[str]()
     for text in sources:
         yield Line(f"{text}: R0 of classes made by their own __init__, with their own layers")
         yield TextTable(_COLUMNS)
@@ -39,19 +40,24 @@ def show_constructed(sources: Sequence[str], classes: Sequence[str]) -> Document
             constructing_worker() as constructing,
             progress("importing the package") as say,
         ):
-            for row in judge_constructed(worker, constructing, classes):
-                say(f"made {row.model_class}")
-                furnished = furnished_row(worker, str(row.model_class))
+            names = constructed_classes(worker.source, classes)
+            say("calling the furnished classes")
+            furnished = furnished_rows(worker, names)
+            for name in names:
+                say(f"making {name}")
+                row, other = constructed_row(worker, constructing, name), furnished.get(name)
                 yield row
-                yield from _show(row, furnished)
+                yield from _show(row, other)
                 judged += row.verdict is not Verdict.SKIP
+                unjudged += row.verdict is Verdict.SKIP
                 failed += row.verdict in {Verdict.FAIL, Verdict.ERROR}
-                differing += filter(None, [disagreement(row, furnished)])
+                differing += filter(None, [disagreement(row, other)])
     for sentence in differing:
         yield Line(f"they differ: {sentence}", "red")
-    good = not (failed or differing) and judged > 0
+    good = not (failed or unjudged or differing) and judged > 0
     yield outcome(
-        f"{plural(judged, 'class')} judged, {failed} broken in a way that is not known, "
+        f"{plural(judged, 'class')} judged, {unjudged} not judged, "
+        f"{failed} broken in a way that is not known, "
         f"{plural(len(differing), 'disagreement')}",
         good=good,
     )

@@ -27,7 +27,16 @@ _GRANITE = ModelClass(
 _INTERN = "InternS1ProForConditionalGeneration"
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _undecorated(cls: type | None = None, **_: object) -> object:
+    """Return the class that pydantic would make a dataclass of as it is, or what decorates one so."""
+    return cls if cls is not None else _undecorated
+
+
 _LIBRARIES = {
+    # Settings are checked by isinstance; a stub that is called with options is a maker of decorators.
+    "pydantic.dataclasses.dataclass": _undecorated,
     # A class that transcribes lists languages, and is not made where Whisper does not have one of them.
     "transformers.models.whisper.tokenization_whisper.LANGUAGES": {
         "".join(code): "" for length in (2, 3) for code in product(_LETTERS, repeat=length)
