@@ -4,7 +4,6 @@ from functools import cache
 
 import pytest
 
-from deepstack_harness.audit.cut_systems import RANGES_CLASS
 from deepstack_harness.audit.ranges import (
     BoundRange,
     MakeRange,
@@ -12,6 +11,7 @@ from deepstack_harness.audit.ranges import (
     observe_ranges,
     range_named,
 )
+from deepstack_harness.audit.system_files import RANGES_CLASS
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import System, SystemSubject
 from deepstack_harness.contract.oracles.neighbours import judge_ranges as judge

@@ -183,14 +183,14 @@ def test_what_was_never_called_is_no_pass(mask: str | None, said: str) -> None:
         assert (judged.verdict, judged.detail) == (Verdict.ERROR, f"never called: {said}")
 
 
-def test_a_class_is_cut_out_of_a_source_and_runs_under_its_own_lines(tmp_path: Path) -> None:
+def test_the_class_of_a_source_runs_under_its_own_lines(tmp_path: Path) -> None:
     # Out of an archive, where no file has those lines.
     tree = write_systems(tmp_path / "tree", ranges=RANGE_FILE)
     archive = shutil.make_archive(str(tmp_path / "vllm"), "zip", tree)
     bound = bind_range(open_source(archive))
     assert bound.filename == f"{archive}/vllm/multimodal/inputs.py"
     assert RANGE_FILE.splitlines()[bound.line - 1] == "class PlaceholderRange:"
-    assert judge(observe(bound.make)).verdict is Verdict.PASS
+    assert judge(bound.observe(SUBJECT)).verdict is Verdict.PASS
     with pytest.raises(IndexError) as raised:
         bound.make(0, 2, as_tensor("01")).get_embeds_indices_in_range(0, 9)
     frame = traceback.extract_tb(raised.value.__traceback__)[-1]
@@ -213,11 +213,11 @@ REFUSED = {
     ),
     "a name of vLLM's": (
         RANGE_FILE.replace("NOTHING = 0", "from vllm.numbers import NOTHING"),
-        r"inputs\.py:3\d: PlaceholderRange needs 'NOTHING', which comes from vllm\.numbers",
+        r"inputs\.py:3\d: vllm\.multimodal\.inputs\.NOTHING is not there and is read",
     ),
     "not to be defined": (
         RANGE_FILE.replace("    length: int\n", "    length: int\n    later = 1 / NOTHING\n"),
-        r"inputs\.py:20: PlaceholderRange cannot be defined without .*: division by zero",
+        r"inputs\.py:17: PlaceholderRange could not be made: ZeroDivisionError: division by zero",
     ),
     "no file": (None, r"has no vllm/multimodal/inputs\.py; it is there from vllm 0\.16\.0 on"),
 }
@@ -228,4 +228,4 @@ def test_a_source_without_such_a_class_is_refused(tmp_path: Path, what: str) -> 
     text, said = REFUSED[what]
     files = {} if text is None else {"ranges": text}
     with pytest.raises(UsageError, match=said):
-        bind_range(open_source(str(write_systems(tmp_path, **files))))
+        bind_range(open_source(str(write_systems(tmp_path, **files)))).observe(SUBJECT)

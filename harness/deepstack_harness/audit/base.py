@@ -26,9 +26,9 @@ from packaging.version import Version
 from deepstack_harness import files
 from deepstack_harness.audit.account import UnjudgedCarrier, account_of
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
-from deepstack_harness.audit.cut_systems import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.audit.gate import Base, SeenClass, gives_payload, seen
 from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.audit.system_files import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.catalogue.orders import deciding_functions
 from deepstack_harness.engines.discover import collector_paused, depth_limited
 from deepstack_harness.engines.known import cuts_of, engine_of, finder_of, open_source

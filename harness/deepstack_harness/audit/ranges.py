@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from deepstack_harness.audit.cut_systems import RANGES_CLASS, RANGES_SINCE, range_file
+from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE, range_file
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import (
     Bounds,
@@ -31,8 +31,7 @@ from deepstack_harness.contract.facts import (
     SystemSubject,
 )
 from deepstack_harness.contract.oracles.neighbours import bounds_within, placeholders
-from deepstack_harness.engines.cut_model import define_name, show_in_tracebacks
-from deepstack_harness.engines.extract import extract
+from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.syntax import class_named
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
@@ -162,27 +161,33 @@ _METHODS = ("get_num_embeds", "get_embeds_indices_in_range")
 
 @dataclass(frozen=True)
 class BoundRange:
-    """The class `PlaceholderRange` of one source; `line` is where it begins in `filename`."""
+    """The class `PlaceholderRange` of an imported source; `line` is where it begins in `filename`."""
 
-    label: str
+    loaded: LoadedSource
     filename: str
     line: int
     make: MakeRange
 
+    def observe(self, subject: SystemSubject) -> RangeObservation:
+        """Return what its ranges return; raise `CannotSupply` where one met what is not there."""
+        with self.loaded.without_stubs():
+            return observe_ranges(subject, self.make)
+
 
 def bind_range(source: Source) -> BoundRange:
-    """Cut `PlaceholderRange` out of `source`.
+    """Import the file of `PlaceholderRange`.
 
-    Raises `UsageError` when this vLLM has no such class, or one that cannot be asked
-    or run without vLLM; `MachineError` when it cannot be fetched.
+    Raises `UsageError` when this vLLM has no such class, or one that cannot be made
+    or asked; `MachineError` when it cannot be fetched.
     """
     file = range_file(source)
     root = class_named(file, RANGES_CLASS)
     _refuse_without_methods(root, file.filename)
-    # The file has torch from a lazy loader of vLLM's own.
-    code = extract(file, root, stand_ins=(), provided={"torch"}).code
-    show_in_tracebacks(file)
-    return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
+    loaded = loaded_of(source)
+    made: Any = loaded.named(RANGES_MEMBER, RANGES_CLASS)
+    loaded.supply({"torch": torch})  # which vLLM has from a lazy loader of its own
+    loaded.check_instrument()
+    return BoundRange(loaded, file.filename, root.lineno, made)
 
 
 def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from deepstack_harness.audit.cut_systems import RANGES_CLASS
-from deepstack_harness.audit.ranges import bind_range, observe_ranges
+from deepstack_harness.audit.ranges import bind_range
 from deepstack_harness.audit.streams.projections import DualStream, helpers_of
 from deepstack_harness.audit.streams.recording import rehearse
 from deepstack_harness.audit.streams.subgraphs import LAYERS, count_growth, observe_results
+from deepstack_harness.audit.system_files import RANGES_CLASS
 from deepstack_harness.contract.facts import OnDevice, OrderingObservation, System, SystemSubject
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.workers.child import Channel
@@ -50,8 +50,7 @@ def observe_range(channel: Channel, text: str) -> dict[str, object]:
     channel.phase(f"the calls of {RANGES_CLASS}")
     bound = bind_range(source)
     subject = SystemSubject(System.PLACEHOLDER_RANGES, source.label, RANGES_CLASS, source.package)
-    seen = observe_ranges(subject, bound.make)
-    return {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
+    return {"observation": bound.observe(subject), "where": f"{bound.filename}:{bound.line}"}
 
 
 def observe_helpers(channel: Channel, text: str) -> None:
@@ -61,9 +60,8 @@ def observe_helpers(channel: Channel, text: str) -> None:
     """
     source = open_source(text)
     channel.phase("the definition of the helpers")
-    for code, way in helpers_of(source):
-        channel.phase(code.name)
-        subject = SystemSubject(System.DUAL_STREAM, source.label, code.name, source.package)
-        seen = observe_ordering(subject, way)
-        fact = {"observation": seen, "where": f"{code.filename}:{code.line}"}
+    for helper, way in helpers_of(source):
+        channel.phase(helper.name)
+        subject = SystemSubject(System.DUAL_STREAM, source.label, helper.name, source.package)
+        fact = {"observation": observe_ordering(subject, way), "where": helper.where}
         channel.fact(msgspec.to_builtins(fact))

@@ -15,8 +15,8 @@ import msgspec
 from typing_extensions import TypeIs, override
 
 from deepstack_harness.audit.class_verdicts import ClassVerdicts, beside_known
-from deepstack_harness.audit.cut_systems import RANGES_CLASS, helper_file, range_file
 from deepstack_harness.audit.source_worker import SourceWorker, unjudged
+from deepstack_harness.audit.system_files import RANGES_CLASS, helper_file, range_file
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES

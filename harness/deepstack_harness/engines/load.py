@@ -25,6 +25,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -34,7 +35,7 @@ from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
 from deepstack_harness.engines.cut_model import show_in_tracebacks
-from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
+from deepstack_harness.engines.stubs import Absent, CannotSupply, StubModule, is_stub, make_stub
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
 from deepstack_harness.sources.request import every_python_file
@@ -131,6 +132,21 @@ class LoadedSource:
             text = f"{member} cannot be imported: {type(error).__name__}: {text_of(error)}"
             raise SourceError(Reason(text, file or member, line)) from error
 
+    def named(self, member: str, name: str) -> object:
+        """Return what the imported file `member` has under a name.
+
+        Raises `SourceError` with the place of the statement that should make it, where that has raised.
+        """
+        found = vars(self.module(member)).get(name)
+        if found is not None:
+            return found
+        file = self.source.read(member)
+        node = next((node for node in parse(file).body if name in scope_names(node)), None)
+        line = node.lineno if node else None
+        raised = [why.text for why in self.absent.failed if why.file == file.filename and why.line == line]
+        text = f"{name} could not be made: {raised[0]}" if raised else f"{name} is not there"
+        raise SourceError(Reason(text, file.filename, line))
+
     def sentence(self) -> str:
         """Return what was imported, and what was missing, as a sentence."""
         absent, failed = self.absent.modules, self.absent.failed
@@ -184,14 +200,28 @@ class LoadedSource:
         self._watched |= set(members)
 
     def supply(self, names: Mapping[str, object]) -> None:
-        """Put objects of ours in the place of what the modules have under these names, missing ones too."""
+        """Put objects of ours in the place of what the modules have under these names, missing ones too.
+
+        Modules that are imported later get them as well.
+        """
         self.absent.supplied = names
         for module in self._imported.values():
-            known = vars(module)["__builtins__"]
-            for name, value in names.items():
-                if name in vars(module) or name in known.stubs:
-                    known.stubs.pop(name, None)
-                    vars(module)[name] = value
+            self._supply(module)
+
+    def _supply(self, module: ModuleType) -> None:
+        known = vars(module)["__builtins__"]
+        for name, value in self.absent.supplied.items():
+            if name in vars(module) or name in known.stubs:
+                known.stubs.pop(name, None)
+                vars(module)[name] = value
+
+    @contextmanager
+    def without_stubs(self) -> Iterator[None]:
+        """Raise `CannotSupply` at the end for a stub that was met, also where the code under test went on."""
+        self.absent.touched.clear()
+        yield
+        if self.absent.touched:
+            raise CannotSupply(self.absent.touched[0])
 
     def modules(self) -> list[ModuleType]:
         """Return the modules that were imported."""
@@ -259,6 +289,7 @@ class LoadedSource:
             known.stubs.update({name: value for name, value in names.items() if is_stub(value)})
             for name in known.stubs:
                 names.pop(name, None)
+            self._supply(module)
         self._imported[member], self._by_name[module.__name__] = module, member
 
     def _call(self, frame: FrameType, _event: str, _argument: object) -> None:

@@ -23,7 +23,7 @@ import torch
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
 from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init, writes_by_calls
-from deepstack_harness.engines.cut_model import HOSTED, CannotSupply, KnownModel, ModelClass, Way
+from deepstack_harness.engines.cut_model import HOSTED, KnownModel, ModelClass, Way
 from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.rebinding import WORD, Making, RebindingPlace, rebound
@@ -76,12 +76,12 @@ def made_over(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) 
 
     Raises `UsageError` where it cannot be made.
     """
-    with _without_stubs(loaded):
+    with loaded.without_stubs():
         return _settled(loaded, model, way).over(host)
 
 
 def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
-    with _without_stubs(loaded):
+    with loaded.without_stubs():
         bound = MethodsClass(*_settled(loaded, model, way).over(Host))
         bound.rehearse()
         return bound
@@ -91,12 +91,12 @@ def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> Forwar
     """Define a class by its forward; where that fails, without the parts that cannot be built."""
     made = _settled(loaded, model, way)
     try:
-        with _without_stubs(loaded):
+        with loaded.without_stubs():
             return ForwardClass(*made.over(ForwardHost)).rehearse()
     except UsageError:
         with suppress(UsageError):
             lenient = made.standing_in(_unbuildable(made))
-            with _without_stubs(loaded):
+            with loaded.without_stubs():
                 return ForwardClass(*lenient.over(ForwardHost)).rehearse()
         raise
 
@@ -107,7 +107,7 @@ def _unbuildable(made: "_MadeClass") -> frozenset[str]:
     while True:
         bound = ForwardClass(*made.standing_in(found).over(ForwardHost))
         try:
-            with _without_stubs(made.loaded):
+            with made.loaded.without_stubs():
                 bound.model(4, 5, 3, dtype=torch.float32, device=torch.device("cpu"), handing=None)
         except UsageError as error:
             more = made.set_at(reason_of(error).line) & attributes - found
@@ -116,15 +116,6 @@ def _unbuildable(made: "_MadeClass") -> frozenset[str]:
             found |= more
         else:
             return found
-
-
-@contextmanager
-def _without_stubs(loaded: LoadedSource) -> Iterator[None]:
-    """Raise `CannotSupply` at the end for a stub that was met, also where the code under test went on."""
-    loaded.absent.touched.clear()
-    yield
-    if loaded.absent.touched:
-        raise CannotSupply(loaded.absent.touched[0])
 
 
 def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
@@ -165,19 +156,12 @@ def _imported(loaded: LoadedSource, member: str) -> bool:
 
 def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
     """Return the class that the module has now; raise `SourceError` where there is none."""
-    module = loaded.module(model.member)
-    made = vars(module).get(model.class_name)
+    made = loaded.named(model.member, model.class_name)
     if isinstance(made, type):
         return made
     file = loaded.source.read(model.member)
-    node = class_named(file, model.class_name)
-    raised = [why for why in loaded.absent.failed if why.file == file.filename and why.line == node.lineno]
-    text = (
-        f"{model.class_name} could not be made: {raised[0].text}"
-        if raised
-        else f"{model.class_name} is no class"
-    )
-    raise SourceError(Reason(f"not driven: {text}", file.filename, node.lineno))
+    line = class_named(file, model.class_name).lineno
+    raise SourceError(Reason(f"not driven: {model.class_name} is no class", file.filename, line))
 
 
 class _MadeClass:

@@ -4,18 +4,20 @@ Ways of ours have a name and the settings that each is rehearsed in.  Helpers of
 recording streams, and with torch's own.
 """
 
+import ast
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 from typing_extensions import TypeIs
 
-from deepstack_harness.audit.cut_systems import HelperCode, cut_helpers
 from deepstack_harness.audit.streams.device import (
     Device,
     Event,
@@ -26,7 +28,10 @@ from deepstack_harness.audit.streams.device import (
     sequential,
 )
 from deepstack_harness.audit.streams.recording import Setting
+from deepstack_harness.audit.system_files import HELPERS, HELPERS_MEMBER, HELPERS_SINCE, helper_file
 from deepstack_harness.catalogue.registry import DUAL_STREAM
+from deepstack_harness.engines.load import LoadedSource, loaded_of
+from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
@@ -203,7 +208,7 @@ class OpenCapture:
 
 
 class RecordingTorch:
-    """Module that cut code knows as `torch`: torch, with streams and events of a recording device."""
+    """Module that a helper knows as `torch`: torch, with streams and events of a recording device."""
 
     def __init__(self, device: Device) -> None:
         self.cuda = _RecordingCuda(device)
@@ -224,64 +229,111 @@ class _RecordingCuda:
 
 
 def dual_streams_of(source: Source) -> dict[str, DualStream]:
-    """Return the functions of `source` that project on several streams, by name; raise as `cut_helpers`."""
-    return {code.name: way for code, way in helpers_of(source)}
+    """Return the functions of `source` that project on several streams, by name; raise as `helpers_of`."""
+    return {helper.name: way for helper, way in helpers_of(source)}
 
 
-def helpers_of(source: Source) -> list[tuple[HelperCode, DualStream]]:
-    """Return the same functions, each with the code that was cut out: its place, and its arguments."""
-    helpers = cut_helpers(source, {BREAKABLE})
-    return [(code, _MAKERS[name](code)) for name, code in helpers.items()]
+Projector = Callable[..., tuple[Any, Any]]
 
 
-def _pair(code: HelperCode) -> DualStream:
+@dataclass(frozen=True)
+class Helper:
+    """A helper of an imported source, by its name in `module`; `code` is that of its own function."""
+
+    loaded: LoadedSource
+    module: ModuleType
+    name: str
+    code: CodeType
+
+    @property
+    def where(self) -> str:
+        """FILE:LINE where it begins."""
+        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return self.code.co_varnames[: self.code.co_argcount + self.code.co_kwonlyargcount]
+
+    def over(self, torch_: object, capture: type) -> Projector:
+        """Return the function as it runs where these are its module's `torch` and vLLM's `BREAKABLE`.
+
+        Raises `UsageError` when it is not called as it was; so does a call that meets what is not there.
+        """
+        if missing := [name for name in _CALLED_WITH[self.name] if name not in self.parameters]:
+            raise UsageError(f"{self.where}: {self.name} has no parameter '{missing[0]}'")
+        names = vars(self.module)
+        function: Projector = names[self.name]
+
+        def call(*args: object, **named: object) -> tuple[Any, Any]:
+            self.loaded.supply({BREAKABLE: capture})
+            names["torch"] = torch_
+            try:
+                with self.loaded.without_stubs():
+                    return function(*args, **named)
+            finally:
+                names["torch"] = torch
+
+        return call
+
+
+def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
+    """Import the file of the helpers; return those that `source` has, each with its ways to be called.
+
+    Raises `UsageError` when there is none, or one that cannot be made; `MachineError` when the file cannot be
+    fetched.
+    """
+    file = helper_file(source)
+    defined = {node.name for node in parse(file).body if isinstance(node, ast.FunctionDef)}
+    names = [name for name in HELPERS if name in defined]
+    if not names:
+        raise UsageError(
+            f"{file.filename} has none of {', '.join(HELPERS)}; vLLM has them since {HELPERS_SINCE}"
+        )
+    loaded = loaded_of(source)
+    module = loaded.module(HELPERS_MEMBER)
+    functions = {
+        name: inspect.unwrap(cast(FunctionType, loaded.named(HELPERS_MEMBER, name))) for name in names
+    }
+    loaded.check_instrument()
+    helpers = [Helper(loaded, module, name, function.__code__) for name, function in functions.items()]
+    return [(helper, _MAKERS[helper.name](helper)) for helper in helpers]
+
+
+def _pair(helper: Helper) -> DualStream:
     """Call `maybe_execute_in_parallel` with two functions, and perhaps a stream for the second."""
-    settings = [Setting(ONE, 0, partial(_recorded, code, _project_pair, NoCapture))]
-    settings.append(Setting(TWO, 1, partial(_recorded, code, _project_pair, NoCapture)))
-    if BREAKABLE in code.lifted:
-        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, code, _project_pair, OpenCapture)))
-    return DualStream(tuple(settings), _real(code, _project_pair))
+    settings = [
+        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NoCapture)),
+        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NoCapture)),
+    ]
+    if BREAKABLE in helper.code.co_names:
+        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OpenCapture)))
+    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NoCapture)))
 
 
-def _many(code: HelperCode) -> DualStream:
+def _many(helper: Helper) -> DualStream:
     """Call `execute_in_parallel` with any number of functions, each but the first on its own stream."""
     names = (ONE, TWO, THREE)
     settings = [
-        Setting(name, others, partial(_recorded, code, _project_many, NoCapture))
+        Setting(name, others, partial(_recorded, helper, _project_many, NoCapture))
         for others, name in enumerate(names)
     ]
-    if _DEFAULT_FIRST in code.parameters:
+    if "default_first" in helper.parameters:  # not yet in 0.20.2
         first = partial(_project_many, default_first=True)
-        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, code, first, NoCapture)))
-    return DualStream(tuple(settings), _real(code, _project_many))
+        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NoCapture)))
+    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NoCapture)))
 
 
-_DEFAULT_FIRST = "default_first"  # not yet in 0.20.2
-_MAKERS: Mapping[str, Callable[[HelperCode], DualStream]] = {
+_MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
     "maybe_execute_in_parallel": _pair,
     "execute_in_parallel": _many,
 }
 
-Helper = Callable[..., tuple[Any, Any]]
-
 
 def _recorded(
-    code: HelperCode, project: Callable[..., tuple[Tensor, ...]], capture: type, device: Device
+    helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: type, device: Device
 ) -> Project:
-    return partial(project, _helper(code, RecordingTorch(device), capture))
-
-
-def _real(code: HelperCode, project: Callable[..., tuple[Tensor, ...]]) -> Project:
-    return partial(project, _helper(code, torch, NoCapture))
-
-
-def _helper(code: HelperCode, torch_: object, capture: type) -> Helper:
-    """Return the function; raise `UsageError` when it is not called as it was."""
-    stand_ins = {name: value for name, value in {BREAKABLE: capture}.items() if name in code.lifted}
-    if missing := [name for name in _CALLED_WITH[code.name] if name not in code.parameters]:
-        raise UsageError(f"{code.filename}:{code.line}: {code.name} has no parameter '{missing[0]}'")
-    helper: Helper = code.run_with(torch=torch_, **stand_ins)
-    return helper
+    return partial(project, helper.over(RecordingTorch(device), capture))
 
 
 _CALLED_WITH = {
@@ -292,14 +344,16 @@ _CALLED_WITH = {
 }  # fmt: skip
 
 
-def _project_pair(helper: Helper, x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+def _project_pair(
+    helper: Projector, x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes
+) -> tuple[Tensor, ...]:
     first, second = (partial(linear, x, weight) for weight in weights)
     events = {"event0": lanes.start, "event1": lanes.done[0] if lanes.done else lanes.start}
     return helper(fn0=first, fn1=second, aux_stream=lanes.aux[0] if lanes.aux else None, **events)
 
 
 def _project_many(
-    helper: Helper, x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes, **options: object
+    helper: Projector, x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes, **options: object
 ) -> tuple[Tensor, ...]:
     own, *others = (partial(linear, x, weight) for weight in weights)
     first, rest = helper(

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from deepstack_harness.audit.streams.device import Device, Event, Lanes, Memory, Project, sequential
 from deepstack_harness.contract.facts import Operation, Recording
-from deepstack_harness.errors import NotMeasured
+from deepstack_harness.errors import NotMeasured, UsageError
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -123,7 +123,8 @@ class Setting:
 def rehearse(setting: Setting, seed: int = 0) -> Recording:
     """Record `setting` over two layers, a projection for each stream and at least two.
 
-    Raises `NotMeasured` when nothing was recorded.
+    Raises `NotMeasured` when nothing was recorded, and `UsageError` where a helper of a source met what is
+    not there.
     """
     device = Device(setting.others)
     x, weights = _integers(setting.others + 1 if setting.others else 2, seed)
@@ -137,6 +138,8 @@ def rehearse(setting: Setting, seed: int = 0) -> Recording:
             with recorder:
                 answer = run_layers(project, lanes, x, weights, recorder.naming)
             equal = not different_bits(answer, right)
+        except UsageError:
+            raise
         except Exception as error:  # noqa: BLE001  # what a helper raises is a fact
             raised = f"{type(error).__name__}: {error}"
     if not (recorder.operations or raised):
