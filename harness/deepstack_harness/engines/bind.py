@@ -34,9 +34,10 @@ from deepstack_harness.engines.bound_class import (
 )
 from deepstack_harness.engines.cut_model import reason_at
 from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
+from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
-from deepstack_harness.engines.text_model import TextCut
+from deepstack_harness.engines.text_model import TextModel
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
 from deepstack_harness.sources.source import Source, buffer_of
 
@@ -395,13 +396,13 @@ class DrivenClass:
         return buffer_of(self.source, self.cut.model_class)
 
 
-def text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut | str) -> TextFamily | str:
+def text_family_or_reason(
+    loaded: LoadedSource, forward: ForwardClass | None, text: TextModel | str
+) -> TextFamily | str:
     """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
     if not isinstance(forward, ForwardClass) or isinstance(text, str):
         return text if isinstance(text, str) else ""
     try:
-        family = text_family(forward, text)
-        family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
+        return text_family(loaded, forward, text)
     except UsageError as error:
         return str(error)
-    return family

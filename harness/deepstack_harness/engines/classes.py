@@ -93,7 +93,7 @@ def _made_by_import(source: Source, found: DeepstackCut) -> DrivenClass:
         if source.package == "tpu-inference":
             return define_patched(source, found, partial(made_over, loaded, model, BY_FORWARD))
         methods, forward, refusals = define_loaded(loaded, model, files.methods, files.forward)
-        text = text_family_or_reason(forward, found.text)
+        text = text_family_or_reason(loaded, forward, found.text)
         driven = DrivenClass(source, found, methods, forward, refusals, text=text)
         return define_wrapped(driven) if source.package == "vllm-ascend" else driven
 

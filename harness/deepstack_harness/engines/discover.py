@@ -44,10 +44,9 @@ from deepstack_harness.engines.syntax import (
     parse,
 )
 from deepstack_harness.engines.text_model import (
-    TextCut,
+    TextModel,
     arguments_of,
     classes_made,
-    cut_forward,
     is_compiled,
 )
 from deepstack_harness.errors import Reason, UsageError, reason_of
@@ -206,7 +205,7 @@ class DeepstackCut:
     methods: ModelCut | ArgumentCut | SplitCut | Reason
     forward: ModelCut | Reason | None
     patch: PatchCut | None = None
-    text: TextCut | str = ""
+    text: TextModel | str = ""
 
     @property
     def class_name(self) -> str:
@@ -456,8 +455,8 @@ class Finder:
         text = self._text_model(source_class) if by_forward else ""
         return DeepstackCut(source_class.name, source_class.member, methods, forward, text=text)
 
-    def _text_model(self, source_class: _SourceClass) -> TextCut | str:
-        """Cut the compiled text model that a class hands its payload to, or say why there is none."""
+    def _text_model(self, source_class: _SourceClass) -> TextModel | str:
+        """Find the compiled text model that a class hands its payload to, or say why there is none."""
         carrier = self.carrier(source_class)
         payload_names = set(carrier.arguments if carrier else ()) or {self._files.payload_argument}
         todo, seen, uncompiled = [source_class], {source_class.place}, ""
@@ -478,16 +477,10 @@ class Finder:
                     continue
                 at = f"{made.member}:{made.node.lineno if made.node else 1}"
                 if any(each.node and is_compiled(each.node) for each in (made, defining)):
-                    return self._cut_text(defining, arguments[0], at)
+                    model = ModelClass(made.member, made.name, SINCE, parts=self._files.parts)
+                    return TextModel(model, arguments[0], at)
                 uncompiled = f"its text model {made.name} ({at}) is not compiled"
         return uncompiled or "no compiled text model was found behind it"
-
-    def _cut_text(self, source_class: _SourceClass, argument: str, at: str) -> TextCut | str:
-        model = ModelClass(source_class.member, source_class.name, SINCE, parts=self._files.parts)
-        try:
-            return cut_forward(self._source, model, argument, at)
-        except UsageError as error:
-            return str(reason_of(error))
 
     def _defining_class(
         self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]

@@ -34,8 +34,8 @@ from types import FrameType, ModuleType
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
-from deepstack_harness.engines.cut_model import show_in_tracebacks
-from deepstack_harness.engines.stubs import Absent, CannotSupply, StubModule, is_stub, make_stub
+from deepstack_harness.engines.cut_model import CannotSupply, show_in_tracebacks
+from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
 from deepstack_harness.sources.request import every_python_file

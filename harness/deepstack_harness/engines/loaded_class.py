@@ -19,6 +19,7 @@ from types import CellType, CodeType, FunctionType
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
@@ -42,7 +43,7 @@ from deepstack_harness.engines.syntax import (
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import SourceFile
 
-H = TypeVar("H", bound=Host)
+H = TypeVar("H", bound=nn.Module)
 _INIT = "__init__"
 _REPLACING = frozenset({"self.__class__", "self.__dict__"})
 """An object may have attributes in the place of its methods, or another class."""
@@ -78,6 +79,18 @@ def made_over(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) 
     """
     with loaded.without_stubs():
         return _settled(loaded, model, way).over(host)
+
+
+def functions_over(
+    loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]
+) -> tuple[type[H], list[Function]]:
+    """Return the class derived from a class and from `host`, and the functions that its verbs reach.
+
+    Raises `UsageError` where it cannot be made.
+    """
+    with loaded.without_stubs():
+        made = _settled(loaded, model, way)
+        return made.over(host)[1], made.functions()
 
 
 def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
@@ -216,6 +229,10 @@ class _MadeClass:
 
     def _nodes(self, name: str) -> list[Function]:
         return [node for item in self._functions(name) if (node := self._node(item))]
+
+    def functions(self) -> list[Function]:
+        """Return the statements of all functions that are called."""
+        return [node for name in sorted(self.names) for node in self._nodes(name)]
 
     def _method(self, name: str) -> Function | None:
         return next(iter(self._nodes(name)), None)

@@ -6,7 +6,7 @@ What a part really computes does not matter: compiled and uncompiled runs are co
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,15 +15,22 @@ from typing_extensions import override
 
 from deepstack_harness.contract.case import LEVELS_ALONE
 from deepstack_harness.engines.bound_class import ForwardClass
-from deepstack_harness.engines.cut_model import define_model
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.loaded_class import functions_over
 from deepstack_harness.engines.stand_ins import (
-    FORWARD_STAND_INS,
     Handing,
     IntermediateTensors,
     Role,
     join_levels,
 )
-from deepstack_harness.engines.text_model import ELEMENT, Attributes, Path, TextCut
+from deepstack_harness.engines.text_model import (
+    ELEMENT,
+    FORWARD_ALONE,
+    Attributes,
+    Path,
+    TextModel,
+    attributes_of,
+)
 from deepstack_harness.errors import UsageError
 
 HIDDEN = 8
@@ -107,7 +114,7 @@ def _tensors_in(value: object) -> list[Tensor]:
 
 
 class TextHost(nn.Module):
-    """The base class of a text model that was cut: an empty module."""
+    """A base class of text models: an empty module."""
 
 
 class TextDecoder(nn.Module):
@@ -136,15 +143,17 @@ class TextDecoder(nn.Module):
                 inputs.append(value)
             else:
                 named[place] = value
-        out = self.text(*inputs, **named)
+        out = self.text.forward(*inputs, **named)  # by `__call__` an engine compiles it itself
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
 @dataclass
 class TextFamily:
-    """The sizes of a text model; see `protocols.Family`."""
+    """The sizes of a text model, whose class is `defined` over `TextHost`; see `protocols.Family`."""
 
-    text: TextCut
+    text: TextModel
+    defined: type[TextHost]
+    attributes: Attributes
     handing: Handing
     name: str
     hidden: int = HIDDEN
@@ -152,19 +161,15 @@ class TextFamily:
     routed: bool = False
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-        """Define the text model over stand-ins for its parts, whose weights are drawn from `seed`.
+        """Make the text model over stand-ins for its parts, whose weights are drawn from `seed`.
 
         Raises `UsageError` where it cannot be run without the rest of its package.
         """
-        cut = self.text.model
-        alone = replace(cut, cut=replace(cut.cut, of_host={}))
-        stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
-        defined = define_model(alone, TextHost, stand_ins)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            instance = defined.__new__(defined)
+            instance = self.defined.__new__(self.defined)
             nn.Module.__init__(instance)
-            furnish(instance, self.text.attributes)
+            furnish(instance, self.attributes)
         decoder = TextDecoder(instance, self.handing).to(dtype=dtype, device=device).eval()
         self._try(decoder, dtype, device)
         return decoder.requires_grad_(False)
@@ -179,18 +184,26 @@ class TextFamily:
         try:
             with torch.no_grad():
                 decoder(hidden, self.positions(2, device), None)
+        except UsageError:
+            raise
         except Exception as error:
-            name = self.text.model.cut.class_name
             raise UsageError(
-                f"{self.text.at}: {name}.forward cannot be run over stand-ins: {error}"
+                f"{self.text.at}: {self.name}.forward cannot be run over stand-ins: {error}"
             ) from error
 
 
-def text_family(bound: ForwardClass, text: TextCut) -> TextFamily:
-    """Return the text model behind a class; raise `UsageError` where the class hands nothing to it."""
-    family = TextFamily(text, bound.handing, text.model.cut.class_name)
+def text_family(loaded: LoadedSource, bound: ForwardClass, text: TextModel) -> TextFamily:
+    """Return the text model behind a class.
+
+    Raises `UsageError` where the class hands nothing to it, and where it cannot be run.
+    """
+    name = text.model.class_name
     if not any(role is Role.PAYLOAD for _, role in bound.handing.roles):
-        raise UsageError(f"{text.at}: {bound.model_class} hands no payload to {text.model.cut.class_name}")
+        raise UsageError(f"{text.at}: {bound.model_class} hands no payload to {name}")
+    defined, functions = functions_over(loaded, text.model, FORWARD_ALONE, TextHost)
+    family = TextFamily(text, defined, attributes_of(functions), bound.handing, name)
+    with loaded.without_stubs():
+        family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     return family
 
 

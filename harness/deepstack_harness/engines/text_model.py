@@ -64,6 +64,15 @@ class TextCut:
     complete: Attributes = field(default_factory=Attributes)
 
 
+@dataclass(frozen=True)
+class TextModel:
+    """A compiled text model that a class hands its payload to as `argument`; `at` is its MEMBER:LINE."""
+
+    model: ModelClass
+    argument: str
+    at: str
+
+
 def is_compiled(node: ast.ClassDef) -> bool:
     """Tell whether a class statement has a decorator that compiles."""
     names = (ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
@@ -90,7 +99,7 @@ def arguments_of(function: Function) -> list[str]:
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)][1:]
 
 
-_ALONE = Way(
+FORWARD_ALONE = Way(
     verbs={"get": FORWARD},
     stand_ins=BY_FORWARD.stand_ins,
     provided=frozenset(),
@@ -109,7 +118,7 @@ def cut_forward(
     `stand_ins` are further imported names that objects of ours replace.  Methods of a base in another
     file are parts like any other.  Raises what `cut_model` raises.
     """
-    cut = cut_model(source, model, replace(_ALONE, stand_ins=_ALONE.stand_ins | stand_ins))
+    cut = cut_model(source, model, replace(FORWARD_ALONE, stand_ins=FORWARD_ALONE.stand_ins | stand_ins))
     members = members_of(class_named(cut.file, model.class_name), cut.file)
     functions = [
         node
