@@ -22,7 +22,7 @@ from cases.selftest.engines.synthetic_vllm import (
 )
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
-from deepstack_harness.engines.known import cut_methods_of, cuts_of, open_source
+from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.engines.load import unload
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
 from deepstack_harness.errors import UsageError
@@ -165,10 +165,3 @@ def test_a_helper_is_defined_once_for_all_that_import_it(tmp_path: Path) -> None
     ).replace("place(rows, [level]", "assert place is again\n            place(rows, [level]")
     source = open_source(str(write_driven(tmp_path, {QWEN: both})))
     assert forward_of(source).model_class == "Qwen3VLForConditionalGeneration"
-
-
-def test_an_attribute_of_the_real_bases_is_no_attribute_that_is_missing(tmp_path: Path) -> None:
-    """`nn.Module` has `state_dict`: that is known once torch is there, and nothing is refused before."""
-    text = str(ModelFile()).replace("if self.filled == 0:", "if self.filled == 0 and self.state_dict:")
-    cut = cut_methods_of(open_source(str(Vllm(qwen=text).tree(tmp_path))))
-    assert cut.cut.of_host.keys() == {"state_dict", "_mark_tower_model"}

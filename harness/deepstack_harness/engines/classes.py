@@ -12,7 +12,7 @@ from deepstack_harness.engines.bind import (
     text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
-from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass, ModelCut
+from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass, ModelCut, cut_model
 from deepstack_harness.engines.discover import (
     IMPORTED,
     SINCE,
@@ -20,6 +20,7 @@ from deepstack_harness.engines.discover import (
     DeepstackCut,
     SplitCut,
     collector_paused,
+    depth_limited,
 )
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
@@ -37,19 +38,31 @@ from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KIN
 from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
-from deepstack_harness.engines.known import cut_methods_of, cut_named, cuts_of, is_imported, model_files_of
+from deepstack_harness.engines.known import (
+    cut_named,
+    cuts_of,
+    engine_of,
+    family_class,
+    is_imported,
+    model_files_of,
+    since_stated,
+)
 from deepstack_harness.engines.load import loaded_of
-from deepstack_harness.engines.loaded_class import define_loaded, made_over
+from deepstack_harness.engines.loaded_class import define_by_methods, define_loaded, made_over
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
 
 def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
-    """Bind the get, set and clear of a family's class; raise what `cut_methods_of` raises.
+    """Bind the get, set and clear of a family's class; raise what `family_class` raises.
 
     Raises `UsageError` too for a class that cannot be run without its package.
     """
-    return _definer(source)(cut_methods_of(source, family))
+    model, way = family_class(source, family), engine_of(source).methods
+    with since_stated(source, model), collector_paused(), depth_limited(source):
+        if is_imported(source):
+            return define_by_methods(loaded_of(source), model, way)
+        return _definer(source)(cut_model(source, model, way))
 
 
 def classes_of(source: Source) -> list[DrivenClass]:

@@ -158,7 +158,7 @@ def find_verbs(
     """
     verbs = payload_verbs(method)
     for verb, pattern in _VERBS.items():
-        matching, exact = [name for name in names if pattern.fullmatch(name)], f"_{verb}_{STORAGE}"
+        matching, exact = sorted(filter(pattern.fullmatch, names)), f"_{verb}_{STORAGE}"
         if len(matching) > 1 and exact not in matching:
             text = f"cannot tell which of {', '.join(matching)} should {verb} the buffer"
             raise SourceError(Reason(text, filename, definition.lineno))

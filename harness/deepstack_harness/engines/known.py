@@ -15,6 +15,7 @@ Their payloads were read in releases and repositories of August to November 2026
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from packaging.version import Version
 from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
-from deepstack_harness.engines.cut_model import BY_METHODS, ModelCut, Patch, cut_known, cut_patch
+from deepstack_harness.engines.cut_model import BY_METHODS, ModelClass, Patch, cut_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
@@ -45,7 +46,7 @@ from deepstack_harness.engines.kinds.tpu_inference import TPU_INFERENCE
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.kinds.vllm_ascend import VLLM_ASCEND
 from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
-from deepstack_harness.engines.syntax import class_named
+from deepstack_harness.engines.syntax import NoBuffer, class_named
 from deepstack_harness.errors import Reason, UsageError, reason_of, unknown_name
 from deepstack_harness.sources.request import (
     OVER,
@@ -58,7 +59,7 @@ from deepstack_harness.sources.request import (
     parse_source,
     split_over,
 )
-from deepstack_harness.sources.source import KnownPackage, Source
+from deepstack_harness.sources.source import KnownPackage, NoSuchMember, Source
 
 _OVERLAY = "it changes the forward of a vLLM class, and nobody has written how its runner gives the rows"
 _ARGUMENT = "the payload is an argument, and nobody has written how its writer and its layers are called"
@@ -398,8 +399,8 @@ def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
     return patched and replace(patched, text=found.text if found else "")
 
 
-def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
-    """Cut the class that has the get, set and clear of a family.
+def family_class(source: Source, family: str = "qwen3_vl") -> ModelClass:
+    """Return the class that has the get, set and clear of a family; its file is there.
 
     Raises `UsageError` that says what is missing when this source has no such buffer, `MachineError` when
     the source cannot be fetched.
@@ -415,5 +416,18 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     name = family.partition(":")[0]
     if name not in models:
         raise unknown_name("model", family, models)
-    with depth_limited(source):
-        return cut_known(source, models[name], engine.methods)
+    model = replace(models[name], parts=engine.parts)
+    with since_stated(source, model), depth_limited(source):
+        class_named(source.read(model.member), model.class_name)
+    return model
+
+
+@contextmanager
+def since_stated(source: Source, model: ModelClass) -> Iterator[None]:
+    """Have the error for a class without a buffer say since when there is one."""
+    try:
+        yield
+    except (NoSuchMember, NoBuffer) as error:
+        raise UsageError(
+            f"{error}; {model.class_name} has a buffer since {source.package} {model.since}"
+        ) from error

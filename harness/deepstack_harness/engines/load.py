@@ -393,6 +393,8 @@ def unload() -> None:
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """The finder and loader of the files of a source, before all that is installed."""
 
+    finds_a_source = True
+
     def __init__(self, loaded: LoadedSource) -> None:
         self._loaded = loaded
 

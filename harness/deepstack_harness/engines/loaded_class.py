@@ -28,7 +28,13 @@ from deepstack_harness.engines.cut_model import HOSTED, KnownModel, ModelClass, 
 from deepstack_harness.engines.lineage import Defined
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.rebinding import WORD, Making, RebindingPlace, rebound
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS, ForwardHost, Host
+from deepstack_harness.engines.stand_ins import (
+    FORWARD_STAND_INS,
+    METHODS_STAND_INS,
+    ForwardHost,
+    Host,
+    init_logger,
+)
 from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import (
     Function,
@@ -67,7 +73,7 @@ def define_loaded(
             refusals.append(reason_of(error))
             return None
 
-    by_methods = defined(_define_methods, methods)
+    by_methods = defined(define_by_methods, methods)
     by_forward = defined(_define_forward, forward) if forward else None
     return by_methods, by_forward, tuple(refusals)
 
@@ -93,7 +99,8 @@ def functions_over(
         return made.over(host)[1], made.functions()
 
 
-def _define_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
+def define_by_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
+    """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
     with loaded.without_stubs():
         bound = MethodsClass(*_settled(loaded, model, way).over(Host))
         bound.rehearse()
@@ -137,6 +144,8 @@ def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
     Raises `SourceError` for a class that cannot be made, or may be another one later.
     """
     loaded.watch(_mentioning(loaded, model.class_name))
+    # A file that is not there with the others, and makes what many functions use.
+    loaded.absent.values["vllm.logger.init_logger"] = init_logger
     loaded.absent.values.update(model.parts.libraries)
     made = _MadeClass(loaded, model, way)
     for _ in range(_MOST_PATCHES):

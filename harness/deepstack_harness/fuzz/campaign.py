@@ -36,7 +36,7 @@ from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.judge import judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
-from deepstack_harness.engines.known import cut_methods_of, engine_of, open_source
+from deepstack_harness.engines.known import engine_of, family_class, is_imported, open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular, write_atomically
 from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Progress, Target, Watch
@@ -45,6 +45,7 @@ from deepstack_harness.fuzz.player import MEMORY_BYTES, FindingKind, InProcessPl
 from deepstack_harness.fuzz.strategies import lifecycles, pairs
 from deepstack_harness.fuzz.writer import growing_counts
 from deepstack_harness.play.written_programs import why_not_shown
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.text import plural
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, OWN_CLASS, SandboxProfile
 
@@ -300,7 +301,9 @@ def _sandbox(request: FuzzRequest) -> SandboxProfile | None:
     if request.source:
         compiles = ArmSpec.parse(request.arm).compiled
         source = open_source(request.source)
-        cut_methods_of(source, request.family)  # caches a release, for a worker that has no network
+        family_class(source, request.family)
+        if is_imported(source):
+            every_python_file(source)  # the worker has no network
         return COMPILE if compiles else CONTRACT
     return OWN_CLASS if request.buffer else None
 

@@ -67,7 +67,7 @@ def _met(source: SourceClass) -> list[Reason]:
     """Note the stubs that a class has met since the last look, and return all that it ever met."""
     known = _MET.setdefault(source.model_class, [])
     opened = _opened(source.text)
-    if source.family is None and is_imported(opened):
+    if is_imported(opened):
         touched = loaded_of(opened).absent.touched
         known += touched
         touched.clear()

@@ -213,11 +213,13 @@ def installed(package: KnownPackage) -> Tree:
 
 
 def _importable_folder(module: str) -> Path | None:
-    """Return the folder of a module; looking up a top-level name runs none of its code."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ValueError:  # a half-initialised module in sys.modules has no spec
-        return None
+    """Return the folder of a module; looking up a top-level name runs none of its code.
+
+    A source that is imported in this process (`engines.load`) is not the installed one.
+    """
+    finders = [finder for finder in sys.meta_path if not getattr(finder, "finds_a_source", False)]
+    specs = (finder.find_spec(module, None) for finder in finders)
+    spec = next(filter(None, specs), None)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 

@@ -23,7 +23,6 @@ from deepstack_harness.engines.live.environment import (
 )
 from deepstack_harness.engines.live.play import _beside_transformers, _distances_between
 from deepstack_harness.engines.live.session import EngineAnswer, FirstToken, StartFacts, checked
-from deepstack_harness.engines.load import unload
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources import environments
 from deepstack_harness.sources.environments import Installer, NewEnvironment, python_of
@@ -97,7 +96,6 @@ def test_an_installer_that_is_not_there_is_one_sentence(monkeypatch: pytest.Monk
 def test_the_installed_engine_is_run_by_this_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unload()  # what another test has imported would be found before the installed one
     Vllm(version="0.32.0").tree(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     home = find_home(None, pytest.fail)
