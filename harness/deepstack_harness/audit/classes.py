@@ -365,7 +365,7 @@ def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: S
     # An order of the other regime does not lead to this fault.
     of_regime = [order for order in played if order.judged.case.regime is row.regime]
     reach, evidence = reach_in(row.rule, audited, worker, of_regime)
-    settings = audited.runner.replay_settings if audited.runner else ""
+    settings = audited.runner.settings if audited.runner else ""
     if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and settings:
         reach = f"{FLAG}{settings}"
     needed = engine_of(worker.source).needs.get(audited.model_class)

@@ -1,4 +1,4 @@
-"""Warm workers that define and drive the classes of one source; this process only cuts them and judges.
+"""Warm workers that define and drive the classes of one source; this process only finds them and judges.
 
 `SourceWorker` drives all classes of a source, `FamilyWorker` the one class that a source has for a model
 family.  A worker has no network: this process reads every file that a call is about, from `source`, before
@@ -12,7 +12,6 @@ and a mutant of each rule has to be caught.  This detects a worker that measures
 not detect code that lets go of the harness before the controls, or that knows them.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,11 +28,10 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
+from deepstack_harness.engines.discover import ArgumentModel, DeepstackCut
 from deepstack_harness.engines.known import (
     cuts_of,
     family_class,
-    is_imported,
     open_source,
 )
 from deepstack_harness.engines.syntax import function_hashes
@@ -180,9 +178,9 @@ class AuditedClass:
         return self.ways.methods or self.ways.forward or self.ways.splits or self.ended is not None
 
     @property
-    def runner(self) -> ArgumentCut | None:
+    def runner(self) -> ArgumentModel | None:
         """The engine around a text model whose payload is an argument; None for all other classes."""
-        return self.cut.methods if isinstance(self.cut.methods, ArgumentCut) else None
+        return self.cut.methods if isinstance(self.cut.methods, ArgumentModel) else None
 
     @property
     def argument(self) -> bool:
@@ -245,11 +243,7 @@ class SourceWorker(CaseWorker):
 
         Raises what `cuts_of` raises.
         """
-        began = time.monotonic()
-        cuts = cuts_of(self.source, wanted)
-        # The worker reads the source as this process just did, within the limit of its first definition.
-        reading_s = time.monotonic() - began
-        return [self._define(cut, reading_s) for cut in cuts]
+        return [self._define(found) for found in cuts_of(self.source, wanted)]
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -268,20 +262,13 @@ class SourceWorker(CaseWorker):
 
     def stubs_met(self, audited: AuditedClass) -> AuditedClass | None:
         """Return a class as refused, where what was played of it has met a stub; else None."""
-        if not is_imported(self.source):
-            return None
         named = SourceClass(self.text, audited.model_class)
         met = value_of(self.call(STUBS_MET, {"source": named}), f"the stubs of {audited.model_class}")
         return replace(audited, ways=ClassWays(refusals=met)) if met else None
 
-    def _define(self, cut: DeepstackCut, reading_s: float) -> AuditedClass:
-        if is_imported(self.source):
-            every_python_file(self.source)  # the worker has no network
-            result = self._import(cut.model_class)
-        else:
-            timeout_s = None if self._step_s is None else self._step_s + 4 * reading_s
-            arguments = {"text": self.text, "model_class": cut.model_class}
-            result = self.call(DEFINE, arguments, timeout_s=timeout_s)
+    def _define(self, cut: DeepstackCut) -> AuditedClass:
+        every_python_file(self.source)  # the worker has no network
+        result = self._import(cut.model_class)
         if isinstance(result, WorkerEnd):
             return AuditedClass(cut, ended=result.sentence)
         return AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
@@ -306,8 +293,7 @@ class FamilyWorker(CaseWorker):
         super().__init__(limits, sandbox=COMPILE, preload=SOURCE_WORK)
         self.source = open_source(text)
         family_class(self.source, family)
-        if is_imported(self.source):
-            every_python_file(self.source)  # the worker has no network
+        every_python_file(self.source)  # the worker has no network
         self._named = SourceClass(text, "", family=family)
         described = value_of(
             self.call(DESCRIBE, {"source": self._named}), f"the class of {self.source.label} for {family}"

@@ -142,10 +142,10 @@ def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
     yield Line(f"{'where' if broken else 'judged'}: {audited.replayed_at}")
     if broken and audited.ways.lost:
         yield Line(f"why: {audited.ways.lost}")
-    if audited.runner and audited.runner.replay_settings:
-        yield Line(f"reached with: {audited.runner.replay_settings}")
-    if audited.runner and audited.runner.replay_note:
-        yield Line(f"note: {audited.runner.replay_note}")
+    if audited.runner and audited.runner.settings:
+        yield Line(f"reached with: {audited.runner.settings}")
+    if audited.runner and audited.runner.note:
+        yield Line(f"note: {audited.runner.note}")
 
 
 def write_source_files(

@@ -25,6 +25,7 @@ from torch import Tensor
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.contract.case import BufferRef
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, begin_step
+from deepstack_harness.engines.argument_parts import ArgumentParts
 from deepstack_harness.engines.bound_class import (
     ForwardClass,
     ForwardModels,
@@ -33,7 +34,7 @@ from deepstack_harness.engines.bound_class import (
     rehearsing,
 )
 from deepstack_harness.engines.cut_model import reason_at
-from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
+from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
@@ -147,7 +148,7 @@ class ReplayedArgument(ArgumentBuffer):
 
 
 MakeEngine = Callable[..., ArgumentEngine]
-"""Makes an engine of a cut, and of the arguments of a `BufferFactory`."""
+"""Makes an engine of its parts, and of the arguments of a `BufferFactory`."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class ArgumentClass:
     `kinds` are the stand-ins: an attribute that one of them lacks is no fault of the engine.
     """
 
-    of: ArgumentCut
+    of: ArgumentParts
     make: MakeEngine
     kinds: tuple[type, ...] = ()
     replays: bool = False
@@ -188,12 +189,12 @@ class ArgumentClass:
     @property
     def model_class(self) -> str:
         """The text model's own name."""
-        return self.of.text.cut.class_name
+        return self.of.found.text.class_name
 
     @property
     def filename(self) -> str:
-        """The file that the text model was cut from, as tracebacks show it."""
-        return self.of.text.cut.filename
+        """The file of the text model, as tracebacks show it."""
+        return self.of.known.file.filename
 
     def rehearse(self) -> Rehearsal:
         """Run a text step and a visual one, with graphs where there are any.
@@ -210,8 +211,8 @@ class ArgumentClass:
         except Exception as error:  # every release serves text: what fails here is around the text model
             raise self._refusal(error) from error
         self._run_steps(lambda: engine.eager(4, visual))
-        if isinstance(self.of.replay, Reason):
-            return Rehearsal(not_driven=self.of.replay)
+        if isinstance(self.of.runner, Reason):
+            return Rehearsal(not_driven=self.of.runner)
         try:
             self._run_steps(lambda: engine.capture(4))
             self._run_steps(lambda: engine.replay(4, 4, visual))
@@ -351,7 +352,7 @@ class ReplayedClass:
 class PayloadSplitter(Protocol):
     """A splitter that can be called for one rank after the other, without a process group.
 
-    `filename` is the file that it was cut from, as tracebacks show it.
+    `filename` is its file, as tracebacks show it.
     """
 
     filename: str

@@ -29,9 +29,8 @@ from typing_extensions import override
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.engines.cut_class import STORAGE, ClassFacts
-from deepstack_harness.engines.cut_model import KnownModel, ModelCut, define_model, reason_at
+from deepstack_harness.engines.cut_model import KnownModel, reason_at
 from deepstack_harness.engines.stand_ins import (
-    METHODS_STAND_INS,
     NAMED_LEVELS,
     PAYLOAD,
     TOKEN_IDS,
@@ -356,22 +355,6 @@ class MethodsClass(BoundClass[Host]):
         if self.surroundings.vision:
             return VisionTower()
         return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
-
-
-def define_methods(
-    cut: ModelCut,
-    kind: type[MethodsClass] = MethodsClass,
-    host: type[Host] = Host,
-    stand_ins: Mapping[str, object] = METHODS_STAND_INS,
-) -> MethodsClass:
-    """Define a class that was cut by its methods, over `host`, and rehearse it.
-
-    `kind` knows the settings of the engine.  Raises `UsageError` for a class that cannot be run without its
-    package.
-    """
-    bound = kind(cut, define_model(cut, host, {**stand_ins, **cut.model.parts.stand_ins}))
-    bound.rehearse()
-    return bound
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class EngineParts:
     settings: Mapping[str, object] = field(default_factory=dict)
     answer: Callable[[object], object] = _as_it_is
     reads_too: frozenset[str] = frozenset()
-    libraries: Mapping[str, object] = field(default_factory=dict)
+    libraries: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 PLAIN_PARTS = EngineParts()

@@ -4,10 +4,9 @@ Engines carry a payload in one of three ways:
 
 - A class keeps it between calls (`Finder`): its `forward`, its own or an inherited one, passes
   `deepstack_input_embeds` (or the engine's name for it) to the language model without being given it.
-- The payload is an argument of the text model (`find_argument_cuts`).  Three parts are cut: the text model,
-  whose `forward` adds the payload; the function that writes a step's payload; and the runner that captures
-  and replays the text model.
-- Functions split the payload over ranks (`find_split_cuts`).
+- The payload is an argument of the text model (`find_argument_models`), whose `forward` adds it.  Around it
+  are the function that writes a step's payload, and the runner that captures and replays the text model.
+- Functions split the payload over ranks (`find_splitters`).
 """
 
 import ast
@@ -17,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 
 from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
@@ -33,7 +32,6 @@ from deepstack_harness.engines.cut_model import (
     Way,
     cut_model,
 )
-from deepstack_harness.engines.extract import HelperCut, cut_function
 from deepstack_harness.engines.rebinding import acts_on
 from deepstack_harness.engines.syntax import (
     Function,
@@ -117,27 +115,29 @@ class ArgumentFiles:
 
 
 @dataclass(frozen=True)
-class ArgumentCut:
-    """One text model of a source with its engine around it, cut and compiled.
+class ArgumentModel:
+    """One text model of a source that is given the payload, with the engine around it; nothing of it has run.
 
-    An engine whose text models are given mask and levels as they come has neither `wrapper` nor `writer`.
-    `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
-    methods: `get` captures the text model, and is missing where no graph stands in for the model; `set` runs
-    a step that replays it.  `has_slot` says that the payload is registered as an input of captured graphs.
-    `replayed_at` is the place of the replay, `MEMBER:FIRST-LAST`, and `replay_settings` and
-    `replay_note` are the settings and the note of the runner.
+    `runner` captures and replays it, or is a sentence where the source has no runner that can be driven.
+    `has_slot` says that the payload is registered as an input of captured graphs.  `replayed_at` is the place
+    of the replay, `MEMBER:FIRST-LAST`.
     """
 
-    text: ModelCut
-    wrapper: ModelCut | None
-    writer: HelperCut | None
-    replay: ModelCut | Reason
-    argument: str
-    replay_verbs: Mapping[str, str] = field(default_factory=dict)
+    text: ModelClass
+    files: ArgumentFiles
+    runner: ClassPart | Reason
     has_slot: bool = False
     replayed_at: str = ""
-    replay_settings: str = ""
-    replay_note: str = ""
+
+    @property
+    def settings(self) -> str:
+        """The settings by which the engine reaches its runner."""
+        return self.runner.settings if isinstance(self.runner, ClassPart) else ""
+
+    @property
+    def note(self) -> str:
+        """A sentence about the runner."""
+        return self.runner.note if isinstance(self.runner, ClassPart) else ""
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,12 @@ class SplitFiles:
 
 
 @dataclass(frozen=True)
-class SplitCut:
-    """A splitter of a source, cut and compiled."""
+class FoundSplitter:
+    """A splitter of a source in the file `member`, and the class that it asks; nothing of them has run."""
 
-    function: HelperCut
-    parallel: ModelCut | None
+    member: str
+    files: SplitFiles
+    parallel: ModelClass | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class DeepstackCut:
 
     model_class: str
     member: str
-    methods: ModelCut | ArgumentCut | SplitCut | Reason
+    methods: ModelCut | ArgumentModel | FoundSplitter | Reason
     forward: ModelCut | Reason | None
     patch: PatchCut | None = None
     text: TextModel | str = ""
@@ -551,16 +552,15 @@ def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:
 _NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")
 
 
-def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[DeepstackCut]:
-    """Find and cut every text model that is given the payload, in the order of their files.
+def find_argument_models(source: Source, files: ArgumentFiles) -> list[DeepstackCut]:
+    """Find every text model that is given the payload, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            DeepstackCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
+            DeepstackCut(node.name, member, _argument_model(source, files, member, node.name), _NO_CALLS)
             for member, node in _text_models(source, files)
-            for cut in [_cut_argument_engine(source, files, member, node.name)]
         ]
 
 
@@ -588,56 +588,36 @@ def _adds_payload(node: ast.stmt, files: ArgumentFiles) -> bool:
     return files.argument in names and runs
 
 
-def _cut_argument_engine(
-    source: Source, files: ArgumentFiles, member: str, name: str
-) -> ArgumentCut | Reason:
-    wrapper, writer = files.wrapper, files.writer
+def _argument_model(source: Source, files: ArgumentFiles, member: str, name: str) -> ArgumentModel:
+    found = ArgumentModel(ModelClass(member, name, SINCE), files, Reason(""))
+    if isinstance(files.replay, str):
+        return replace(found, runner=Reason(files.replay))
     try:
-        text = cut_model(source, ModelClass(member, name, SINCE), files.text)
-        separates = cut_model(source, wrapper.model, wrapper.way) if wrapper else None
-        written = (
-            cut_function(
-                source, writer.member, writer.function, stand_ins=writer.stand_ins, provided=writer.provided
-            )
-            if writer
-            else None
-        )
+        part = _runner_part(source, files.replay)
     except UsageError as error:
-        return reason_of(error)
-    cut = ArgumentCut(text, separates, written, Reason(""), files.argument)
-    return _with_replay(cut, source, files)
-
-
-def _with_replay(cut: ArgumentCut, source: Source, files: ArgumentFiles) -> ArgumentCut:
-    """Return the cut with the runner, or with the sentence that says why it has none."""
-    parts = files.replay
-    if isinstance(parts, str):
-        return replace(cut, replay=Reason(parts))
-    try:
-        part, runner = _cut_runner(source, parts)
-    except UsageError as error:
-        return replace(cut, replay=reason_of(error))
+        return replace(found, runner=reason_of(error))
     return replace(
-        cut, replay=runner, replay_verbs=part.way.verbs or {}, has_slot=_registers_payload(source, files),
-        replayed_at=_replayed_at(source, part), replay_settings=part.settings,
-        replay_note=part.note,
-    )  # fmt: skip
+        found, runner=part, has_slot=_registers_payload(source, files), replayed_at=_replayed_at(source, part)
+    )
 
 
-def _cut_runner(source: Source, parts: tuple[ClassPart, ...]) -> tuple[ClassPart, ModelCut]:
-    """Cut the first runner of the first file that is there; raise `UsageError` where that cannot be done.
+def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
+    """Return the first runner of the first file that is there; raise `UsageError` where none has its methods.
 
     Runners of other files are not tried: an engine that has a newer runner serves with it.
     """
     member = next((part.member for part in parts if _has_file(source, part.member)), parts[0].member)
-    refusals: list[NoBuffer] = []
+    file, refusals = source.read(member), list[NoBuffer]()
     for part in parts:
         if part.member != member:
             continue
-        try:
-            return part, cut_model(source, part.model, part.way)
-        except NoBuffer as error:  # the class has other methods
-            refusals.append(error)
+        node = class_named(file, part.class_name)
+        own = {each.name for each in node.body if isinstance(each, Function)}
+        lacking = sorted(set((part.way.verbs or {}).values()) - own)
+        if not lacking:
+            return part
+        text = f"class {part.class_name} has no {', '.join(lacking)}"
+        refusals.append(NoBuffer(Reason(text, file.filename, node.lineno)))
     raise refusals[0]
 
 
@@ -673,14 +653,14 @@ def _replayed_at(source: Source, part: ClassPart) -> str:
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
 
 
-def find_split_cuts(source: Source, files: SplitFiles) -> list[DeepstackCut]:
-    """Find and cut every splitter of a source, in the order of their files.
+def find_splitters(source: Source, files: SplitFiles) -> list[DeepstackCut]:
+    """Find every splitter of a source, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            DeepstackCut(files.function, member, _cut_splitter(source, files, member), None)
+            DeepstackCut(files.function, member, _splitter(source, files, member), None)
             for member in _files_defining(source, files.folders, files.function)
         ]
 
@@ -701,18 +681,11 @@ def _files_defining(source: Source, folders: Iterable[str], name: str) -> list[s
     ]
 
 
-def _cut_splitter(source: Source, files: SplitFiles, member: str) -> SplitCut | Reason:
-    try:
-        function = cut_function(
-            source, member, files.function, stand_ins=frozenset(), provided=files.provided
-        )
-        return SplitCut(function, _cut_parallel(source, files.parallel) if files.parallel else None)
-    except UsageError as error:
-        return reason_of(error)
-
-
-def _cut_parallel(source: Source, part: Parallel) -> ModelCut:
+def _splitter(source: Source, files: SplitFiles, member: str) -> FoundSplitter | Reason:
+    part = files.parallel
+    if part is None:
+        return FoundSplitter(member, files)
     members = _files_defining(source, part.folders, part.class_name)
     if not members:
-        raise UsageError(f"{source.label} has no class {part.class_name} in {' or '.join(part.folders)}")
-    return cut_model(source, ModelClass(members[0], part.class_name, SINCE), part.way)
+        return Reason(f"{source.label} has no class {part.class_name} in {' or '.join(part.folders)}")
+    return FoundSplitter(member, files, ModelClass(members[0], part.class_name, SINCE))

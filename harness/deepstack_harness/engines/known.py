@@ -26,15 +26,15 @@ from packaging.version import Version
 from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
-from deepstack_harness.engines.cut_model import BY_METHODS, ModelClass, Patch, cut_patch
+from deepstack_harness.engines.cut_model import ModelClass, Patch, cut_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
     ModelFiles,
     collector_paused,
     depth_limited,
-    find_argument_cuts,
-    find_split_cuts,
+    find_argument_models,
+    find_splitters,
 )
 from deepstack_harness.engines.engine import KnownEngine, Overlay
 from deepstack_harness.engines.kinds.fastdeploy import FASTDEPLOY
@@ -346,26 +346,16 @@ def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True
     `MachineError` where one cannot be fetched.
     """
     engine = engine_of(source)
-    if is_imported(source):
+    if engine.argument is not None:
+        found = find_argument_models(source, engine.argument)
+    elif engine.split is not None:
+        found = find_splitters(source, engine.split)
+    else:
         with collector_paused(), depth_limited(source):
             if engine.overlay is not None:
                 return find_patched(source, engine.overlay, wanted)
             return finder_of(source).found(wanted)
-    if engine.argument is not None:
-        cuts = find_argument_cuts(source, engine.argument)
-    elif engine.split is not None:
-        cuts = find_split_cuts(source, engine.split)
-    else:
-        with collector_paused(), depth_limited(source):
-            return finder_of(source).cuts(wanted)
-    return [class_cut for class_cut in cuts if wanted(class_cut.model_class, class_cut.member)]
-
-
-def is_imported(source: Source) -> bool:
-    """Return whether classes of a source are made by importing their package: they compute with torch."""
-    engine = engine_of(source)
-    made = engine if engine.overlay is None else engine.overlay.base
-    return made.methods is BY_METHODS and not (made.argument or made.split)
+    return [item for item in found if wanted(item.model_class, item.member)]
 
 
 def model_files_of(source: Source) -> ModelFiles:
@@ -389,10 +379,7 @@ def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
     if engine.argument is not None or engine.split is not None:
         return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
     with collector_paused(), depth_limited(source):
-        finder = finder_of(source)
-        if not is_imported(source):
-            return finder.cut_named(model_class)
-        found = finder.found_named(model_class)
+        found = finder_of(source).found_named(model_class)
     if engine.overlay is None:
         return found
     patched = next(iter(cuts_of(source, lambda name, _: name == model_class)), None)

@@ -15,6 +15,8 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import TypeVar
 
@@ -60,8 +62,29 @@ _MOST_PATCHES = 8
 B = TypeVar("B", MethodsClass, ForwardClass)
 
 
+@dataclass(frozen=True)
+class BufferEngine:
+    """What classes with get, set and clear are derived from, and what their code finds.
+
+    `kind` knows the settings of the engine.  `libraries` has objects by their dotted names, in the place of
+    attributes of libraries that are missing, and `names` those in the place of names of any module.
+    """
+
+    kind: type[MethodsClass] = MethodsClass
+    host: type[Host] = Host
+    names: Mapping[str, object] | None = None
+    libraries: Mapping[str, object] = field(default_factory=dict)
+
+
+VLLM_BUFFER = BufferEngine()
+
+
 def define_loaded(
-    loaded: LoadedSource, model: ModelClass, methods: Way, forward: Way | None
+    loaded: LoadedSource,
+    model: ModelClass,
+    methods: Way,
+    forward: Way | None,
+    engine: BufferEngine = VLLM_BUFFER,
 ) -> tuple[MethodsClass | None, ForwardClass | None, tuple[Reason, ...]]:
     """Define a class in each way; return its ways, and the reasons why others are missing."""
     refusals: list[Reason] = []
@@ -73,18 +96,25 @@ def define_loaded(
             refusals.append(reason_of(error))
             return None
 
-    by_methods = defined(define_by_methods, methods)
+    by_methods = defined(partial(define_by_methods, engine=engine), methods)
     by_forward = defined(_define_forward, forward) if forward else None
     return by_methods, by_forward, tuple(refusals)
 
 
-def made_over(loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]) -> tuple[KnownModel, type[H]]:
+def made_over(
+    loaded: LoadedSource,
+    model: ModelClass,
+    way: Way,
+    host: type[H],
+    names: Mapping[str, object] | None = None,
+) -> tuple[KnownModel, type[H]]:
     """Return what is known of a class, and the class derived from it and from `host`.
 
-    Raises `UsageError` where it cannot be made.
+    Its code finds the objects of `names`, by default those of vLLM's classes.  Raises `UsageError` where it
+    cannot be made.
     """
     with loaded.without_stubs():
-        return _settled(loaded, model, way).over(host)
+        return _settled(loaded, model, way, names).over(host)
 
 
 def functions_over(
@@ -99,10 +129,13 @@ def functions_over(
         return made.over(host)[1], made.functions()
 
 
-def define_by_methods(loaded: LoadedSource, model: ModelClass, way: Way) -> MethodsClass:
+def define_by_methods(
+    loaded: LoadedSource, model: ModelClass, way: Way, engine: BufferEngine = VLLM_BUFFER
+) -> MethodsClass:
     """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
     with loaded.without_stubs():
-        bound = MethodsClass(*_settled(loaded, model, way).over(Host))
+        loaded.absent.values.update(engine.libraries)
+        bound = engine.kind(*_settled(loaded, model, way, engine.names).over(engine.host))
         bound.rehearse()
         return bound
 
@@ -138,7 +171,9 @@ def _unbuildable(made: "_MadeClass") -> frozenset[str]:
             return found
 
 
-def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
+def _settled(
+    loaded: LoadedSource, model: ModelClass, way: Way, names: Mapping[str, object] | None = None
+) -> "_MadeClass":
     """Return a class after everything that changes it was imported.
 
     Raises `SourceError` for a class that cannot be made, or may be another one later.
@@ -155,8 +190,10 @@ def _settled(loaded: LoadedSource, model: ModelClass, way: Way) -> "_MadeClass":
         made = _MadeClass(loaded, model, way)
     made.check()
     loaded.check_instrument()
-    table = METHODS_STAND_INS if way.verbs is None else FORWARD_STAND_INS
-    loaded.supply({**table, **model.parts.stand_ins})
+    if names is None:
+        table = METHODS_STAND_INS if way.verbs is None else FORWARD_STAND_INS
+        names = {**table, **model.parts.stand_ins}
+    loaded.supply(names)
     return made
 
 
@@ -262,7 +299,8 @@ class _MadeClass:
         while True:
             nodes = [node for name in sorted(self.names) for node in self._nodes(name)]
             used = {name for node in nodes for name in reads(node)}
-            self.inits = dict(self._slices(used | read_outside | _REPLACING))
+            if self._way.init:
+                self.inits = dict(self._slices(used | read_outside | _REPLACING))
             used |= {name for node in self.inits.values() for name in reads(node)}
             more = {name for name in there if f"self.{name}" in used - self._provided}
             more = {name for name in more if any(True for _ in self._functions(name))} - self.names - {_INIT}
@@ -278,22 +316,27 @@ class _MadeClass:
             if node is not None:
                 yield (
                     owner,
-                    slice_init(
-                        node, of_instances, self._provided, functools.partial(writes_by_calls, self._nodes)
-                    ),
+                    slice_init(node, of_instances, self._provided, partial(writes_by_calls, self._nodes)),
                 )
 
     # -- what may change it
 
     def patching(self) -> list[str]:
         """Return the files that may change the class, as their text shows."""
-        classes = {item.node.name for item in self._owners.values()}
+        classes = {item.node.name for item in self._providers()}
         members = [member for member, _, _ in self._rebinding()]
         return sorted({*self._making.acting(classes), *members})
 
+    def _providers(self) -> Iterator[Defined]:
+        """Yield the class itself, and those that it has a called member from."""
+        called = {_INIT, *self.names} if self._way.init else self.names
+        for owner, place in self._owners.items():
+            if owner is self._cls or not called.isdisjoint(vars(owner)):
+                yield place
+
     def _rebinding(self) -> Iterator[tuple[str, SourceFile, RebindingPlace]]:
         names = {name.removeprefix("self.") for name in self._read() if name.startswith("self.")}
-        chain = {item.place for item in self._owners.values()}
+        chain = {item.place for item in self._providers()}
         yield from self._making.rebinding((self.names | names) & self._making.names, chain)
 
     def _read(self) -> set[str]:
@@ -420,9 +463,9 @@ class _MadeClass:
         own = self._whole().member
         hosted = {
             name: vars(kind)[name]
-            for name in HOSTED
-            for kind in host.__mro__
-            if name in vars(kind) and self._provider(name) != own
+            for name in (*HOSTED, *self._way.provided)
+            for kind in reversed(host.__mro__)
+            if name in vars(kind) and (name in self._way.provided or self._provider(name) != own)
         }
         inits = {owner: _compiled(vars(owner)[_INIT], node) for owner, node in self.inits.items()}
         namespace: dict[str, object] = {

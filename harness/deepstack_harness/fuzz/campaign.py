@@ -36,7 +36,7 @@ from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.judge import judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
-from deepstack_harness.engines.known import engine_of, family_class, is_imported, open_source
+from deepstack_harness.engines.known import engine_of, family_class, open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular, write_atomically
 from deepstack_harness.fuzz.faults import Finding, FuzzRequest, Progress, Target, Watch
@@ -302,8 +302,7 @@ def _sandbox(request: FuzzRequest) -> SandboxProfile | None:
         compiles = ArmSpec.parse(request.arm).compiled
         source = open_source(request.source)
         family_class(source, request.family)
-        if is_imported(source):
-            every_python_file(source)  # the worker has no network
+        every_python_file(source)  # the worker has no network
         return COMPILE if compiles else CONTRACT
     return OWN_CLASS if request.buffer else None
 

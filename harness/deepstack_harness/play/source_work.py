@@ -27,7 +27,7 @@ from deepstack_harness.engines.bind import (
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
-from deepstack_harness.engines.known import cut_named, is_imported, open_source
+from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
@@ -66,11 +66,9 @@ def play(channel: Channel, case: Case, source: SourceClass) -> Played:
 def _met(source: SourceClass) -> list[Reason]:
     """Note the stubs that a class has met since the last look, and return all that it ever met."""
     known = _MET.setdefault(source.model_class, [])
-    opened = _opened(source.text)
-    if is_imported(opened):
-        touched = loaded_of(opened).absent.touched
-        known += touched
-        touched.clear()
+    touched = loaded_of(_opened(source.text)).absent.touched
+    known += touched
+    touched.clear()
     return known
 
 
@@ -97,7 +95,7 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
         uncompiled=found.text if isinstance(found.text, str) else "",
         every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
-        loaded=loaded_of(opened).sentence() if is_imported(opened) else "",
+        loaded=loaded_of(opened).sentence(),
         places={
             name: place
             for way in (found.forward, found.methods)

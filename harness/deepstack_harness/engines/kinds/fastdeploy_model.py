@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from deepstack_harness.engines.bound_class import MethodsClass, define_methods, misses_package
-from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.bound_class import MethodsClass, misses_package
+from deepstack_harness.engines.loaded_class import BufferEngine
 from deepstack_harness.engines.stand_ins import Host, Settings
 
 
@@ -20,15 +20,8 @@ def _zeros(
     return torch.zeros(*sizes, dtype=named)
 
 
-_LAYERS = Settings("paddle.nn", Layer=nn.Module)
-_STAND_INS = {
-    "paddle": Settings("paddle", zeros=_zeros, Tensor=Tensor, no_grad=torch.no_grad, nn=_LAYERS),
-    "nn": _LAYERS,
-}
-
-
 class PaddleHost(Host):
-    """The base class of cut classes of FastDeploy."""
+    """A base class of classes of FastDeploy."""
 
     def __init__(self, *_: object) -> None:
         """Make an empty module, of whatever settings."""
@@ -64,6 +57,11 @@ class FastDeployClass(MethodsClass):
         return misses_package(error) or of_tensor or isinstance(error, TypeError)
 
 
-def define_fastdeploy(cut: ModelCut) -> MethodsClass:
-    """Define a class of FastDeploy and rehearse it; raise what `define_methods` raises."""
-    return define_methods(cut, FastDeployClass, PaddleHost, _STAND_INS)
+_LAYERS = Settings("paddle.nn", Layer=nn.Module)
+_PADDLE = {"zeros": _zeros, "Tensor": Tensor, "no_grad": torch.no_grad, "nn": _LAYERS}
+BUFFER = BufferEngine(
+    FastDeployClass,
+    PaddleHost,
+    {"paddle": Settings("paddle", **_PADDLE), "nn": _LAYERS},
+    {f"paddle.{name}": value for name, value in _PADDLE.items()},
+)

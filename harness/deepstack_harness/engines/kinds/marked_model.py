@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.bind import EffectReader, levels_of
-from deepstack_harness.engines.cut_model import define_model
-from deepstack_harness.engines.discover import ArgumentCut
 from deepstack_harness.engines.stand_ins import UNBOUNDED, Settings
 from deepstack_harness.errors import StepUnavailable
 
@@ -64,6 +63,9 @@ Arguments = Callable[[Tensor, Tensor], Mapping[str, object]]
 """Returns what a text model is called with, of hidden states (1, P, hidden) and marks (1, P)."""
 
 
+HOSTS = Hosts(MarkedModel, names=STAND_INS)
+
+
 class MarkedEngine:
     """One text model that is given mask and levels; see `ArgumentEngine`."""
 
@@ -71,7 +73,7 @@ class MarkedEngine:
 
     def __init__(
         self,
-        cut: ArgumentCut,
+        parts: ArgumentParts,
         _: int,
         hidden: int,
         levels: int,
@@ -80,12 +82,11 @@ class MarkedEngine:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Define and make the text model; raise `UsageError` for what needs the whole package."""
-        self._cut, self._levels, self._arguments = cut, levels, arguments
+        """Make the text model; raise `UsageError` for what needs the whole package."""
+        self._parts, self._levels, self._arguments = parts, levels, arguments
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
         self._reader = EffectReader()
-        defined = define_model(cut.text, MarkedModel, STAND_INS)
-        self._text: Any = defined.__new__(defined)
+        self._text: Any = parts.text.__new__(parts.text)
         nn.Module.__init__(self._text)
         self._text.eval()
         layers = [self._layer] * (levels + 1)
@@ -111,11 +112,11 @@ class MarkedEngine:
 
     def capture(self, tokens: int) -> None:
         """Raise `StepUnavailable`: no graph of the engine's has a payload."""
-        raise StepUnavailable(str(self._cut.replay))
+        raise StepUnavailable(str(self._parts.runner))
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Raise `StepUnavailable`: no graph (of `size` tokens) has a payload (levels, N, hidden)."""
-        raise StepUnavailable(str(self._cut.replay))
+        raise StepUnavailable(str(self._parts.runner))
 
     def _run(self, tokens: int, payload: Tensor | None) -> None:
         states = self._like.new_zeros(1, tokens, self._like.size(1))
@@ -125,7 +126,7 @@ class MarkedEngine:
             named.pop("visual_pos_masks")
         else:
             marks[:, : payload.size(1)] = True
-            named[self._cut.argument] = list(payload)
+            named[self._parts.found.files.argument] = list(payload)
         wanted = inspect.signature(self._text.forward).parameters
         self._reader.begin()
         self._text.forward(**{name: value for name, value in named.items() if name in wanted})

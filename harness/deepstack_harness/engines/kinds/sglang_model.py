@@ -1,4 +1,4 @@
-"""SGLang's cut parts, driven: a step is written, run and replayed by the engine's own functions."""
+"""SGLang's parts, driven: a step is written, run and replayed by the engine's own functions."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -8,20 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.bind import EffectReader, levels_of
-from deepstack_harness.engines.cut_model import ModelCut, define_function, define_model
-from deepstack_harness.engines.discover import ArgumentCut
 from deepstack_harness.engines.kinds.sglang_stand_ins import (
     REQUEST_FIELDS,
     RUNNER_STAND_INS,
-    STAND_INS,
     TEXT,
     VISUAL,
     Batch,
-    CutBase,
     Embedding,
     GraphSlot,
     GraphSlots,
@@ -42,6 +39,9 @@ from deepstack_harness.errors import Reason, StepUnavailable
 _LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
 
 
+HOSTS = Hosts(TextModel, Wrapper, Runner, {**RUNNER_STAND_INS, "get_embedding_and_mask": embedding_and_mask})
+
+
 class SglangEngine:
     """One text model of SGLang with its writer and its prefill runner; see `ArgumentEngine`."""
 
@@ -49,7 +49,7 @@ class SglangEngine:
 
     def __init__(
         self,
-        cut: ArgumentCut,
+        parts: ArgumentParts,
         capacity: int,
         hidden: int,
         levels: int,
@@ -57,22 +57,22 @@ class SglangEngine:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Define and make all parts; raise `UsageError` for what needs the whole package."""
-        self._cut, self._hidden, self._levels = cut, hidden, levels
+        """Make all parts; raise `UsageError` for what needs the whole package."""
+        self._parts, self._hidden, self._levels = parts, hidden, levels
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
         self._reader = EffectReader()
         vision = Settings("config.vision_config", deepstack_visual_indexes=list(range(levels)))
         config = Settings("config", hidden_size=hidden, vision_config=vision)
-        assert cut.wrapper is not None  # `engines.sglang` has both
-        assert cut.writer is not None
+        assert parts.wrapper is not None  # `kinds.sglang` has both
+        assert parts.writer is not None
         self._text = self._text_model(config)
         separates = {"deepstack_visual_indexes": list(range(levels)), "num_deepstack_embeddings": levels}
-        self._wrapper = _made(cut.wrapper, Wrapper, {"config": config, **separates})
-        self._write = define_function(cut.writer, STAND_INS, get_embedding_and_mask=embedding_and_mask)
+        self._wrapper = _made(parts.wrapper, {"config": config, **separates})
+        self._write = parts.writer
         rows = self._zeros(max(capacity, _LEAST_ROWS))
         self._slots = {"input_embeds": GraphSlot(rows)}
-        if cut.has_slot:
-            self._slots[cut.argument] = GraphSlot(rows.repeat(1, levels))
+        if parts.found.has_slot:
+            self._slots[parts.found.files.argument] = GraphSlot(rows.repeat(1, levels))
         self._graphs = RecordedGraphs()
         self._streams: dict[int, tuple[Tensor, ...]] = {}
         self.written: set[str] = set()
@@ -93,13 +93,13 @@ class SglangEngine:
 
     def capture(self, tokens: int) -> None:
         """See `ArgumentEngine.capture`; a runner without a method that captures has nothing to capture."""
-        if "get" not in self._cut.replay_verbs:
+        if "get" not in self._parts.runner_verbs:
             return
         runner, batch = self._runner(tokens, tokens, None), self._batch(tokens, static=True)
         self._reader.begin()
         recorder = OpRecorder()
         with recorder, _watched(self._text, self.captured):
-            output = getattr(runner, self._cut.replay_verbs["get"])(batch, tokens)
+            output = getattr(runner, self._parts.runner_verbs["get"])(batch, tokens)
         self._streams[tokens] = self._reader.take()
         self._graphs.recorded[tokens] = (recorder, output)
 
@@ -110,7 +110,7 @@ class SglangEngine:
             "forward_batch": self._batch(tokens), "static_forward_batch": self._batch(size, static=True),
             "static_num_tokens": size, "raw_num_tokens": tokens, "shape_key": ShapeKey(size),
         }  # fmt: skip
-        execute = getattr(runner, self._cut.replay_verbs["set"])
+        execute = getattr(runner, self._parts.runner_verbs["set"])
         wanted = inspect.signature(execute).parameters
         self._reader.begin()
         with _watched(self._text, self.captured):
@@ -121,7 +121,7 @@ class SglangEngine:
             return (self._zeros(tokens),) * self._levels
         return tuple(level[:tokens] for level in self._levels_of(inputs, size))
 
-    def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class that was cut
+    def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class of the engine
         """Make the text model with a layer more than there are levels, which must get nothing."""
         note = self._reader.layer
 
@@ -147,12 +147,12 @@ class SglangEngine:
         attributes = {
             "config": config, "embed_tokens": embed, "end_layer": len(layers), "layers": layers, "norm": norm,
         }  # fmt: skip
-        return _made(self._cut.text, TextModel, attributes, config=config)
+        return _made(self._parts.text, attributes, config=config)
 
-    def _runner(self, size: int, tokens: int, payload: Tensor | None) -> Any:  # noqa: ANN401  # a class that was cut
+    def _runner(self, size: int, tokens: int, payload: Tensor | None) -> Any:  # noqa: ANN401  # a class of the engine
         """Make the runner around the text model, for a step of P tokens padded to `size`."""
-        if isinstance(self._cut.replay, Reason):
-            raise StepUnavailable(str(self._cut.replay))
+        if isinstance(self._parts.runner, Reason):
+            raise StepUnavailable(str(self._parts.runner))
         # As the runner itself looks it up, for models that are given embeddings by position.
         names = list(inspect.signature(self._text.forward).parameters)
         static, recorded = self._batch(size, static=True), self._graphs.recorded
@@ -167,14 +167,14 @@ class SglangEngine:
             "_static_num_tokens": size, "raw_num_tokens": tokens,
             "_input_embeds_arg_idx": names.index("input_embeds") if "input_embeds" in names else None,
             # The older runners pad a step to the captured size themselves, and run the whole model on it.
-            "_is_full_backend": self._cut.replay_verbs["set"] == "_execute_body_capture",
+            "_is_full_backend": self._parts.runner_verbs["set"] == "_execute_body_capture",
             "load_batch": lambda *_, **__: static, "replay_prepare": lambda *_, **__: static,
             "capture_num_tokens": sorted(recorded) or [size],
             "graphs": {key: recorder for key, (recorder, _) in recorded.items()},
             "output_buffers": {key: output for key, (_, output) in recorded.items()},
             **{f"static_{name}": torch.zeros(1, dtype=torch.int64) for name in REQUEST_FIELDS},
         }  # fmt: skip
-        return _made(self._cut.replay, Runner, attributes, stand_ins=RUNNER_STAND_INS)
+        return _made(self._parts.runner, attributes)
 
     def _whole(self, payload: Tensor | None) -> SimpleNamespace:
         """Return the model around the text model; it writes a step's payload (levels, N, hidden) first."""
@@ -229,27 +229,20 @@ class SglangEngine:
         )  # fmt: skip
 
 
-def _made(
-    cut: ModelCut,
-    host: type[CutBase],
-    attributes: Mapping[str, object],
-    stand_ins: Mapping[str, object] = STAND_INS,
-    **arguments: object,
-) -> Any:  # noqa: ANN401
-    """Define a cut class and make an object of it that has `attributes` before its `__init__` runs."""
-    defined = define_model(cut, host, stand_ins)
-    instance = defined.__new__(defined)
+def _made(kind: Any, attributes: Mapping[str, object], **arguments: object) -> Any:  # noqa: ANN401
+    """Make an object of a class that has `attributes` before its `__init__` runs."""
+    instance = kind.__new__(kind)
+    nn.Module.__init__(instance)
     instance.__dict__.update(attributes)
-    wanted = inspect.signature(defined).parameters
+    wanted = inspect.signature(kind).parameters
     known = {**arguments, "quant_config": None, "prefix": ""}
-    # The runner's own `__init__` sets nothing of what is cut.
-    if arguments:
-        defined.__init__(instance, **{name: value for name, value in known.items() if name in wanted})
+    if arguments:  # all that the others have is given
+        kind.__init__(instance, **{name: value for name, value in known.items() if name in wanted})
     return instance
 
 
 @contextmanager
-def _watched(text: Any, names: set[str]) -> Iterator[None]:  # noqa: ANN401  # a class that was cut
+def _watched(text: Any, names: set[str]) -> Iterator[None]:  # noqa: ANN401  # a class of the engine
     """Note the names of the tensors that the text model is called with."""
     forward = text.forward
 

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
-from deepstack_harness.engines.cut_model import define_function, define_model, reason_at
-from deepstack_harness.engines.discover import SplitCut
+from deepstack_harness.engines.cut_model import reason_at
+from deepstack_harness.engines.discover import FoundSplitter
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.loaded_class import made_over
 from deepstack_harness.errors import SourceError, UsageError
 
 _METHOD = "_deepstack_process"
@@ -23,10 +26,10 @@ class MegatronSplitter:
     Its engine pads a step to a multiple of the ranks before it makes the mask.
     """
 
-    def __init__(self, cut: SplitCut) -> None:
-        """Define the function; raise `UsageError` for what needs the whole package."""
-        self._split: Any = define_function(cut.function, {})
-        self.filename = cut.function.file.filename
+    def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
+        """Import the function; raise `UsageError` where it cannot be made."""
+        self._split = function_of(loaded, found.member, found.files.function, {})
+        self.filename = loaded.source.read(found.member).filename
 
     def rows(
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int
@@ -45,7 +48,7 @@ class MegatronSplitter:
         return tuple(_added(own_marks[0], part, tokens // ranks) for part in parts)
 
 
-class _Parallel:
+class _Parallel(nn.Module):
     """The base class of `SequenceParallel`, whose ranks are numbers instead of a process group."""
 
     causal_mask_func = None
@@ -66,13 +69,15 @@ class SwiftSplitter:
     attention, whose partition is another one, is left out.
     """
 
-    def __init__(self, cut: SplitCut) -> None:
-        """Define class and function; raise `UsageError` for what needs the whole package."""
-        assert cut.parallel is not None
-        defined = define_model(cut.parallel, _Parallel, {})
-        self._parallel: Any = defined.__new__(defined)
-        self._patch: Any = define_function(cut.function, {}, sequence_parallel=self._parallel)
-        self.filename = cut.function.file.filename
+    def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
+        """Import class and function; raise `UsageError` for what cannot be made."""
+        assert found.parallel is not None
+        assert found.files.parallel is not None
+        _, made = made_over(loaded, found.parallel, found.files.parallel.way, _Parallel, {})
+        self._parallel: Any = made.__new__(made)
+        names = {"sequence_parallel": self._parallel}
+        self._patch = function_of(loaded, found.member, found.files.function, names)
+        self.filename = loaded.source.read(found.member).filename
 
     def rows(
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int

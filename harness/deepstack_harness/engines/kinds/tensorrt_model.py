@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from deepstack_harness.engines.cut_model import define_model
-from deepstack_harness.engines.discover import ArgumentCut
+from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.stand_ins import Settings, packed
 from deepstack_harness.errors import StepUnavailable
 
@@ -18,7 +17,7 @@ _VOCABULARY = 2
 
 
 class WriterBase(nn.Module):
-    """The base class of the cut class (tensorrt_llm/_torch/models/modeling_multimodal_mixin.py)."""
+    """The base class of the class (tensorrt_llm/_torch/models/modeling_multimodal_mixin.py)."""
 
     def __init__(self, *_: object, **__: object) -> None:
         """Make an empty module, of whatever settings."""
@@ -65,12 +64,15 @@ KINDS = (WriterBase, Settings, _Embedding)
 """Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
 
 
+HOSTS = Hosts(WriterBase)
+
+
 class TensorRtEngine:
     """One writer with its buffer; see `ArgumentEngine`."""
 
     def __init__(
         self,
-        cut: ArgumentCut,
+        parts: ArgumentParts,
         capacity: int,
         hidden: int,
         levels: int,
@@ -78,13 +80,12 @@ class TensorRtEngine:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Define and make the class; raise `UsageError` for what needs the whole package."""
-        self._replay = str(cut.replay)
+        """Make the class; raise `UsageError` for what needs the whole package."""
+        self._replay = str(parts.runner)
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
-        defined: Any = define_model(cut.text, WriterBase, {})
         with _InPlaceOfCuda(device):
-            self._model = defined(_settings(capacity, hidden, levels, dtype))
-        self._fuse = getattr(self._model, cut.text.cut.verbs["get"])
+            self._model: Any = parts.text(_settings(capacity, hidden, levels, dtype))
+        self._fuse = getattr(self._model, parts.known.cut.verbs["get"])
         self.written: set[str] = set()
         self.captured: set[str] = set()
 

@@ -1,0 +1,86 @@
+"""The parts of an engine whose payload is an argument, as importing its package makes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from deepstack_harness.engines.cut_model import KnownModel
+from deepstack_harness.engines.discover import ArgumentModel, ClassPart
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.errors import Reason, UsageError, reason_of
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The classes of ours that the parts of one engine are derived from too, as far as it has them.
+
+    `names` has the objects that the code of the engine finds under these names, in whatever module.
+    """
+
+    text: type[nn.Module]
+    wrapper: type[nn.Module] = nn.Module
+    runner: type[nn.Module] = nn.Module
+    names: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True)
+class ArgumentParts:
+    """A text model that is given the payload, and the engine around it.
+
+    `known` is what is known of the text model, and `text` its class.  An engine whose text models are given
+    mask and levels as they come has None for `wrapper` and `writer`.  `runner` is a reason where the source
+    has none that can be driven.
+    """
+
+    found: ArgumentModel
+    known: KnownModel
+    text: Any
+    wrapper: Any
+    writer: Callable[..., Any] | None
+    runner: Any
+
+    @property
+    def runner_verbs(self) -> Mapping[str, str]:
+        """Methods of the runner.
+
+        `get` captures the text model, and is missing where no graph stands in for the model; `set` runs a
+        step that replays it.
+        """
+        part = self.found.runner
+        return (part.way.verbs or {}) if isinstance(part, ClassPart) else {}
+
+
+def load_parts(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> ArgumentParts:
+    """Import the parts; raise `UsageError`, with file and line, for those that cannot be made."""
+    files, names = found.files, hosts.names or {}
+    known, text = made_over(loaded, found.text, files.text, hosts.text, names)
+    wrapper = writer = None
+    if files.wrapper is not None:
+        _, wrapper = made_over(loaded, files.wrapper.model, files.wrapper.way, hosts.wrapper, names)
+    if files.writer is not None:
+        writer = function_of(loaded, files.writer.member, files.writer.function, names)
+    return ArgumentParts(found, known, text, wrapper, writer, _runner(loaded, found, hosts))
+
+
+def _runner(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> type[nn.Module] | Reason:
+    part = found.runner
+    if isinstance(part, Reason):
+        return part
+    try:
+        return made_over(loaded, part.model, part.way, hosts.runner, hosts.names or {})[1]
+    except UsageError as error:
+        return reason_of(error)
+
+
+def function_of(loaded: LoadedSource, member: str, name: str, names: Mapping[str, object]) -> Any:  # noqa: ANN401
+    """Return a function of a file, whose code finds the objects of `names`.
+
+    Raises `UsageError`, with file and line, where it cannot be made.
+    """
+    function = loaded.named(member, name)
+    loaded.check_instrument()
+    loaded.supply(names)
+    return function
