@@ -63,7 +63,7 @@ from sglang.srt.managers.schedule_batch import Modality
 from sglang.srt.utils import flatten_nested_list
 
 
-def get_embedding_and_mask(embedding_items, input_ids, cache=NoSuchCache):
+def get_embedding_and_mask(embedding_items, input_ids, cache=None):
     raise RuntimeError("the vision tower was asked")
 
 
@@ -98,13 +98,14 @@ NAMES = ("input_embeds",)
 RUNNER_FILE = '''\
 """The prefill runner."""
 from sglang.srt.layers.dp_attention import set_is_extend_in_batch
+from sglang.srt.model_executor.runner.base import BaseRunner
 
 
 def _inputs_of(batch):
     return {"input_embeds": batch.input_embeds}
 
 
-class PrefillCudaGraphRunner(NoSuchRunner):
+class PrefillCudaGraphRunner(BaseRunner):
     def __init__(self, model_runner):
         super().__init__(model_runner)
         self.backend = NoSuchBackend(model_runner)
@@ -145,7 +146,7 @@ _AND_PAYLOAD = f'            self._fill("{_ARGUMENT}", named.get("{_ARGUMENT}"),
 def sglang_files(version: str = "0.5.23", **parts: str) -> Mapping[str, str]:
     """Return the files of a source; `parts` has the `model`, `writer`, `runner` and `slots` that differ."""
     return {
-        "sglang/__init__.py": 'raise RuntimeError("SGLang was imported")\n',
+        "sglang/__init__.py": "",
         "sglang/_version.py": f"__version__ = version = '{version}'\n",
         MODEL: parts.get("model", MODEL_FILE),
         WRITER: parts.get("writer", WRITER_FILE),

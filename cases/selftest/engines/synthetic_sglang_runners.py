@@ -24,6 +24,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.pooler import EmbeddingPoolerOutput
 from sglang.srt.model_executor.breakable_cuda_graph.context import enable_breakable_cuda_graph
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+from sglang.srt.model_executor.runner.base import BaseRunner
 from sglang.srt.model_executor.runner.shape_key import ShapeKey
 
 
@@ -58,7 +59,7 @@ _OUTPUT = """\
 EXECUTE_FILE = (
     _IMPORTS
     + """\
-class PrefillCudaGraphRunner(NoSuchRunner):
+class PrefillCudaGraphRunner(BaseRunner):
     def __init__(self, model_runner):
         self.backend = NoSuchBackend(model_runner)
 

@@ -84,10 +84,11 @@ def split_deepstack_embs(
 def swift_files(*, patch: str = PATCH_FILE, parallel: str = PARALLEL_FILE) -> Mapping[str, str]:
     """Return the files of a source of ms-swift."""
     return {
-        "swift/__init__.py": 'raise RuntimeError("ms-swift was imported")\n',
+        "swift/__init__.py": "",
         "swift/trainers/__init__.py": "",
         "swift/version.py": "__version__ = '4.6.0'\n",
         PATCH: patch,
+        "swift/sequence_parallel/__init__.py": "from .sequence_parallel import sequence_parallel\n",
         PARALLEL: parallel,
     }
 

@@ -89,7 +89,7 @@ NOT_ZEROED = EMPTY_ON_TEXT.replace("    views.zero_()\n", "")
 def tensorrt_files(writer: str) -> Mapping[str, str]:
     """Return the files of a source whose class has this writer."""
     return {
-        "tensorrt_llm/__init__.py": 'raise RuntimeError("TensorRT-LLM was imported")\n',
+        "tensorrt_llm/__init__.py": "",
         "tensorrt_llm/version.py": '__version__ = "1.3.0"\n',
         "tensorrt_llm/_torch/__init__.py": "",
         HELPER: HELPER_FILE,

@@ -24,11 +24,12 @@ TRANSFORMERS_FILE = '''\
 """A model file."""
 from ...masking_utils import create_causal_mask
 from ...modeling_outputs import BaseModelOutputWithPast
+from ...modeling_utils import PreTrainedModel
 from ...utils import auto_docstring
 from ...utils.output_capturing import capture_outputs
 
 
-class Qwen3VLTextModel(NoSuchModel):
+class Qwen3VLTextModel(PreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         self.layers = NoSuchLayers(config)

@@ -199,7 +199,7 @@ def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
     [
         (VL_PATCHER, "def apply_qwen3_vl_patches", "def moved", "defines no function apply_qwen3_vl_patches"),
         (VL_PATCHER, "_patched_forward", "moved_forward", "defines no function _patched_forward"),
-        (VL_PATCHER, "as_own(v) for", "gone(v) for", "needs 'gone', which is bound nowhere"),
+        (VL_PATCHER, "as_own(v) for", "gone(v) for", "name 'gone' is not defined"),
         (WRAP, "._get_deepstack_input_embeds = ", ".other = ", f"assigns to no method of {VL}"),
     ],
 )
@@ -328,8 +328,8 @@ def test_the_context_of_a_step_knows_that_ranks_share_it_under_both_names() -> N
 @pytest.mark.parametrize(
     ("applied", "said"),
     [
-        ("[][0]", f"{WRAP}: the patch of {VL} raises IndexError: list index out of range"),
-        ("_EXTRA_CTX.moved", f"{WRAP}: the context of a step has no moved here: it cannot be supplied"),
+        ("[][0]", f"the patch of {VL} raises IndexError: list index out of range"),
+        ("_EXTRA_CTX.moved", "self._set_deepstack_input_embeds is not there"),
     ],
 )
 def test_a_patch_that_cannot_be_applied_is_told(tmp_path: Path, applied: str, said: str) -> None:

@@ -173,7 +173,7 @@ def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.Captur
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
     said = capsys.readouterr().out
     assert "not judged: these carry a payload\n  Qwen3LLMModel" in said
-    assert "mm_utils.py defines no function embed_mm_inputs" in said
+    assert "embed_mm_inputs is not there" in said
 
 
 def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from deepstack_harness.engines.bind import (
     text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass
-from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass
+from deepstack_harness.engines.cut_model import FoundPatch, ModelClass
 from deepstack_harness.engines.discover import (
     IMPORTED,
     SINCE,
@@ -39,7 +39,7 @@ from deepstack_harness.engines.kinds.tensorrt_model import HOSTS as TENSORRT_HOS
 from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KINDS
 from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
-from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
+from deepstack_harness.engines.kinds.vllm_ascend_model import STAND_INS as ASCEND_STAND_INS
 from deepstack_harness.engines.known import (
     cut_named,
     cuts_of,
@@ -54,7 +54,6 @@ from deepstack_harness.engines.loaded_class import (
     BufferEngine,
     define_by_methods,
     define_loaded,
-    made_over,
 )
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -114,13 +113,27 @@ def _define_buffer(source: Source, found: DeepstackCut) -> DrivenClass:
     with collector_paused():
         loaded = loaded_of(source)
         if source.package == "tpu-inference":
-            return define_patched(source, found, partial(made_over, loaded, model, BY_FORWARD))
+            return define_patched(source, found, loaded, model)
+        if found.patch is not None:
+            refusals = _import_patch(loaded, found.patch, found.class_name)
+            if refusals:
+                return DrivenClass(source, found, refusals=refusals)
+            model = replace(model, parts=replace(model.parts, stand_ins=ASCEND_STAND_INS))
         methods, forward, refusals = define_loaded(
             loaded, model, files.methods, files.forward, _buffer_engine(source)
         )
         text = text_family_or_reason(loaded, forward, found.text)
-        driven = DrivenClass(source, found, methods, forward, refusals, text=text)
-        return define_wrapped(driven) if source.package == "vllm-ascend" else driven
+        return DrivenClass(source, found, methods, forward, refusals, text=text)
+
+
+def _import_patch(loaded: LoadedSource, patch: FoundPatch, patched: str) -> tuple[Reason, ...]:
+    """Import the file of a plugin that changes a class; return the reasons where that raises."""
+    try:
+        loaded.module(patch.of.member)
+    except UsageError as error:
+        return (reason_of(error),)
+    raised = loaded.raised({patch.of.member}, frozenset({patched}))
+    return tuple(replace(why, text=f"the patch of {patched} raises {why.text}") for why in raised)
 
 
 def _define_splitter(source: Source, found: DeepstackCut, of: FoundSplitter) -> DrivenClass:

@@ -39,8 +39,6 @@ from deepstack_harness.engines.extract import (
     StandIn,
     Supply,
     Unavailable,
-    cut_function,
-    extract,
     importable,
     stand_ins_of,
 )
@@ -455,10 +453,6 @@ def _cut_methods(
     return ModelCut(source, model, file, replace(done, of_host={}), {**supplies, **foreign}, base)
 
 
-ASSIGNED = "deepstack_patch"
-"""The name of the function that is made of statements at the top level."""
-
-
 @dataclass(frozen=True)
 class Patch:
     """The patch of one class: its file, and the function that is called with a model.
@@ -475,54 +469,32 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class PatchCut:
-    """A compiled patch.
+class FoundPatch:
+    """A patch of a source; nothing of it has run.
 
     `at` is its place, `MEMBER:FIRST-LAST`, and `step_at` that of the plugin's own forward, if there is one.
     """
 
     of: Patch
-    apply: HelperCut
     at: str
     step_at: str = ""
 
 
-def cut_patch(
-    source: Source, patch: Patch, model_class: str, *, stand_ins: Collection[str], provided: Collection[str]
-) -> PatchCut:
-    """Cut the patch of a class; `provided` are functions of the plugin that objects of ours replace.
+def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
+    """Find the patch of a class.
 
-    Raises `UsageError` with file and line for what has moved or cannot be supplied, and `MachineError` where
-    a file cannot be fetched.
+    Raises `UsageError` for what has moved, and `MachineError` where a file cannot be fetched.
     """
     file = source.read(patch.member)
-    if not patch.function:
-        root = _assignments(file, model_class)
-        extracted = extract(
-            file, root, stand_ins=importable(file, patch.member) | set(stand_ins), provided=()
-        )
-        supplies = Helpers(source, stand_ins).supply(patch.member, file, extracted.replaced)
-        return PatchCut(patch, HelperCut(ASSIGNED, file, extracted, supplies), _place(patch, root.body))
-    apply = cut_function(source, patch.member, patch.function, stand_ins=stand_ins, provided=provided)
-    known = {name: StandIn(name) for name in provided}
-    whole = HelperCut(apply.name, apply.file, apply.extract, {**apply.supplies, **known})
-    at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
-    return PatchCut(patch, whole, at, step_at)
-
-
-def _assignments(file: SourceFile, model_class: str) -> ast.FunctionDef:
-    """Return a function of the class, whose body is what the file assigns to its deepstack methods."""
+    if patch.function:
+        at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
+        return FoundPatch(patch, at, step_at)
     assignments = [node for node in parse(file).body if _assigns(node, model_class)]
     if not assignments:
         raise UsageError(
             f"{file.filename} assigns to no method of {model_class} that has {STORAGE} in its name"
         )
-    function = ast.parse(f"def {ASSIGNED}({model_class}): pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    for node in ast.walk(function):
-        ast.copy_location(node, assignments[0])
-    function.body = assignments
-    return function
+    return FoundPatch(patch, _place(patch, assignments))
 
 
 def _assigns(node: ast.stmt, model_class: str) -> bool:

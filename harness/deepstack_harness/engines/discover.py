@@ -26,9 +26,9 @@ from deepstack_harness.engines.cut_model import (
     BY_METHODS,
     PLAIN_PARTS,
     EngineParts,
+    FoundPatch,
     ModelClass,
     ModelCut,
-    PatchCut,
     Way,
     cut_model,
 )
@@ -205,7 +205,7 @@ class DeepstackCut:
     member: str
     methods: ModelCut | ArgumentModel | FoundSplitter | Reason
     forward: ModelCut | Reason | None
-    patch: PatchCut | None = None
+    patch: FoundPatch | None = None
     text: TextModel | str = ""
 
     @property

@@ -26,7 +26,7 @@ from packaging.version import Version
 from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
-from deepstack_harness.engines.cut_model import ModelClass, Patch, cut_patch
+from deepstack_harness.engines.cut_model import ModelClass, Patch, find_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
@@ -284,7 +284,7 @@ def named_package(text: str) -> KnownPackage | None:
 def find_patched(
     source: Source, overlay: Overlay, wanted: Callable[[str, str], bool] = lambda *_: True
 ) -> list[DeepstackCut]:
-    """Find every class of the base that the plugin changes, derived ones too, and cut its patch.
+    """Find every class of the base that the plugin changes, derived ones too, with its patch.
 
     A class that the base lacks is refused.  Raises `UsageError` for a file that does not parse, and
     `MachineError` where one cannot be fetched.
@@ -304,11 +304,9 @@ def find_patched(
 
 
 def _with_patch(source: Source, overlay: Overlay, class_cut: DeepstackCut, name: str) -> DeepstackCut:
-    """Return a class with the patch of the class `name`, or with the reason why that cannot be cut."""
+    """Return a class with the patch of the class `name`, or with the reason why that is not there."""
     try:
-        patch = cut_patch(
-            source, overlay.patches[name], name, stand_ins=overlay.stand_ins, provided=overlay.provided
-        )
+        patch = find_patch(source, overlay.patches[name], name)
     except UsageError as error:
         return replace(class_cut, methods=reason_of(error), forward=reason_of(error))
     return replace(class_cut, patch=patch)

@@ -35,7 +35,7 @@ from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
 from deepstack_harness.engines.cut_model import CannotSupply, show_in_tracebacks
-from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub
+from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub, path_of
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
 from deepstack_harness.sources.request import every_python_file
@@ -209,11 +209,16 @@ class LoadedSource:
             self._supply(module)
 
     def _supply(self, module: ModuleType) -> None:
-        known = vars(module)["__builtins__"]
-        for name, value in self.absent.supplied.items():
-            if name in vars(module) or name in known.stubs:
-                known.stubs.pop(name, None)
-                vars(module)[name] = value
+        stubs, supplied = vars(module)["__builtins__"].stubs, self.absent.supplied
+        names = {name: name for name in supplied if name in vars(module)}
+        for name, stub in stubs.items():
+            path = path_of(stub)
+            wanted = (name, path, path.rpartition(".")[2])  # a file may import it under another name
+            if item := next((item for item in wanted if item in supplied), None):
+                names[name] = item
+        for name, item in names.items():
+            stubs.pop(name, None)
+            vars(module)[name] = supplied[item]
 
     @contextmanager
     def without_stubs(self) -> Iterator[None]:

@@ -254,6 +254,12 @@ class StubModule(ModuleType):
         return (StubBase,)
 
 
+def path_of(stub: object) -> str:
+    """Return the dotted name of what a stub stands for."""
+    known = vars(stub)  # `isinstance` would be a use of the stub
+    return str(known.get("_path") or known.get("stub_path") or known["__name__"])
+
+
 def is_stub(value: object) -> bool:
     """Return whether a value is a stub itself; a class of the source that is derived from one is none."""
     kind = type(value)

@@ -13,11 +13,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import KnownModel, define_function
+from deepstack_harness.engines.cut_model import BY_FORWARD, KnownModel, ModelClass
 from deepstack_harness.engines.discover import DeepstackCut
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.loaded_class import made_over
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -279,17 +282,20 @@ class JittedClass(ForwardModels):
 
 
 def define_patched(
-    source: Source,
-    found: DeepstackCut,
-    make: Callable[[type[ForwardHost]], tuple[KnownModel, type[ForwardHost]]],
+    source: Source, found: DeepstackCut, loaded: LoadedSource, model: ModelClass
 ) -> DrivenClass:
-    """Define a class of the base, which `make` makes over a host, with the plugin's patch in both ways."""
+    """Define a class of the base with the plugin's patch in both ways."""
     named = DrivenClass(source, found)
     if found.patch is None:
         return named
     try:
-        known, host = make(ForwardHost)
-        apply: Patch = define_function(found.patch.apply, STAND_INS)
+        known, host = made_over(loaded, model, BY_FORWARD, ForwardHost)
+        function = function_of(loaded, found.patch.of.member, found.patch.of.function, STAND_INS)
+
+        def apply(host: ForwardHost) -> None:
+            function(host)
+            loaded.supply(STAND_INS)  # it puts functions over JAX arrays into vLLM's modules
+
         methods = PatchedClass(known, host, apply)
         methods.rehearse()
         steps = JittedClass(known, host, apply, audio=found.patch.of.audio)

@@ -2,14 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
-from deepstack_harness.engines.bind import DrivenClass
-from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass, misses_package
-from deepstack_harness.engines.cut_model import CannotSupply, define_function
-from deepstack_harness.engines.discover import DeepstackCut
-from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
+from deepstack_harness.engines.cut_model import CannotSupply
 
 
 @dataclass
@@ -59,26 +55,3 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
         yield
     finally:
         _GROUP.rank, _GROUP.ranks = 0, 1
-
-
-def define_wrapped(driven: DrivenClass) -> DrivenClass:
-    """Wrap a class of the base, and rehearse it again in both ways."""
-    try:
-        for bound in (driven.methods, driven.forward):
-            if isinstance(bound, MethodsClass | ForwardClass):
-                _wrap(driven.cut, bound)
-    except UsageError as error:
-        return replace(driven, methods=None, forward=None, refusals=(reason_of(error),))
-    return driven
-
-
-def _wrap(class_cut: DeepstackCut, bound: MethodsClass | ForwardClass) -> None:
-    assert class_cut.patch is not None
-    apply = define_function(class_cut.patch.apply, STAND_INS)
-    try:
-        apply(bound.host)
-    except Exception as error:
-        raises = f"the patch of {class_cut.model_class} raises {type(error).__name__}: {error}"
-        text = str(error) if misses_package(error) else raises
-        raise SourceError(Reason(text, class_cut.patch.apply.file.filename)) from error
-    bound.rehearse()
