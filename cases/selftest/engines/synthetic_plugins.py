@@ -119,7 +119,7 @@ def split(get):
     return part
 
 
-Qwen3VLForConditionalGeneration.forward_of_another_patch = no_such_function
+Qwen3VLForConditionalGeneration.forward_of_another_patch = split
 Qwen3VLForConditionalGeneration._get_deepstack_input_embeds = split(
     Qwen3VLForConditionalGeneration._get_deepstack_input_embeds
 )

@@ -13,7 +13,7 @@ from deepstack_harness.engines.bind import (
     text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass
-from deepstack_harness.engines.cut_model import FoundPatch, ModelClass
+from deepstack_harness.engines.cut_model import ModelClass
 from deepstack_harness.engines.discover import (
     IMPORTED,
     SINCE,
@@ -115,25 +115,19 @@ def _define_buffer(source: Source, found: DeepstackCut) -> DrivenClass:
         if source.package == "tpu-inference":
             return define_patched(source, found, loaded, model)
         if found.patch is not None:
-            refusals = _import_patch(loaded, found.patch, found.class_name)
-            if refusals:
-                return DrivenClass(source, found, refusals=refusals)
+            try:
+                loaded.module(found.patch.of.member)
+            except UsageError as error:
+                return DrivenClass(source, found, refusals=(reason_of(error),))
+            raised = tuple(loaded.raised({found.patch.of.member}, frozenset({found.class_name})))
+            if raised:
+                return DrivenClass(source, found, refusals=raised)
             model = replace(model, parts=replace(model.parts, stand_ins=ASCEND_STAND_INS))
         methods, forward, refusals = define_loaded(
             loaded, model, files.methods, files.forward, _buffer_engine(source)
         )
         text = text_family_or_reason(loaded, forward, found.text)
         return DrivenClass(source, found, methods, forward, refusals, text=text)
-
-
-def _import_patch(loaded: LoadedSource, patch: FoundPatch, patched: str) -> tuple[Reason, ...]:
-    """Import the file of a plugin that changes a class; return the reasons where that raises."""
-    try:
-        loaded.module(patch.of.member)
-    except UsageError as error:
-        return (reason_of(error),)
-    raised = loaded.raised({patch.of.member}, frozenset({patched}))
-    return tuple(replace(why, text=f"the patch of {patched} raises {why.text}") for why in raised)
 
 
 def _define_splitter(source: Source, found: DeepstackCut, of: FoundSplitter) -> DrivenClass:
