@@ -26,7 +26,7 @@ from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import forward_classes, functions_in, functions_over
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.stubs import is_stub
-from deepstack_harness.engines.syntax import Function, class_named, parse
+from deepstack_harness.engines.syntax import Function, class_named, parse, reads
 from deepstack_harness.engines.text_decoder import TextHost
 from deepstack_harness.engines.text_model import FORWARD_ALONE, Attributes, arguments_of, attributes_of
 from deepstack_harness.errors import Reason, SourceError, UsageError
@@ -38,7 +38,7 @@ _MOST_PARTS = 40
 """Classes of parts that are searched for the one that reads an attribute."""
 
 
-class Stage:
+class PipelineStage:
     """The pipeline stage that a region runs as; one for the process, which is no state of a region."""
 
     is_first_rank = True
@@ -48,11 +48,11 @@ class Stage:
     passed: object = None
     """What the first of two stages has passed on."""
 
-    def __deepcopy__(self, _: object) -> "Stage":
+    def __deepcopy__(self, _: object) -> "PipelineStage":
         return self
 
 
-STAGE = Stage()
+STAGE = PipelineStage()
 _STAND_INS: Mapping[str, object] = {**SGLANG_STAND_INS, **FORWARD_STAND_INS, "get_pp_group": lambda: STAGE}
 
 
@@ -156,6 +156,7 @@ class RegionMaker:
         self._files = engine_of(loaded.source).files
         parts = self._files.parts
         self._parts = replace(parts, stand_ins={**parts.stand_ins, **_STAND_INS})
+        loaded.absent.values.update(parts.libraries)
 
     def region(self, wanted: InputStanding) -> LoadedRegion:
         """Return the region of an input: the class that reads it, which may be that of a part.
@@ -208,10 +209,23 @@ class RegionMaker:
         )
 
     def _forward(self, cls: type) -> LoadedForward:
-        """Return the `forward` of a class; an engine compiles what it calls by `__call__` itself."""
+        """Return the `forward` of a class, in a class that has only the members which it reads.
+
+        An engine puts more around a class that it compiles: a `__call__` of its own, and bases that lead to
+        all of its package, whose state nobody can put back before each run.
+        """
         made, functions = functions_over(self.loaded, self._model(cls), FORWARD_ALONE, TextHost)
-        plain = type(made)(made.__name__, (made,), {"__call__": nn.Module.__call__})
-        return LoadedForward(plain, functions)
+        made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # the class derived for us alone
+        if any(
+            isinstance(each, ast.Name) and each.id == "super" for node in functions for each in ast.walk(node)
+        ):
+            return LoadedForward(made, functions)
+        read = {FORWARD, *(name.removeprefix("self.") for node in functions for name in reads(node))}
+        members: dict[str, object] = {"__module__": made.__module__}
+        for owner in reversed(cls.__mro__):
+            if self.loaded.by_name(owner.__module__):
+                members |= {name: value for name, value in vars(owner).items() if name in read}
+        return LoadedForward(type(made.__name__, (TextHost,), members), functions)
 
     def _region(self, cls: type, name: str, kind: InputKind, depth: int) -> LoadedRegion:
         loaded = self._forward(cls)

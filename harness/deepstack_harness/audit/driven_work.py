@@ -43,7 +43,7 @@ from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, Tex
 from deepstack_harness.engines.text_model import ELEMENT, Path
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
 from deepstack_harness.play.call_differences import distances
-from deepstack_harness.play.region_calls import Call, Step, StepOptions, described
+from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, described
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.sources.source import Source
@@ -136,13 +136,18 @@ class _Driver:
         if self._wanted.change is InputChange.STORAGE and not self._captured:
             arms = (*arms, "eager/full")
         options = StepOptions(arms)
-        region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
+        region = self._steps(partial(self._program, choice), options)
         given_by = "" if self._given_first is ABSENT else self._callers[0].where
         stood_in = () if choice.setting.own_parts else tuple(self._region.parts)
         return DrivenFacts(
             region, value=value, given_by=given_by, without_by=without[0] if without else "",
             read_at=self._region.uses[0], stood_in=stood_in, effect=choice.effect,
         )  # fmt: skip
+
+    def _steps(self, program: Program, options: StepOptions) -> SteppedRegion:
+        """Measure steps that have run without meeting a stub; the state of the package may have some."""
+        with self._maker.loaded.absent.permissive():
+            return measure_steps(program, options, self._wanted.model_class)
 
     def _program(self, choice: _Choice) -> tuple[Region, Sequence[Step]]:
         """Return the region and its steps: the warm-up, and a step that sees the input."""
@@ -282,7 +287,11 @@ class _Driver:
             return stages, calls
 
         options = StepOptions((), split=lambda _, **inputs: [Call(stage, **inputs) for stage in (1, 2)])
-        return measure_steps(program, options, self._wanted.model_class)
+        stages, _ = program()
+        with self._maker.loaded.without_stubs(), torch.no_grad():
+            for stage in (1, 2):
+                stages(stage, **self._arguments(choice.setting, choice.pair.step()))
+        return self._steps(program, options)
 
 
 class _Stages(nn.Module):

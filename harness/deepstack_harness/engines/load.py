@@ -170,9 +170,9 @@ class LoadedSource:
 
     def statement_of(self, function: FunctionType) -> Function | None:
         """Return the statement of a function of the source."""
-        member = self.member_of(function.__code__.co_filename)
         code = function.__code__
-        return member and self.function_at(member, code.co_firstlineno, code.co_name)
+        member = self.member_of(code.co_filename)
+        return self.function_at(member, code.co_firstlineno, code.co_name) if member else None
 
     def class_in(self, member: str, name: str) -> ast.ClassDef | None:
         """Return the first statement that makes a class of a name, also in a function or a block."""
