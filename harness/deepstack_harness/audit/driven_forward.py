@@ -57,19 +57,26 @@ _STAND_INS: Mapping[str, object] = {**SGLANG_STAND_INS, **FORWARD_STAND_INS, "ge
 
 
 @dataclass(frozen=True)
-class LoadedForward:
-    """The `forward` of an imported class, over stand-ins for its parts.
+class LoadedRegion:
+    """The `forward` of an imported class, over stand-ins for its parts, and how it uses the input `name`.
 
     `functions` are the statements of `forward` and of what it calls on its object, each with its file.
+    `keys` are the texts by which members of the input are looked up, `numbered` the beginnings of texts that
+    end in a number. `uses` are the lines that read the input, FILE:LINE.  `initial` is the expression that
+    `__init__` assigns to an attribute that is driven, None where there is none.  `parts` are made too, by the
+    attributes that hold them.  `carrier` is the argument that a field of a step is read from.
     """
 
     made: type[TextHost]
     functions: Mapping[Function, str]
-
-    @property
-    def forward(self) -> Function:
-        """The statement of the `forward`."""
-        return next(node for node in self.functions if node.name == FORWARD)
+    forward: Function
+    name: str = ""
+    keys: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    initial: ast.expr | None = None
+    parts: Mapping[str, "LoadedRegion"] = field(default_factory=dict)
+    carrier: str = ""
 
     @property
     def place(self) -> Reason:
@@ -87,35 +94,6 @@ class LoadedForward:
         return attributes_of([*self.functions], complete=True)
 
     @cached_property
-    def required(self) -> list[str]:
-        """The arguments without a default."""
-        return list(_required(self.forward))
-
-    @cached_property
-    def parameters(self) -> set[str]:
-        """The names of all arguments."""
-        return {*arguments_of(self.forward)}
-
-
-@dataclass(frozen=True)
-class LoadedRegion(LoadedForward):
-    """The `forward` of a region or of one of its parts, and how it uses the input `name`.
-
-    `keys` are the texts by which members of the input are looked up, `numbered` the beginnings of texts that
-    end in a number. `uses` are the lines that read the input, FILE:LINE.  `initial` is the expression that
-    `__init__` assigns to an attribute that is driven, None where there is none.  `parts` are made too, by the
-    attributes that hold them.  `carrier` is the argument that a field of a step is read from.
-    """
-
-    name: str
-    keys: tuple[str, ...] = ()
-    numbered: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
-    initial: ast.expr | None = None
-    parts: Mapping[str, "LoadedRegion"] = field(default_factory=dict)
-    carrier: str = ""
-
-    @cached_property
     def annotations(self) -> dict[str, str]:
         """The annotations of the arguments."""
         parameters = _parameters(self.forward)
@@ -123,8 +101,8 @@ class LoadedRegion(LoadedForward):
 
 
 @dataclass(frozen=True)
-class LoadedCaller(LoadedForward):
-    """The `forward` of a class that calls a region, and its call of the region.
+class LoadedCaller:
+    """A class `of` whose `forward` calls a region, and its call of the region.
 
     The region is at `path` below the caller, and takes the input as `parameter`, the one at `position`.
     `initial` has the attributes that `forward` reads and `__init__` assigns a literal to.  `where` is the
@@ -132,6 +110,7 @@ class LoadedCaller(LoadedForward):
     each way in which it can be made so.
     """
 
+    of: LoadedRegion
     path: tuple[str, ...]
     parameter: str
     position: int
@@ -142,7 +121,7 @@ class LoadedCaller(LoadedForward):
     @property
     def is_known(self) -> bool:
         """True where every attribute that is read, and is no part, begins as a known literal."""
-        read = self.attributes
+        read = self.of.attributes
         paths = (*read.numbers, *read.tested, *read.sequences, *read.first, *read.last)
         return {path[0] for path in paths} <= self.initial.keys()
 
@@ -208,24 +187,25 @@ class RegionMaker:
             self.loaded.by_name(cls.__module__) or cls.__module__, cls.__name__, "", parts=self._parts
         )
 
-    def _forward(self, cls: type) -> LoadedForward:
+    def _forward(self, cls: type) -> LoadedRegion:
         """Return the `forward` of a class, in a class that has only the members which it reads.
 
         An engine puts more around a class that it compiles: a `__call__` of its own, and bases that lead to
         all of its package, whose state nobody can put back before each run.
         """
         made, functions = functions_over(self.loaded, self._model(cls), FORWARD_ALONE, TextHost)
+        forward = next(node for node in functions if node.name == FORWARD)
         made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # the class derived for us alone
         if any(
             isinstance(each, ast.Name) and each.id == "super" for node in functions for each in ast.walk(node)
         ):
-            return LoadedForward(made, functions)
+            return LoadedRegion(made, functions, forward)
         read = {FORWARD, *(name.removeprefix("self.") for node in functions for name in reads(node))}
         members: dict[str, object] = {"__module__": made.__module__}
         for owner in reversed(cls.__mro__):
             if self.loaded.by_name(owner.__module__):
                 members |= {name: value for name, value in vars(owner).items() if name in read}
-        return LoadedForward(type(made.__name__, (TextHost,), members), functions)
+        return LoadedRegion(type(made.__name__, (TextHost,), members), functions, forward)
 
     def _region(self, cls: type, name: str, kind: InputKind, depth: int) -> LoadedRegion:
         loaded = self._forward(cls)
@@ -233,12 +213,11 @@ class RegionMaker:
         carrier = next(_carriers(loaded.forward, [*functions], name), "") if kind is InputKind.FIELD else ""
         is_attribute = kind is InputKind.ATTRIBUTE
         read = f"self.{name}" if is_attribute else f"{carrier}.{name}" if carrier else name
-        return LoadedRegion(
-            loaded.made, functions, name, *_looked_up([*functions], read),
-            tuple(_lines_reading(functions, read)),
-            self._initial(cls, name) if is_attribute else None,
-            {} if is_attribute or not depth else dict(self._parts_of(cls, functions, name, depth)),
-            carrier,
+        parts = {} if is_attribute or not depth else dict(self._parts_of(cls, functions, name, depth))
+        keys, numbered = _looked_up([*functions], read)
+        return replace(
+            loaded, name=name, keys=keys, numbered=numbered, uses=tuple(_lines_reading(functions, read)),
+            initial=self._initial(cls, name) if is_attribute else None, parts=parts, carrier=carrier,
         )  # fmt: skip
 
     def _reader(self, region: type, wanted: InputStanding) -> type:
@@ -263,7 +242,11 @@ class RegionMaker:
         """Return the class whose statement at a place calls a region; None where no part is called there."""
         cls = self._class(place.member, place.model_class)
         loaded = self._forward(cls)
-        calls = (call for call in _calls_of_parts(loaded.forward) if _spans(call, place.line))
+        calls = (
+            call
+            for call in _calls_of_parts(loaded.forward)
+            if call.lineno <= place.line <= (call.end_lineno or 0)
+        )
         call = next(calls, None)
         if call is None:
             return None
@@ -276,7 +259,7 @@ class RegionMaker:
         position = arguments_of(region.forward).index(region.name)
         whole = tuple(forward_classes(self.loaded, model, BY_FORWARD))
         return LoadedCaller(
-            loaded.made, loaded.functions, path, region.name, position, f"{place.member}:{call.lineno}",
+            loaded, path, region.name, position, f"{place.member}:{call.lineno}",
             initial, whole,
         )  # fmt: skip
 
@@ -362,10 +345,6 @@ def _calls_of_parts(function: Function) -> Iterator[ast.Call]:
             yield node
 
 
-def _spans(node: ast.expr, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
 def _literal(value: ast.expr | None) -> Iterator[object]:
     """Yield the value of a literal."""
     with suppress(ValueError):
@@ -378,7 +357,8 @@ def _parameters(function: Function) -> list[ast.arg]:
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
 
 
-def _required(function: Function) -> Iterator[str]:
+def required_of(function: Function) -> Iterator[str]:
+    """Yield the arguments of a method that have no default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     yield from (each.arg for each in positional[: len(positional) - len(arguments.defaults)])
@@ -391,7 +371,7 @@ def _required(function: Function) -> Iterator[str]:
 
 def _bound_name(call: ast.Call, forward: Function, name: str) -> str | None:
     """Return the optional parameter of an inner `forward` that a call gives the input for."""
-    names, needed = arguments_of(forward), set(_required(forward))
+    names, needed = arguments_of(forward), set(required_of(forward))
     given = [(keyword.arg, keyword.value) for keyword in call.keywords]
     given += zip(names, call.args, strict=False)
     for parameter, value in given:

@@ -19,9 +19,9 @@ from typing_extensions import override
 from deepstack_harness.audit.driven_forward import (
     STAGE,
     LoadedCaller,
-    LoadedForward,
     LoadedRegion,
     RegionMaker,
+    required_of,
 )
 from deepstack_harness.audit.driven_inputs import DrivenFacts
 from deepstack_harness.audit.driven_values import (
@@ -40,7 +40,7 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.stand_ins import ForwardBuffer, Unset
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
-from deepstack_harness.engines.text_model import ELEMENT, Path
+from deepstack_harness.engines.text_model import ELEMENT, Path, arguments_of
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
 from deepstack_harness.play.call_differences import distances
 from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, described
@@ -174,7 +174,8 @@ class _Driver:
                 if given.reason is not None:
                     reason = reason or given.reason
                 elif without.reason is not None:
-                    refusal = refusal or (without.reason if self._refuses(without) else None)
+                    refused = self._maker.is_refusal(*without.at, self._wanted.name, str(without.reason))
+                    refusal = refusal or (without.reason if refused else None)
                     reason = reason or without.reason
                 else:
                     runs = True
@@ -192,12 +193,8 @@ class _Driver:
         outcomes = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
         return (outcomes[1], outcomes[0]) if self._wanted.given_first else outcomes
 
-    def _refuses(self, outcome: _Outcome) -> bool:
-        """Say whether a call without the input ended at a `raise` or `assert`, or where it was used."""
-        return self._maker.is_refusal(*outcome.at, self._wanted.name, str(outcome.reason))
-
     def _settings(self, *, own_parts: bool) -> Iterator[_Setting]:
-        parameters = self._region.parameters
+        parameters = set(arguments_of(self._region.forward))
         embedded = [True] * bool(parameters & _EMBEDS) + [False] * (_IDS in parameters) or [True]
         attributes = self._region.attributes
         shaped = [path for path, count in attributes.called.items() if count == 1 and ELEMENT not in path]
@@ -241,7 +238,7 @@ class _Driver:
             call.pop(self._wanted.name, None)
         if value is not ABSENT:
             call[self._wanted.name] = value
-        elif self._wanted.name in region.required and not self._wanted.is_attribute:
+        elif self._wanted.name in required_of(region.forward) and not self._wanted.is_attribute:
             call[self._wanted.name] = None
         return call
 
@@ -332,7 +329,7 @@ class _Stages(nn.Module):
                 set_part(self.model, path, value)
 
 
-def _bare(loaded: LoadedForward) -> TextHost:
+def _bare(loaded: LoadedRegion) -> TextHost:
     """Return an empty module of a class; its own `__init__` is not run."""
     instance = loaded.made.__new__(loaded.made)
     nn.Module.__init__(instance)
@@ -340,13 +337,14 @@ def _bare(loaded: LoadedForward) -> TextHost:
 
 
 def _call_arguments(
-    loaded: LoadedForward, annotations: Mapping[str, str], *, embedded: bool
+    loaded: LoadedRegion, annotations: Mapping[str, str], *, embedded: bool
 ) -> dict[str, object]:
     """Return the arguments of a call as a runner makes it: those that are required, and ids or embeddings."""
-    call = {name: _required_value(name, annotations.get(name, "")) for name in loaded.required}
-    if _IDS in loaded.parameters:
-        call[_IDS] = None if embedded and loaded.parameters & _EMBEDS else torch.arange(TOKENS) + 1
-    return call | {name: _hidden() if embedded else None for name in loaded.parameters & _EMBEDS}
+    parameters = set(arguments_of(loaded.forward))
+    call = {name: _required_value(name, annotations.get(name, "")) for name in required_of(loaded.forward)}
+    if _IDS in parameters:
+        call[_IDS] = None if embedded and parameters & _EMBEDS else torch.arange(TOKENS) + 1
+    return call | {name: _hidden() if embedded else None for name in parameters & _EMBEDS}
 
 
 class _Carrier:
@@ -419,8 +417,8 @@ def _given_by_whole(caller: LoadedCaller) -> object:
 def _given_by_forward(caller: LoadedCaller) -> object:
     """Run the `forward` of a caller whose attributes begin as literals; no value of a stand-in counts."""
     try:
-        instance = _bare(caller)
-        furnish(instance, caller.attributes)
+        instance = _bare(caller.of)
+        furnish(instance, caller.of.attributes)
         for name, value in caller.initial.items():
             _assign(instance, name, value)
         recorder = _Recorder(caller)
@@ -428,7 +426,7 @@ def _given_by_forward(caller: LoadedCaller) -> object:
             if isinstance(part, TextPart):
                 part.register_forward_pre_hook(recorder.note_part)
         set_part(instance, caller.path, recorder)
-        instance(**_call_arguments(caller, {}, embedded=True))
+        instance(**_call_arguments(caller.of, {}, embedded=True))
     except _RegionCalled:
         given = ABSENT if recorder.given is None else recorder.given
         return given if recorder.is_own else None

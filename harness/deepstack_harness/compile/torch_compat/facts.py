@@ -14,8 +14,8 @@ _RELIED_ON: tuple[ModuleType | type, ...] = (torch, torch.Tensor, nn.Module, nn.
 
 def facts() -> Mapping[str, object]:
     """Return each function and class that measuring calls by its name, and the defaults of new tensors."""
-    importlib.import_module("torch._dynamo")  # it replaces torch.manual_seed itself
-    mutation_guard.install_generation_tagging_init()  # as the first compilation does, for nn.Module
+    importlib.import_module("torch._dynamo")  # it replaces functions of torch
+    mutation_guard.install_generation_tagging_init()
     known: dict[str, object] = {
         f"{holder.__name__}.{name}": value
         for holder in _RELIED_ON
