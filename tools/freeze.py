@@ -9,7 +9,8 @@ of torch and sentences of rows are left out; the sentences are in the parts of t
 fault, distances and what was compiled are compared by the product (`runs.compare`), numbers within 1 % or
 within their limit, texts word by word, everything else exactly.
 
-The rows are those of 0d83418. Texts (`list`, `show`, `affected`, `examples`) are those of the last commit
+The rows are those of 0d83418, except `inputs-sglang-*`: those are of 92340d60, the last commit before regions
+were imported. Texts (`list`, `show`, `affected`, `examples`) are those of the last commit
 whose author read what differed, and wrote them anew with `make --again`.
 """
 

@@ -1,7 +1,8 @@
-"""Cut the `forward` of a region for one input that is at risk; no torch, and nothing of the source runs.
+"""The `forward` of a region for one input that is at risk, made by importing the package of its source.
 
-The class whose `forward` the region runs is cut, and the classes of the parts that it hands the input to:
-whether a part can do without the input is decided by the part's own code.  All other parts are stand-ins.
+The class whose `forward` the region runs is the imported one, and so are those of the parts that it passes
+the input to: whether a part can do without the input is decided by the part's own code.  All other parts are
+stand-ins.
 """
 
 import ast
@@ -9,277 +10,323 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import FunctionType, ModuleType
+from typing import TypeVar
 
+from torch import nn
+
+from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputStanding, Place
+from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass, ModelCut, cut_model
+from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass
+from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import engine_of
-from deepstack_harness.engines.lineage import Defined, SourceNames, names_of
-from deepstack_harness.engines.syntax import Function, class_named, own_members
-from deepstack_harness.engines.text_model import TextCut, arguments_of, cut_forward
+from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.loaded_class import forward_classes, functions_in, functions_over
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
+from deepstack_harness.engines.stubs import is_stub
+from deepstack_harness.engines.syntax import Function, class_named, parse, reads
+from deepstack_harness.engines.text_decoder import TextHost
+from deepstack_harness.engines.text_model import FORWARD_ALONE, Attributes, arguments_of, attributes_of
 from deepstack_harness.errors import Reason, SourceError, UsageError
-from deepstack_harness.sources.source import Source
 
+N = TypeVar("N", bound=ast.AST)
 _DEEPEST = 3
 """Parts within parts whose own `forward` is run."""
 _MOST_PARTS = 40
 """Classes of parts that are searched for the one that reads an attribute."""
 
 
-@dataclass(frozen=True)
-class RegionCut:
-    """The `forward` of a region or of one of its parts, and how it uses the input.
+class PipelineStage:
+    """The pipeline stage that a region runs as; one for the process, which is no state of a region."""
 
-    `parameters` are in their order, with `annotations`; `required` has those without a default.  `keys`
-    are the texts by which members of the input are looked up, `numbered` the beginnings of texts that end
-    in a number. `uses` are the lines that read the input, FILE:LINE.  `refusals` are the files and lines
-    of `raise` and `assert`, those of its parts too.  `initial` is the expression that `__init__` assigns
-    to an attribute that is driven, None where there is none.  `parts` are cut too, by the attributes that
-    hold them.
+    is_first_rank = True
+    is_last_rank = True
+    rank_in_group = 0
+    world_size = 1
+    passed: object = None
+    """What the first of two stages has passed on."""
+
+    def __deepcopy__(self, _: object) -> "PipelineStage":
+        return self
+
+
+STAGE = PipelineStage()
+_STAND_INS: Mapping[str, object] = {**SGLANG_STAND_INS, **FORWARD_STAND_INS, "get_pp_group": lambda: STAGE}
+
+
+@dataclass(frozen=True)
+class LoadedRegion:
+    """The `forward` of an imported class, over stand-ins for its parts, and how it uses the input `name`.
+
+    `functions` are the statements of `forward` and of what it calls on its object, each with its file.
+    `keys` are the texts by which members of the input are looked up, `numbered` the beginnings of texts that
+    end in a number. `uses` are the lines that read the input, FILE:LINE.  `initial` is the expression that
+    `__init__` assigns to an attribute that is driven, None where there is none.  `parts` are made too, by the
+    attributes that hold them.  `carrier` is the argument that a field of a step is read from.
     """
 
-    text: TextCut
-    parameters: tuple[str, ...]
-    annotations: Mapping[str, str]
-    required: tuple[str, ...]
+    made: type[TextHost]
+    functions: Mapping[Function, str]
+    forward: Function
+    name: str = ""
     keys: tuple[str, ...] = ()
     numbered: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
-    refusals: frozenset[tuple[str, int]] = frozenset()
     initial: ast.expr | None = None
-    parts: Mapping[str, "RegionCut"] = field(default_factory=dict)
+    parts: Mapping[str, "LoadedRegion"] = field(default_factory=dict)
     carrier: str = ""
 
     @property
-    def class_name(self) -> str:
-        """The class that defines the `forward`."""
-        return self.text.model.cut.class_name
+    def place(self) -> Reason:
+        """The file and the line of the `forward`."""
+        return Reason("", self.functions[self.forward], self.forward.lineno)
 
-    @property
-    def filename(self) -> str:
-        """The file of the class, as tracebacks show it."""
-        return self.text.model.cut.filename
+    @cached_property
+    def attributes(self) -> Attributes:
+        """The way in which the functions use the attributes of their object; see `attributes_of`."""
+        return attributes_of([*self.functions])
+
+    @cached_property
+    def complete(self) -> Attributes:
+        """The same for an object that has the parts which may be missing."""
+        return attributes_of([*self.functions], complete=True)
+
+    @cached_property
+    def annotations(self) -> dict[str, str]:
+        """The annotations of the arguments."""
+        parameters = _parameters(self.forward)
+        return {each.arg: ast.unparse(each.annotation) for each in parameters if each.annotation}
 
 
 @dataclass(frozen=True)
-class CallerCut:
-    """The `forward` of a class that calls a region, cut, and its call of the region.
+class LoadedCaller:
+    """A class `of` whose `forward` calls a region, and its call of the region.
 
     The region is at `path` below the caller, and takes the input as `parameter`, the one at `position`.
-    `initial` has the attributes that `forward` reads and `__init__` assigns a literal to.  `line` is that of
-    the call.  `whole` is the class cut with its `embed_input_ids` and what its `__init__` allocates, where it
-    can be cut so.
+    `initial` has the attributes that `forward` reads and `__init__` assigns a literal to.  `where` is the
+    place of the call.  `whole` is the class with its `embed_input_ids` and what its `__init__` allocates, in
+    each way in which it can be made so.
     """
 
-    text: TextCut
-    required: tuple[str, ...]
+    of: LoadedRegion
     path: tuple[str, ...]
     parameter: str
     position: int
-    line: int
+    where: str
     initial: Mapping[str, object]
-    whole: ModelCut | None = None
-
-    @property
-    def where(self) -> str:
-        """The place of the call, FILE:LINE."""
-        return f"{self.text.model.model.member}:{self.line}"
+    whole: tuple[ForwardClass, ...] = ()
 
     @property
     def is_known(self) -> bool:
         """True where every attribute that is read, and is no part, begins as a known literal."""
-        read = self.text.attributes
+        read = self.of.attributes
         paths = (*read.numbers, *read.tested, *read.sequences, *read.first, *read.last)
         return {path[0] for path in paths} <= self.initial.keys()
 
 
-def cut_caller(
-    source: Source, member: str, class_name: str, line: int, region: RegionCut
-) -> CallerCut | None:
-    """Cut the `forward` of a class whose statement at `line` hands the input to a region.
+class RegionMaker:
+    """Makes the regions of one source, and those who call them."""
 
-    None where no call of a part stands there.  Raises what `cut_region` raises.
-    """
-    file = source.read(member)
-    return _Cutter(source).cut_caller(Defined(member, file, class_named(file, class_name)), line, region)
+    def __init__(self, loaded: LoadedSource) -> None:
+        """Take the package of a source, as it is imported in this process."""
+        self.loaded = loaded
+        self._files = engine_of(loaded.source).files
+        parts = self._files.parts
+        self._parts = replace(parts, stand_ins={**parts.stand_ins, **_STAND_INS})
+        loaded.absent.values.update(parts.libraries)
 
+    def region(self, wanted: InputStanding) -> LoadedRegion:
+        """Return the region of an input: the class that reads it, which may be that of a part.
 
-def cut_region(
-    source: Source,
-    member: str,
-    class_name: str,
-    name: str,
-    *,
-    attribute: bool = False,
-    field_of_step: bool = False,
-    read_by: str = "",
-) -> RegionCut:
-    """Cut the `forward` of a class, its own or an inherited one, for an argument or an attribute `name`.
+        Raises `UsageError`, with file and line, for a class that cannot be made.
+        """
+        cls = self._class(wanted.member, wanted.model_class)
+        if wanted.is_attribute and wanted.read_by:
+            cls = self._reader(cls, wanted)
+        depth = 0 if wanted.kind is InputKind.FIELD else _DEEPEST
+        return self._region(cls, wanted.name, wanted.kind, depth)
 
-    `read_by` is the class that reads an attribute: the class itself, a base, or that of a part of it, whose
-    `forward` is cut then.  A `field_of_step` is read of an argument, the object that carries a step.
+    def callers(self, wanted: InputStanding, region: LoadedRegion) -> list[LoadedCaller]:
+        """Return the classes whose `forward` passes the input to the region.
 
-    Raises `UsageError`, with file and line, for a class that cannot be cut without its package, and
-    `MachineError` where a file cannot be fetched.
-    """
-    file = source.read(member)
-    region = Defined(member, file, class_named(file, class_name))
-    cutter = _Cutter(source)
-    depth = 0 if field_of_step else _DEEPEST
-    return cutter.cut(
-        cutter.reader(region, read_by), name, depth, attribute=attribute, field_of_step=field_of_step
-    )
+        None of them where one cannot be made, or has attributes of which the first values are not known.
+        """
+        by_argument = wanted.kind is InputKind.ARGUMENT and wanted.change is InputChange.PRESENCE
+        places = [place for place in wanted.writers if by_argument and place.function == FORWARD]
+        callers = []
+        for place in places:
+            with suppress(UsageError):
+                callers.append(self._caller(place, region))
+        known = [caller for caller in callers if caller is not None and (caller.is_known or caller.whole)]
+        return known if len(known) == len(places) else []
 
-
-class _Cutter:
-    """The classes of one source, by the parts that hold them."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._names: SourceNames = names_of(source)
-        argument = engine_of(source).argument
-        self._stand_ins = argument.text.stand_ins if argument else frozenset[str]()
-
-    def cut(
-        self,
-        region: Defined,
-        name: str,
-        depth: int,
-        *,
-        attribute: bool = False,
-        field_of_step: bool = False,
-    ) -> RegionCut:
-        lineage = self._names.lineage(region)
-        defining = next((each for each in lineage if _method(each, FORWARD)), None)
-        if defining is None:
-            line = region.node.lineno
-            raise SourceError(
-                Reason(f"{region.node.name} has no forward of its own", region.file.filename, line)
-            )
-        forward = _method(defining, FORWARD)
-        assert forward is not None
-        model = ModelClass(defining.member, defining.node.name, "this release")
-        text = cut_forward(self._source, model, name, f"{defining.member}:{forward.lineno}", self._stand_ins)
-        functions = [each for each in (_method(defining, own) for own in text.model.cut.lines) if each]
-        carrier = next(_carriers(forward, functions, name), "") if field_of_step else ""
-        read = f"self.{name}" if attribute else f"{carrier}.{name}" if carrier else name
-        parts = {} if attribute or not depth else dict(self._parts(lineage, functions, name, depth))
-        refusals = {(defining.file.filename, line) for line in _refusal_lines(functions)}
-        return RegionCut(
-            text,
-            tuple(arguments_of(forward)),
-            {each.arg: ast.unparse(each.annotation) for each in _parameters(forward) if each.annotation},
-            tuple(_required(forward)),
-            *_looked_up(functions, read),
-            tuple(f"{defining.member}:{line}" for line in _lines_reading(functions, read)),
-            frozenset(refusals.union(*(part.refusals for part in parts.values()))),
-            self._initial(lineage, name) if attribute else None,
-            parts,
-            carrier,
+    def is_refusal(self, file: str, line: int, name: str, text: str) -> bool:
+        """Return whether an error came from a `raise` or `assert`, or from None in the place of an input."""
+        member = self.loaded.member_of(file)
+        if member is None:
+            return False
+        source = self.loaded.source.read(member)
+        refusing = (node for node in ast.walk(parse(source)) if isinstance(node, ast.Raise | ast.Assert))
+        if any(node.lineno <= line <= (node.end_lineno or node.lineno) for node in refusing):
+            return True
+        return (
+            "NoneType" in text and re.search(rf"\b{name}\b", source.text.splitlines()[line - 1]) is not None
         )
 
-    def reader(self, region: Defined, read_by: str) -> Defined:
-        """Return the class of a part that is named; the region itself where it or a base has that name.
+    def _class(self, member: str, name: str) -> type:
+        node = class_named(self.loaded.source.read(member), name)
+        cls = self.loaded.named(member, name)
+        if not isinstance(cls, type):
+            raise SourceError(Reason(f"not driven: {name} is no class", member, node.lineno))
+        return cls
 
-        Raises `SourceError` where no part of that class is found.
+    def _model(self, cls: type) -> ModelClass:
+        return ModelClass(
+            self.loaded.by_name(cls.__module__) or cls.__module__, cls.__name__, "", parts=self._parts
+        )
+
+    def _forward(self, cls: type) -> LoadedRegion:
+        """Return the `forward` of a class, in a class that has only the members which it reads.
+
+        An engine puts more around a class that it compiles: a `__call__` of its own, and bases that lead to
+        all of its package, whose state nobody can put back before each run.
         """
-        if not read_by or any(each.node.name == read_by for each in self._names.lineage(region)):
-            return region
-        todo, seen = [region], {region.place}
-        while todo and len(seen) < _MOST_PARTS:
-            for made in self._all_made(todo.pop(0)):
-                if made.node.name == read_by:
-                    return made
-                if made.place not in seen:
-                    seen.add(made.place)
-                    todo.append(made)
-        text = f"{region.node.name} makes no part of class {read_by}, which reads it, as far as names show"
-        raise SourceError(Reason(text, region.file.filename, region.node.lineno))
-
-    def _all_made(self, owner: Defined) -> Iterator[Defined]:
-        """Yield the classes that the `__init__` of a class, or of a base, names."""
-        for each in self._names.lineage(owner):
-            init = _method(each, "__init__")
-            for name in (node for node in ast.walk(init) if isinstance(node, ast.Name)) if init else ():
-                meaning = self._names.meaning(each.member, each.file, name)
-                if isinstance(meaning, Defined) and isinstance(meaning.node, ast.ClassDef):
-                    yield meaning
-
-    def cut_caller(self, caller: Defined, line: int, region: RegionCut) -> CallerCut | None:
-        forward = _method(caller, FORWARD)
-        calls = _calls_of_parts(forward) if forward else ()
-        call = next((each for each in calls if _spans(each, line)), None)
-        if forward is None or call is None:
-            return None
-        name = region.text.argument
-        model = ModelClass(caller.member, caller.node.name, "this release")
-        text = cut_forward(self._source, model, name, f"{caller.member}:{forward.lineno}", self._stand_ins)
-        lineage = self._names.lineage(caller)
-        read = text.attributes
-        names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
-        initial = {each: value for each in names for value in _literal(self._initial(lineage, each))}
-        path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
-        position = region.parameters.index(name)
-        files = engine_of(self._source).files
-        known = next((each for each in files.known if each.class_name == caller.node.name), model)
-        try:
-            whole = cut_model(
-                self._source, replace(known, member=caller.member, parts=files.parts), BY_FORWARD
-            )
-        except UsageError:
-            whole = None
-        return CallerCut(text, tuple(_required(forward)), path, name, position, call.lineno, initial, whole)
-
-    def _parts(
-        self, lineage: Sequence[Defined], functions: Sequence[Function], name: str, depth: int
-    ) -> Iterator[tuple[str, RegionCut]]:
-        """Yield the parts that the input is handed to by its name, and that may do without it."""
-        for call in (
-            node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)
+        made, functions = functions_over(self.loaded, self._model(cls), FORWARD_ALONE, TextHost)
+        forward = next(node for node in functions if node.name == FORWARD)
+        made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # the class derived for us alone
+        if any(
+            isinstance(each, ast.Name) and each.id == "super" for node in functions for each in ast.walk(node)
         ):
-            match call.func:
-                case ast.Attribute(value=ast.Name(id="self"), attr=part):
-                    made = self._made(lineage, part)
-                    inner = made and next(
-                        (each for each in self._names.lineage(made) if _method(each, FORWARD)), None
-                    )
+            return LoadedRegion(made, functions, forward)
+        read = {FORWARD, *(name.removeprefix("self.") for node in functions for name in reads(node))}
+        members: dict[str, object] = {"__module__": made.__module__}
+        for owner in reversed(cls.__mro__):
+            if self.loaded.by_name(owner.__module__):
+                members |= {name: value for name, value in vars(owner).items() if name in read}
+        return LoadedRegion(type(made.__name__, (TextHost,), members), functions, forward)
+
+    def _region(self, cls: type, name: str, kind: InputKind, depth: int) -> LoadedRegion:
+        loaded = self._forward(cls)
+        functions = loaded.functions
+        carrier = next(_carriers(loaded.forward, [*functions], name), "") if kind is InputKind.FIELD else ""
+        is_attribute = kind is InputKind.ATTRIBUTE
+        read = f"self.{name}" if is_attribute else f"{carrier}.{name}" if carrier else name
+        parts = {} if is_attribute or not depth else dict(self._parts_of(cls, functions, name, depth))
+        keys, numbered = _looked_up([*functions], read)
+        return replace(
+            loaded, name=name, keys=keys, numbered=numbered, uses=tuple(_lines_reading(functions, read)),
+            initial=self._initial(cls, name) if is_attribute else None, parts=parts, carrier=carrier,
+        )  # fmt: skip
+
+    def _reader(self, region: type, wanted: InputStanding) -> type:
+        """Return the class of a part that is named; the region itself where it or a base has that name."""
+        name = wanted.read_by
+        if any(base.__name__ == name for base in region.__mro__):
+            return region
+        todo, seen = [region], {region}
+        while todo and len(seen) < _MOST_PARTS:
+            for node, names in self._in_init(todo.pop(0), ast.Name):
+                made = names.get(node.id)
+                if not isinstance(made, type) or made in seen or self.loaded.by_name(made.__module__) is None:
+                    continue
+                if made.__name__ == name:
+                    return made
+                seen.add(made)
+                todo.append(made)
+        text = f"{region.__name__} makes no part of class {name}, which reads it, as far as names show"
+        raise SourceError(Reason(text, wanted.member, wanted.line))
+
+    def _caller(self, place: Place, region: LoadedRegion) -> LoadedCaller | None:
+        """Return the class whose statement at a place calls a region; None where no part is called there."""
+        cls = self._class(place.member, place.model_class)
+        loaded = self._forward(cls)
+        calls = (
+            call
+            for call in _calls_of_parts(loaded.forward)
+            if call.lineno <= place.line <= (call.end_lineno or 0)
+        )
+        call = next(calls, None)
+        if call is None:
+            return None
+        read = loaded.attributes
+        names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
+        initial = {each: value for each in names for value in _literal(self._initial(cls, each))}
+        known = (each for each in self._files.known if each.class_name == cls.__name__)
+        model = replace(next(known, self._model(cls)), member=place.member, parts=self._parts)
+        path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
+        position = arguments_of(region.forward).index(region.name)
+        whole = tuple(forward_classes(self.loaded, model, BY_FORWARD))
+        return LoadedCaller(
+            loaded, path, region.name, position, f"{place.member}:{call.lineno}",
+            initial, whole,
+        )  # fmt: skip
+
+    def _parts_of(
+        self, cls: type, functions: Mapping[Function, str], name: str, depth: int
+    ) -> Iterator[tuple[str, LoadedRegion]]:
+        """Yield the parts that the input is passed to by its name, and that may do without it."""
+        for call in (node for function in functions for node in ast.walk(function)):
+            match call:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=part)):
+                    made = self._made(cls, part)
+                    inner = made and next((node for node, _ in self._functions(made, FORWARD)), None)
                     handed = _bound_name(call, inner, name) if inner else None
                     if made is not None and handed:
-                        try:
-                            yield part, self.cut(made, handed, depth - 1)
-                        except UsageError:
-                            continue
+                        with suppress(UsageError):
+                            yield part, self._region(made, handed, InputKind.ARGUMENT, depth - 1)
 
-    def _made(self, lineage: Sequence[Defined], part: str) -> Defined | None:
-        """Return the class that `self.part = Class(..)` in an `__init__` makes the part from."""
-        for owner in lineage:
-            init = _method(owner, "__init__")
-            for node in ast.walk(init) if init else ():
-                match node:
-                    case ast.Assign(
-                        targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
-                        value=ast.Call(func=func),
-                    ):
-                        meaning = (
-                            self._names.meaning(owner.member, owner.file, func) if name == part else None
-                        )
-                        if isinstance(meaning, Defined) and isinstance(meaning.node, ast.ClassDef):
-                            return meaning
+    def _made(self, cls: type, part: str) -> type | None:
+        """Return the class of the source of which `self.part = Class(..)` in an `__init__` makes a part."""
+        for node, names in self._in_init(cls, ast.Assign):
+            match node:
+                case ast.Assign(
+                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=func)
+                ) if name == part:
+                    made = _value(func, names)
+                    if isinstance(made, type) and self.loaded.by_name(made.__module__):
+                        return made
         return None
 
-    def _initial(self, lineage: Sequence[Defined], name: str) -> ast.expr | None:
-        for owner in lineage:
-            init = _method(owner, "__init__")
-            for node in ast.walk(init) if init else ():
-                match node:
-                    case ast.Assign(
-                        targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=value
-                    ) if attr == name:
-                        return value
-                    case ast.AnnAssign(
-                        target=ast.Attribute(value=ast.Name(id="self"), attr=attr), value=ast.expr() as value
-                    ) if attr == name:
-                        return value
+    def _initial(self, cls: type, name: str) -> ast.expr | None:
+        """Return the expression that the first `__init__` which sets an attribute assigns to it."""
+        for node, _ in self._in_init(cls, ast.stmt):
+            match node:
+                case ast.Assign(
+                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=value
+                ) if attr == name:
+                    return value
+                case ast.AnnAssign(
+                    target=ast.Attribute(value=ast.Name(id="self"), attr=attr), value=ast.expr() as value
+                ) if attr == name:
+                    return value
         return None
+
+    def _in_init(self, cls: type, kind: type[N]) -> Iterator[tuple[N, Mapping[str, object]]]:
+        """Yield the nodes of a kind in each `__init__` of a class, with the names of its module."""
+        for node, function in self._functions(cls, "__init__"):
+            for inner in ast.walk(node):
+                if isinstance(inner, kind):
+                    yield inner, function.__globals__
+
+    def _functions(self, cls: type, name: str) -> Iterator[tuple[Function, FunctionType]]:
+        """Yield the functions of a method of a class, and of each base, that have a statement."""
+        for owner in cls.__mro__:
+            for function in functions_in(vars(owner).get(name)):
+                if node := self.loaded.statement_of(function):
+                    yield node, function
+
+
+def _value(node: ast.expr, names: Mapping[str, object]) -> object:
+    """Return what a name, or a name of a module, is."""
+    match node:
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.Attribute(value=inner, attr=name):
+            module = _value(inner, names)
+            return vars(module).get(name) if isinstance(module, ModuleType) and not is_stub(module) else None
+    return None
 
 
 def _carriers(forward: Function, functions: Sequence[Function], name: str) -> Iterator[str]:
@@ -298,10 +345,6 @@ def _calls_of_parts(function: Function) -> Iterator[ast.Call]:
             yield node
 
 
-def _spans(node: ast.expr, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
 def _literal(value: ast.expr | None) -> Iterator[object]:
     """Yield the value of a literal."""
     with suppress(ValueError):
@@ -309,18 +352,13 @@ def _literal(value: ast.expr | None) -> Iterator[object]:
             yield ast.literal_eval(value)
 
 
-def _method(owner: Defined, name: str) -> ast.FunctionDef | None:
-    assert isinstance(owner.node, ast.ClassDef)
-    own = own_members(owner.node).get(name, ())
-    return next((node for node in reversed(own) if isinstance(node, ast.FunctionDef)), None)
-
-
 def _parameters(function: Function) -> list[ast.arg]:
     arguments = function.args
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
 
 
-def _required(function: Function) -> Iterator[str]:
+def required_of(function: Function) -> Iterator[str]:
+    """Yield the arguments of a method that have no default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     yield from (each.arg for each in positional[: len(positional) - len(arguments.defaults)])
@@ -331,12 +369,9 @@ def _required(function: Function) -> Iterator[str]:
     )
 
 
-def _bound_name(call: ast.Call, inner: Defined, name: str) -> str | None:
-    """Return the optional parameter of the inner `forward` that a call gives the input for."""
-    forward = _method(inner, FORWARD)
-    if forward is None:
-        return None
-    names, needed = arguments_of(forward), set(_required(forward))
+def _bound_name(call: ast.Call, forward: Function, name: str) -> str | None:
+    """Return the optional parameter of an inner `forward` that a call gives the input for."""
+    names, needed = arguments_of(forward), set(required_of(forward))
     given = [(keyword.arg, keyword.value) for keyword in call.keywords]
     given += zip(names, call.args, strict=False)
     for parameter, value in given:
@@ -369,21 +404,14 @@ def _is_of(node: ast.expr, read: str) -> bool:
     return text in (read, f"{read}.tensors")
 
 
-def _lines_reading(functions: Sequence[Function], read: str) -> list[int]:
-    """Return the lines that read a name; a `del` reads nothing, a test for None does."""
-    return sorted(
-        {
-            node.lineno
-            for function in functions
-            for node in ast.walk(function)
-            if isinstance(node, ast.Name | ast.Attribute)
-            and isinstance(node.ctx, ast.Load)
-            and ast.unparse(node) == read
-        }
-    )
-
-
-def _refusal_lines(functions: Sequence[Function]) -> Iterator[int]:
-    for node in (each for function in functions for each in ast.walk(function)):
-        if isinstance(node, ast.Raise | ast.Assert):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+def _lines_reading(functions: Mapping[Function, str], read: str) -> list[str]:
+    """Return the lines that read a name, FILE:LINE; a `del` reads nothing, a test for None does."""
+    lines = {
+        (member, node.lineno)
+        for function, member in functions.items()
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and ast.unparse(node) == read
+    }
+    return [f"{member}:{line}" for member, line in sorted(lines)]

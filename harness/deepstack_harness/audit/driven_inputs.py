@@ -7,20 +7,18 @@ tried changes the answer.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from deepstack_harness.audit.driven_forward import CallerCut, RegionCut, cut_caller, cut_region
-from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding
+from deepstack_harness.audit.inputs.rows import InputSeen, InputStanding
 from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.contract.verdicts import Evidence, Row, Verdict
-from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.known import engine_of, open_source
-from deepstack_harness.errors import Reason, UsageError, reason_of
+from deepstack_harness.errors import Reason
+from deepstack_harness.sources.request import every_python_file
 from deepstack_harness.sources.source import Source, inside_package
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd
@@ -66,26 +64,6 @@ def input_row(source: Source, standing: InputStanding) -> Row[Promise]:
     )  # fmt: skip
 
 
-def cut_with_callers(source: Source, wanted: InputStanding) -> tuple[RegionCut, list[CallerCut]]:
-    """Cut the region of an input, and those who call it; no caller where one of them cannot be cut.
-
-    Raises what `cut_region` raises.
-    """
-    region = cut_region(
-        source, wanted.member, wanted.model_class, wanted.name,
-        attribute=wanted.is_attribute, field_of_step=wanted.kind is InputKind.FIELD,
-        read_by=wanted.read_by if wanted.is_attribute else "",
-    )  # fmt: skip
-    by_argument = wanted.kind is InputKind.ARGUMENT and wanted.change is InputChange.PRESENCE
-    places = [place for place in wanted.writers if by_argument and place.function == FORWARD]
-    callers = []
-    for place in places:
-        with suppress(UsageError):
-            callers.append(cut_caller(source, place.member, place.model_class, place.line, region))
-    known = [caller for caller in callers if caller is not None and (caller.is_known or caller.whole)]
-    return region, known if len(known) == len(places) else []
-
-
 MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", DrivenFacts)
 _WORK_LIMITS = replace(COMPILE_LIMITS, step_s=120.0)
 
@@ -99,16 +77,12 @@ def drive_inputs(
     where no worker can be started, and `UsageError` for what is no source.
     """
     source = open_source(text)
+    every_python_file(source)  # the worker has no network
     argument = engine_of(source).argument
     captured = argument is not None and isinstance(argument.replay, tuple)
     with Worker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for standing in rows:
             row = input_row(source, standing)
-            try:  # this process reads every file that the worker needs
-                cut_with_callers(source, standing)
-            except UsageError as error:
-                yield standing, _unknown(row, reason_of(error), standing.member.partition("/")[0])
-                continue
             result = worker.call(MEASURE, {"text": text, "wanted": standing, "captured": captured})
             if isinstance(result, WorkerEnd | RaisedInWorker):
                 why = f"its code was not judged: {result.sentence}"

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from deepstack_harness.audit.driven_forward import RegionCut
+from deepstack_harness.audit.driven_forward import LoadedRegion
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.engines.stand_ins import IntermediateTensors
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS
@@ -61,7 +61,7 @@ _TENSORS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def values_of(name: str, annotation: str, cut: RegionCut) -> Iterator[Callable[[], object]]:
+def values_of(name: str, annotation: str, region: LoadedRegion) -> Iterator[Callable[[], object]]:
     """Yield what makes a value that the annotation of an input allows, the likeliest first."""
     kinds = _kinds(annotation)
     if "tensor" in kinds:
@@ -74,9 +74,9 @@ def values_of(name: str, annotation: str, cut: RegionCut) -> Iterator[Callable[[
         )
         yield from (make for word, make in sorted(_TENSORS.items(), key=lambda each: each[0] != first))
     if "named" in kinds:
-        yield lambda: IntermediateTensors(_by_key(name, cut))
+        yield lambda: IntermediateTensors(_by_key(name, region))
     if "dict" in kinds:
-        yield lambda: _by_key(name, cut)
+        yield lambda: _by_key(name, region)
         yield lambda: {number: _drawn(TOKENS, HIDDEN) for number in range(LAYERS)}
     if "tuple" in kinds:
         yield lambda: tuple(_drawn(TOKENS, HIDDEN) for _ in range(LAYERS))
@@ -104,19 +104,21 @@ def _kinds(annotation: str) -> set[str]:
     return kinds or {*_WORDS, "tensor"}
 
 
-def _by_key(name: str, cut: RegionCut) -> dict[str, Tensor]:
+def _by_key(name: str, region: LoadedRegion) -> dict[str, Tensor]:
     """Return rows (tokens, hidden) by the keys that the code looks up, or by numbered names."""
-    prefixes = cut.numbered or (() if cut.keys else (f"{name}_",))
-    keys = [*cut.keys, *(f"{prefix}{number}" for prefix in prefixes for number in range(LAYERS))]
+    prefixes = region.numbered or (() if region.keys else (f"{name}_",))
+    keys = [*region.keys, *(f"{prefix}{number}" for prefix in prefixes for number in range(LAYERS))]
     return {key: _drawn(TOKENS, HIDDEN) for key in keys}
 
 
-def pairs_of_argument(name: str, cut: RegionCut, *, given_first: bool, lost: bool) -> Iterator[SeenValues]:
+def pairs_of_argument(
+    name: str, region: LoadedRegion, *, given_first: bool, lost: bool
+) -> Iterator[SeenValues]:
     """Yield what the warm-up and a later step may see of an optional argument.
 
     Where it is `lost` between two pipeline stages every step is given one: two tensors with other values.
     """
-    for make in values_of(name, cut.annotations.get(name, ""), cut):
+    for make in values_of(name, region.annotations.get(name, ""), region):
         if lost:
             if isinstance(make(), Tensor):
                 yield SeenValues(partial(_other_of, make), make)
@@ -124,20 +126,22 @@ def pairs_of_argument(name: str, cut: RegionCut, *, given_first: bool, lost: boo
             yield SeenValues(make, _constant(None)) if given_first else SeenValues(lambda: ABSENT, make)
 
 
-def pairs_of_attribute(name: str, cut: RegionCut, *, given_first: bool, moves: bool) -> Iterator[SeenValues]:
+def pairs_of_attribute(
+    name: str, region: LoadedRegion, *, given_first: bool, moves: bool
+) -> Iterator[SeenValues]:
     """Yield what the warm-up and a later step may see of an attribute.
 
     It begins as `__init__` assigns it, where that is a literal; with `moves` it is a tensor that another
     one replaces.
     """
     try:
-        initial = ast.literal_eval(cut.initial) if cut.initial is not None else None
+        initial = ast.literal_eval(region.initial) if region.initial is not None else None
     except ValueError:
         initial = ABSENT
     if moves:
         yield from (SeenValues(make, partial(_other_of, make)) for make in _TENSORS.values())
     elif given_first:
-        yield from (SeenValues(make, _constant(None)) for make in values_of(name, "", cut))
+        yield from (SeenValues(make, _constant(None)) for make in values_of(name, "", region))
     elif isinstance(initial, bool):
         yield SeenValues(_constant(initial), _constant(not initial))
     elif isinstance(initial, int | float):
@@ -146,7 +150,7 @@ def pairs_of_attribute(name: str, cut: RegionCut, *, given_first: bool, moves: b
         yield from (SeenValues(_constant(1), _constant(2)), SeenValues(_constant(False), _constant(True)))
         yield from (SeenValues(make, partial(_other_of, make)) for make in _TENSORS.values())
     else:
-        yield from (SeenValues(_constant(initial), make) for make in values_of(name, "", cut))
+        yield from (SeenValues(_constant(initial), make) for make in values_of(name, "", region))
 
 
 def _constant(value: object) -> Callable[[], object]:

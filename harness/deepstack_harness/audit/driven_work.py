@@ -16,8 +16,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from deepstack_harness.audit.driven_forward import CallerCut, RegionCut
-from deepstack_harness.audit.driven_inputs import DrivenFacts, cut_with_callers
+from deepstack_harness.audit.driven_forward import (
+    STAGE,
+    LoadedCaller,
+    LoadedRegion,
+    RegionMaker,
+    required_of,
+)
+from deepstack_harness.audit.driven_inputs import DrivenFacts
 from deepstack_harness.audit.driven_values import (
     ABSENT,
     TOKENS,
@@ -30,16 +36,14 @@ from deepstack_harness.audit.inputs.rows import InputChange, InputStanding
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import SteppedRegion
-from deepstack_harness.engines.bound_class import ForwardClass
-from deepstack_harness.engines.cut_model import define_model, reason_at
-from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, ForwardBuffer, ForwardHost, Unset
+from deepstack_harness.engines.load import loaded_of
+from deepstack_harness.engines.stand_ins import ForwardBuffer, Unset
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
-from deepstack_harness.engines.text_model import ELEMENT, Path, TextCut
+from deepstack_harness.engines.text_model import ELEMENT, Path, arguments_of
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
 from deepstack_harness.play.call_differences import distances
-from deepstack_harness.play.region_calls import Call, Step, StepOptions, described
+from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, described
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.sources.source import Source
@@ -49,9 +53,10 @@ from deepstack_harness.workers.child import Channel
 def measure_input(channel: Channel, text: str, wanted: InputStanding, *, captured: bool) -> DrivenFacts:
     """Run the region of an input of the source that `text` names; `captured` where an engine replays it."""
     torch.set_num_threads(1)
-    channel.phase(f"the definition of {wanted.model_class}")
+    channel.phase(f"the import of {wanted.model_class}")
     try:
-        driver = _Driver(*cut_with_callers(_source(text), wanted), wanted, captured=captured)
+        maker = RegionMaker(loaded_of(_source(text)))
+        driver = _Driver(maker, maker.region(wanted), wanted, captured=captured)
     except UsageError as error:
         return DrivenFacts(blocked=reason_of(error))
     channel.phase(f"{wanted.model_class}.forward")
@@ -63,23 +68,7 @@ def _source(text: str) -> Source:
     return open_source(text)
 
 
-class _Stage:
-    """The pipeline stage that the cut code runs as; one for the process, which is no state of a region."""
-
-    is_first_rank = True
-    is_last_rank = True
-    rank_in_group = 0
-    world_size = 1
-    passed: object = None
-    """What the first of two stages has passed on."""
-
-    def __deepcopy__(self, _: object) -> "_Stage":
-        return self
-
-
-_STAGE = _Stage()
 _OF_STAGE = frozenset({"is_first_rank", "is_last_rank"})
-_STAND_INS: Mapping[str, object] = {**SGLANG_STAND_INS, **FORWARD_STAND_INS, "get_pp_group": lambda: _STAGE}
 _IDS, _EMBEDS = "input_ids", frozenset({"inputs_embeds", "input_embeds"})
 
 
@@ -118,19 +107,18 @@ class _Driver:
     """One region, to be built again and again in an equal state."""
 
     def __init__(
-        self, cut: RegionCut, callers: Sequence[CallerCut], wanted: InputStanding, *, captured: bool
+        self, maker: RegionMaker, region: LoadedRegion, wanted: InputStanding, *, captured: bool
     ) -> None:
-        self._cut, self._wanted, self._callers, self._captured = cut, wanted, callers, captured
+        self._maker, self._region, self._wanted, self._captured = maker, region, wanted, captured
+        self._callers = maker.callers(wanted, region)
         self._given_first: object = ABSENT
-        self._classes = dict(_definitions(cut))
 
     def measure(self) -> DrivenFacts:
         """Find a value that matters, and measure the region with it."""
-        if not self._cut.uses and self._wanted.is_attribute:
-            place, _, line = self._cut.text.at.rpartition(":")
-            text = f"{self._cut.class_name}.forward, and what it calls in its file, does not read it"
-            return DrivenFacts(blocked=Reason(text, place, int(line)))
-        if not self._cut.uses:
+        if not self._region.uses and self._wanted.is_attribute:
+            text = f"{self._region.made.__name__}.forward, and what it calls of its object, does not read it"
+            return DrivenFacts(blocked=replace(self._region.place, text=text))
+        if not self._region.uses:
             return DrivenFacts(unread=True)
         given = [_given_in_profile_run(caller) for caller in self._callers]
         if given and all(value is not None and value is not ABSENT for value in given):
@@ -148,13 +136,18 @@ class _Driver:
         if self._wanted.change is InputChange.STORAGE and not self._captured:
             arms = (*arms, "eager/full")
         options = StepOptions(arms)
-        region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
+        region = self._steps(partial(self._program, choice), options)
         given_by = "" if self._given_first is ABSENT else self._callers[0].where
-        stood_in = () if choice.setting.own_parts else tuple(self._cut.parts)
+        stood_in = () if choice.setting.own_parts else tuple(self._region.parts)
         return DrivenFacts(
             region, value=value, given_by=given_by, without_by=without[0] if without else "",
-            read_at=self._cut.uses[0], stood_in=stood_in, effect=choice.effect,
+            read_at=self._region.uses[0], stood_in=stood_in, effect=choice.effect,
         )  # fmt: skip
+
+    def _steps(self, program: Program, options: StepOptions) -> SteppedRegion:
+        """Measure steps that have run without meeting a stub; the state of the package may have some."""
+        with self._maker.loaded.absent.permissive():
+            return measure_steps(program, options, self._wanted.model_class)
 
     def _program(self, choice: _Choice) -> tuple[Region, Sequence[Step]]:
         """Return the region and its steps: the warm-up, and a step that sees the input."""
@@ -174,14 +167,15 @@ class _Driver:
         """Return the first setting and values that change the uncompiled answer, or why there are none."""
         reason = None
         runs = False
-        for own_parts in (True, False) if self._cut.parts else (False,):
+        for own_parts in (True, False) if self._region.parts else (False,):
             refusal = None
             for setting, pair in product(self._settings(own_parts=own_parts), self._pairs()):
                 without, given = self._run_both(setting, pair)
                 if given.reason is not None:
                     reason = reason or given.reason
                 elif without.reason is not None:
-                    refusal = refusal or (without.reason if self._refuses(without) else None)
+                    refused = self._maker.is_refusal(*without.at, self._wanted.name, str(without.reason))
+                    refusal = refusal or (without.reason if refused else None)
                     reason = reason or without.reason
                 else:
                     runs = True
@@ -190,7 +184,7 @@ class _Driver:
                         return _Choice(setting, pair, effect)
             if refusal is not None:
                 return DrivenFacts(refusal=refusal)
-        place, _, line = self._cut.uses[-1].rpartition(":")
+        place, _, line = self._region.uses[-1].rpartition(":")
         idle = f"no value that was tried for `{self._wanted.name}` changes the answer over stand-ins"
         return DrivenFacts(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
 
@@ -199,19 +193,12 @@ class _Driver:
         outcomes = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
         return (outcomes[1], outcomes[0]) if self._wanted.given_first else outcomes
 
-    def _refuses(self, outcome: _Outcome) -> bool:
-        """Say whether a call without the input ended at a `raise` or `assert`, or where it was used."""
-        if outcome.at in self._cut.refusals:
-            return True
-        place = f"{self._wanted.member}:{outcome.at[1]}"
-        return place in self._cut.uses and "NoneType" in str(outcome.reason)
-
     def _settings(self, *, own_parts: bool) -> Iterator[_Setting]:
-        parameters = set(self._cut.annotations) | set(self._cut.required) | self._parameters()
+        parameters = set(arguments_of(self._region.forward))
         embedded = [True] * bool(parameters & _EMBEDS) + [False] * (_IDS in parameters) or [True]
-        attributes = self._cut.text.attributes
+        attributes = self._region.attributes
         shaped = [path for path, count in attributes.called.items() if count == 1 and ELEMENT not in path]
-        complete = [False] + [True] * (self._cut.text.complete != attributes or bool(self._cut.parts))
+        complete = [False] + [True] * (self._region.complete != attributes or bool(self._region.parts))
         for by_level, whole, embeds in product(((), *shaped), complete, embedded):
             yield _Setting(own_parts, whole, by_level, embeds)
 
@@ -221,42 +208,37 @@ class _Driver:
             return iter([changed_values(self._given_first)])
         if self._wanted.is_attribute:
             return pairs_of_attribute(
-                name, self._cut, given_first=given_first, moves=self._wanted.change is InputChange.STORAGE
+                name, self._region, given_first=given_first, moves=self._wanted.change is InputChange.STORAGE
             )
-        return pairs_of_argument(name, self._cut, given_first=given_first, lost=self._wanted.is_lost)
+        return pairs_of_argument(name, self._region, given_first=given_first, lost=self._wanted.is_lost)
 
-    def _parameters(self) -> set[str]:
-        return _parameters_of(self._classes[id(self._cut)])
-
-    def _build(self, setting: _Setting, cut: RegionCut | None = None) -> nn.Module:
+    def _build(self, setting: _Setting, region: LoadedRegion | None = None) -> nn.Module:
         """Return an object of the class, with equal weights each time."""
-        cut = cut or self._cut
-        defined = self._classes[id(cut)]
+        region = region or self._region
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            instance = defined.__new__(defined)
-            nn.Module.__init__(instance)
-            attributes = cut.text.complete if setting.complete else cut.text.attributes
+            instance = _bare(region)
+            attributes = region.complete if setting.complete else region.attributes
             furnish(instance, attributes, setting.by_level, adds_residual=setting.adds_residual)
         for path in (*attributes.tested, *attributes.numbers):
             if path[-1] in _OF_STAGE and len(path) == 2:  # SGLang's models keep the group
-                _assign(instance, path[0], _STAGE)
-        for name, part in cut.parts.items() if setting.own_parts else ():
+                _assign(instance, path[0], STAGE)
+        for name, part in region.parts.items() if setting.own_parts else ():
             _assign(instance, name, self._build(setting, part))
         return instance.eval().requires_grad_(False)
 
     def _arguments(self, setting: _Setting, value: object = ABSENT) -> dict[str, object]:
         """Return the arguments of a call: those that are required, the input, and ids or embeddings."""
-        cut = self._cut
-        call = _call_arguments(self._parameters(), cut.required, cut.annotations, embedded=setting.embedded)
-        if self._cut.carrier:
-            call[self._cut.carrier] = _Carrier({self._wanted.name: None if value is ABSENT else value})
+        region = self._region
+        call = _call_arguments(region, region.annotations, embedded=setting.embedded)
+        if region.carrier:
+            call[region.carrier] = _Carrier({self._wanted.name: None if value is ABSENT else value})
             return call
         if not self._wanted.is_attribute:
             call.pop(self._wanted.name, None)
         if value is not ABSENT:
             call[self._wanted.name] = value
-        elif self._wanted.name in self._cut.required and not self._wanted.is_attribute:
+        elif self._wanted.name in required_of(region.forward) and not self._wanted.is_attribute:
             call[self._wanted.name] = None
         return call
 
@@ -264,35 +246,34 @@ class _Driver:
     def _run(self, setting: _Setting, value: object) -> _Outcome:
         """Call the region uncompiled, with one value of the input."""
         try:
-            region = self._build(setting)
-            if self._wanted.is_attribute:
-                _assign(region, self._wanted.name, value)
-                return _Outcome(region(**self._arguments(setting)))
-            return _Outcome(region(**self._arguments(setting, value)))
+            with self._maker.loaded.without_stubs():
+                region = self._build(setting)
+                if self._wanted.is_attribute:
+                    _assign(region, self._wanted.name, value)
+                    return _Outcome(region(**self._arguments(setting)))
+                return _Outcome(region(**self._arguments(setting, value)))
         except BaseException as error:
             if passes_through(error) or not isinstance(error, Exception):
                 raise
             ended = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
-            reason = reason_at(error, self._cut.filename, f"forward ends with {ended}")
-            return _Outcome(reason=reason, at=_innermost(error))
+            at = self._maker.loaded.raised_at(error)
+            return _Outcome(reason=Reason(f"forward ends with {ended}", *at), at=_innermost(error))
 
     def _measure_stages(self, choice: _Choice, value: str) -> DrivenFacts:
         """Measure two pipeline stages against one, the later stage without the input and then with it."""
-        attributes = self._cut.text.attributes
+        attributes = self._region.attributes
         if not (attributes.first and attributes.last):
-            place, _, number = self._cut.text.at.rpartition(":")
-            return DrivenFacts(
-                blocked=Reason("its forward runs no layers from a first one to a last", place, int(number))
-            )
+            text = "its forward runs no layers from a first one to a last"
+            return DrivenFacts(blocked=replace(self._region.place, text=text))
         for adds_residual in (False, True):
             tried = choice._replace(setting=choice.setting._replace(adds_residual=adds_residual))
             without, given = (self._stages(tried, hands_on=each) for each in (False, True))
             if all(call.split == 0 for arm in given.arms for call in arm.calls):
                 break  # two stages that are both given the input are one: the stand-ins fit
-        return DrivenFacts(without, given, value=value, read_at=self._cut.uses[0], effect=choice.effect)
+        return DrivenFacts(without, given, value=value, read_at=self._region.uses[0], effect=choice.effect)
 
     def _stages(self, choice: _Choice, *, hands_on: bool) -> SteppedRegion:
-        attributes = self._cut.text.attributes
+        attributes = self._region.attributes
 
         def program() -> tuple[Region, Sequence[Step]]:
             model = self._build(choice.setting)
@@ -303,7 +284,11 @@ class _Driver:
             return stages, calls
 
         options = StepOptions((), split=lambda _, **inputs: [Call(stage, **inputs) for stage in (1, 2)])
-        return measure_steps(program, options, self._wanted.model_class)
+        stages, _ = program()
+        with self._maker.loaded.without_stubs(), torch.no_grad():
+            for stage in (1, 2):
+                stages(stage, **self._arguments(choice.setting, choice.pair.step()))
+        return self._steps(program, options)
 
 
 class _Stages(nn.Module):
@@ -320,22 +305,22 @@ class _Stages(nn.Module):
         What one stage passes to the next is kept with the stage: it is no state of the region.
         """
         if stage == 2:
-            inputs["intermediate_tensors"] = _STAGE.passed
+            inputs["intermediate_tensors"] = STAGE.passed
             inputs |= dict.fromkeys(inputs.keys() & {_IDS, *_EMBEDS, self._lost})
         answer = self._run(stage, inputs)
         if stage != 1:
             return answer
-        _STAGE.passed = answer
+        STAGE.passed = answer
         whole = self._run(0, inputs)
         return structures.map_leaves(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, whole)
 
     def _run(self, stage: int, inputs: Mapping[str, Any]) -> object:
-        _STAGE.is_first_rank, _STAGE.is_last_rank = stage < 2, stage != 1
+        STAGE.is_first_rank, STAGE.is_last_rank = stage < 2, stage != 1
         try:
             self._set_layers(*((0, LAYERS), (0, LAYERS // 2), (LAYERS // 2, LAYERS))[stage])
             return self.model(**inputs)
         finally:
-            _STAGE.is_first_rank = _STAGE.is_last_rank = True
+            STAGE.is_first_rank = STAGE.is_last_rank = True
             self._set_layers(0, LAYERS)
 
     def _set_layers(self, begins: int, ends: int) -> None:
@@ -344,29 +329,19 @@ class _Stages(nn.Module):
                 set_part(self.model, path, value)
 
 
-def _definitions(cut: RegionCut) -> Iterator[tuple[int, type[TextHost]]]:
-    """Define the class of a cut, and those of its parts; yield each with the identity of its cut."""
-    yield id(cut), _define(cut.text)
-    for part in cut.parts.values():
-        yield from _definitions(part)
-
-
-def _define(text: TextCut) -> type[TextHost]:
-    model = text.model
-    alone = replace(model, cut=replace(model.cut, of_host={}))
-    return define_model(alone, TextHost, {**_STAND_INS, **model.model.parts.stand_ins})
-
-
-def _parameters_of(defined: type[TextHost]) -> set[str]:
-    code = defined.forward.__code__
-    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+def _bare(loaded: LoadedRegion) -> TextHost:
+    """Return an empty module of a class; its own `__init__` is not run."""
+    instance = loaded.made.__new__(loaded.made)
+    nn.Module.__init__(instance)
+    return instance
 
 
 def _call_arguments(
-    parameters: set[str], required: Sequence[str], annotations: Mapping[str, str], *, embedded: bool
+    loaded: LoadedRegion, annotations: Mapping[str, str], *, embedded: bool
 ) -> dict[str, object]:
     """Return the arguments of a call as a runner makes it: those that are required, and ids or embeddings."""
-    call = {name: _required_value(name, annotations.get(name, "")) for name in required}
+    parameters = set(arguments_of(loaded.forward))
+    call = {name: _required_value(name, annotations.get(name, "")) for name in required_of(loaded.forward)}
     if _IDS in parameters:
         call[_IDS] = None if embedded and parameters & _EMBEDS else torch.arange(TOKENS) + 1
     return call | {name: _hidden() if embedded else None for name in parameters & _EMBEDS}
@@ -394,7 +369,7 @@ class _RegionCalled(Exception):
 class _Recorder(nn.Module):
     """A region that keeps what it is given as one parameter, and runs nothing."""
 
-    def __init__(self, caller: CallerCut) -> None:
+    def __init__(self, caller: LoadedCaller) -> None:
         super().__init__()
         self._parameter, self._position = caller.parameter, caller.position
         self.given: object = None
@@ -413,7 +388,7 @@ class _Recorder(nn.Module):
         raise _RegionCalled
 
 
-def _given_in_profile_run(caller: CallerCut) -> object:
+def _given_in_profile_run(caller: LoadedCaller) -> object:
     """Return what a caller gives to its region in a profile run, right after its `__init__`.
 
     `ABSENT` for None; None where the caller cannot be run, so that nothing is known.
@@ -423,14 +398,10 @@ def _given_in_profile_run(caller: CallerCut) -> object:
 
 
 @torch.no_grad()
-def _given_by_whole(caller: CallerCut) -> object:
+def _given_by_whole(caller: LoadedCaller) -> object:
     """Run the class with what its `__init__` allocates, over a language model that records its arguments."""
-    for cut in (caller.whole, caller.whole and caller.whole.fallback):
-        if cut is None:
-            continue
-        stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
+    for bound in caller.whole:
         try:
-            bound = ForwardClass(cut, define_model(cut, ForwardHost, stand_ins))
             cpu = torch.device("cpu")
             host = bound.model(2 * TOKENS, HIDDEN, LAYERS, dtype=torch.float32, device=cpu, handing=None)
             ForwardBuffer(host).get(TOKENS)
@@ -443,13 +414,11 @@ def _given_by_whole(caller: CallerCut) -> object:
 
 
 @torch.no_grad()
-def _given_by_forward(caller: CallerCut) -> object:
+def _given_by_forward(caller: LoadedCaller) -> object:
     """Run the `forward` of a caller whose attributes begin as literals; no value of a stand-in counts."""
     try:
-        defined = _define(caller.text)
-        instance = defined.__new__(defined)
-        nn.Module.__init__(instance)
-        furnish(instance, caller.text.attributes)
+        instance = _bare(caller.of)
+        furnish(instance, caller.of.attributes)
         for name, value in caller.initial.items():
             _assign(instance, name, value)
         recorder = _Recorder(caller)
@@ -457,7 +426,7 @@ def _given_by_forward(caller: CallerCut) -> object:
             if isinstance(part, TextPart):
                 part.register_forward_pre_hook(recorder.note_part)
         set_part(instance, caller.path, recorder)
-        instance(**_call_arguments(_parameters_of(defined), caller.required, {}, embedded=True))
+        instance(**_call_arguments(caller.of, {}, embedded=True))
     except _RegionCalled:
         given = ABSENT if recorder.given is None else recorder.given
         return given if recorder.is_own else None

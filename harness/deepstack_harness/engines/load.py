@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 
 from typing_extensions import override
 
@@ -167,6 +167,12 @@ class LoadedSource:
         """Return the statement of a function of a file by its first line, that of a decorator included."""
         found = self._definitions(member).get((line, name))
         return found if isinstance(found, Function) else None
+
+    def statement_of(self, function: FunctionType) -> Function | None:
+        """Return the statement of a function of the source."""
+        code = function.__code__
+        member = self.member_of(code.co_filename)
+        return self.function_at(member, code.co_firstlineno, code.co_name) if member else None
 
     def class_in(self, member: str, name: str) -> ast.ClassDef | None:
         """Return the first statement that makes a class of a name, also in a function or a block."""

@@ -119,8 +119,10 @@ def made_over(
 
 def functions_over(
     loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]
-) -> tuple[type[H], list[Function]]:
+) -> tuple[type[H], dict[Function, str]]:
     """Return the class derived from a class and from `host`, and the functions that its verbs reach.
+
+    Each function has its file.
 
     Raises `UsageError` where it cannot be made.
     """
@@ -152,6 +154,17 @@ def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> Forwar
             with loaded.without_stubs():
                 return ForwardClass(*lenient.over(ForwardHost)).rehearse()
         raise
+
+
+def forward_classes(loaded: LoadedSource, model: ModelClass, way: Way) -> Iterator[ForwardClass]:
+    """Yield a class by its forward as it is, and then without the parts that cannot be built; none rehearsed.
+
+    It ends early where the class cannot be made.
+    """
+    with suppress(UsageError):
+        made = _settled(loaded, model, way)
+        yield ForwardClass(*made.over(ForwardHost))
+        yield ForwardClass(*made.standing_in(_unbuildable(made)).over(ForwardHost))
 
 
 def _unbuildable(made: "_MadeClass") -> frozenset[str]:
@@ -261,24 +274,21 @@ class _MadeClass:
         for owner in self._cls.__mro__:
             if name not in vars(owner):
                 continue
-            found = list(_functions_in(vars(owner)[name]))
+            found = list(functions_in(vars(owner)[name]))
             yield from found
-            if not any(name in asked_of_super(node) for node in map(self._node, found) if node):
+            if not any(name in asked_of_super(node) for node in map(self.loaded.statement_of, found) if node):
                 return
 
-    def _node(self, function: FunctionType) -> Function | None:
-        """Return the statement of a function of the source."""
-        member = self.loaded.member_of(function.__code__.co_filename)
-        if member is None:
-            return None
-        return self.loaded.function_at(member, function.__code__.co_firstlineno, function.__code__.co_name)
-
     def _nodes(self, name: str) -> list[Function]:
-        return [node for item in self._functions(name) if (node := self._node(item))]
+        return [node for item in self._functions(name) if (node := self.loaded.statement_of(item))]
 
-    def functions(self) -> list[Function]:
-        """Return the statements of all functions that are called."""
-        return [node for name in sorted(self.names) for node in self._nodes(name)]
+    def functions(self) -> dict[Function, str]:
+        """Return the statements of all functions that are called, each with its file."""
+        called = [item for name in sorted(self.names) for item in self._functions(name)]
+        members = ((item, self.loaded.member_of(item.__code__.co_filename)) for item in called)
+        return {
+            node: member for item, member in members if member and (node := self.loaded.statement_of(item))
+        }
 
     def _method(self, name: str) -> Function | None:
         return next(iter(self._nodes(name)), None)
@@ -312,7 +322,7 @@ class _MadeClass:
         of_instances = {name for name in needed if "." in name}
         for owner in self._owners:
             function = vars(owner).get(_INIT)
-            node = self._node(function) if isinstance(function, FunctionType) else None
+            node = self.loaded.statement_of(function) if isinstance(function, FunctionType) else None
             if node is not None:
                 yield (
                     owner,
@@ -346,7 +356,7 @@ class _MadeClass:
     def check(self) -> None:
         """Refuse a class that code may change which has not run, or whose member a missing base may have."""
         nodes = [(item, node) for name in (*self.names, _INIT) for item in self._functions(name)
-                 if (node := self._node(item))]  # fmt: skip
+                 if (node := self.loaded.statement_of(item))]  # fmt: skip
         driven = {
             (self.loaded.member_of(item.__code__.co_filename), line)
             for item, node in nodes
@@ -424,7 +434,11 @@ class _MadeClass:
 
     def _whole_inits(self) -> list[Function]:
         functions = [vars(owner).get(_INIT) for owner in self._owners]
-        return [node for item in functions if isinstance(item, FunctionType) and (node := self._node(item))]
+        return [
+            node
+            for item in functions
+            if isinstance(item, FunctionType) and (node := self.loaded.statement_of(item))
+        ]
 
     def _facts(self, filename: str) -> ClassFacts:
         nodes = {name: self._method(name) for name in self.names}
@@ -441,7 +455,10 @@ class _MadeClass:
     def _places(self) -> Iterator[tuple[str, str]]:
         for name in self.names:
             for function in self._functions(name):
-                member, node = self.loaded.member_of(function.__code__.co_filename), self._node(function)
+                member, node = (
+                    self.loaded.member_of(function.__code__.co_filename),
+                    self.loaded.statement_of(function),
+                )
                 if member and node:
                     yield name, f"{member}:{node.lineno}-{node.end_lineno}"
                     break
@@ -494,7 +511,7 @@ class _MadeClass:
         return self._owners[owner].member if owner in self._owners else ""
 
 
-def _functions_in(value: object) -> Iterator[FunctionType]:
+def functions_in(value: object) -> Iterator[FunctionType]:
     """Yield the functions of a member: what decorators wrapped, and what a property calls."""
     todo, seen = [value], set[int]()
     while todo:

@@ -201,7 +201,7 @@ def text_family(loaded: LoadedSource, bound: ForwardClass, text: TextModel) -> T
     if not any(role is Role.PAYLOAD for _, role in bound.handing.roles):
         raise UsageError(f"{text.at}: {bound.model_class} hands no payload to {name}")
     defined, functions = functions_over(loaded, text.model, FORWARD_ALONE, TextHost)
-    family = TextFamily(text, defined, attributes_of(functions), bound.handing, name)
+    family = TextFamily(text, defined, attributes_of([*functions]), bound.handing, name)
     with loaded.without_stubs():
         family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     return family

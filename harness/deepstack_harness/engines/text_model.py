@@ -1,4 +1,4 @@
-"""Find the compiled text model behind a class, and cut its `forward`; no torch, and nothing runs.
+"""The compiled text model behind a class, and how its `forward` uses its parts; no torch, nothing runs.
 
 The class makes its language model in its `__init__`, and that one its text model: both are followed by the
 names of the classes that they call.  A text model is compiled where it, or a base that has its `forward`,
@@ -11,19 +11,15 @@ tested, a part that is called and how many values it answers with.
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.cut_model import (
     BY_FORWARD,
     ModelClass,
-    ModelCut,
     Way,
-    cut_model,
-    methods_called,
 )
-from deepstack_harness.engines.syntax import Function, class_named, members_of
-from deepstack_harness.sources.source import Source
+from deepstack_harness.engines.syntax import Function
 
 Path = tuple[str, ...]
 """The place of a part below a text model: names of attributes, and `ELEMENT` for those of a sequence."""
@@ -47,21 +43,6 @@ class Attributes:
     tested: frozenset[Path] = frozenset()
     searched: frozenset[Path] = frozenset()
     numbers: frozenset[Path] = frozenset()
-
-
-@dataclass(frozen=True)
-class TextCut:
-    """The `forward` of a compiled text model, cut, with the attributes that it reads.
-
-    `argument` is the one that the payload is handed to, and `at` its place, `MEMBER:LINE`.  `complete` are
-    the attributes of an object that has the parts which may be missing.
-    """
-
-    model: ModelCut
-    attributes: Attributes
-    argument: str
-    at: str
-    complete: Attributes = field(default_factory=Attributes)
 
 
 @dataclass(frozen=True)
@@ -108,26 +89,6 @@ FORWARD_ALONE = Way(
     rehearsed=True,
 )
 """The `forward` of a class; stand-ins take the place of its parts."""
-
-
-def cut_forward(
-    source: Source, model: ModelClass, argument: str, at: str, stand_ins: frozenset[str] = frozenset()
-) -> TextCut:
-    """Cut the `forward` of a class that defines one, with the methods of its file that it calls.
-
-    `stand_ins` are further imported names that objects of ours replace.  Methods of a base in another
-    file are parts like any other.  Raises what `cut_model` raises.
-    """
-    cut = cut_model(source, model, replace(FORWARD_ALONE, stand_ins=FORWARD_ALONE.stand_ins | stand_ins))
-    members = members_of(class_named(cut.file, model.class_name), cut.file)
-    functions = [
-        node
-        for name in (FORWARD, *sorted(methods_called({FORWARD}, members)))
-        for node in members.get(name, ())
-        if isinstance(node, ast.FunctionDef)
-    ]
-    alone = replace(cut, base=None, fallback=None)
-    return TextCut(alone, attributes_of(functions), argument, at, attributes_of(functions, complete=True))
 
 
 def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> Attributes:
