@@ -26,7 +26,8 @@ from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, au
 from deepstack_harness.audit.gate import Base, Gate, judge_gate, seen
 from deepstack_harness.cli.audit_table import outcome_of
 from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.bound_class import ForwardModels, MethodsClass
+from deepstack_harness.engines.classes import define_class
 from deepstack_harness.engines.known import engine_of, finder_of, open_source
 from deepstack_harness.engines.syntax import class_named
 from deepstack_harness.errors import UsageError
@@ -216,13 +217,16 @@ class ReleasedClass:
     def find(cls, source: Source, name: str) -> "ReleasedClass":
         """Raise `UsageError` for a class that carries no payload."""
         finder = finder_of(source)
-        cut = finder.cut_named(name)
+        cut = finder.found_named(name)
         if cut is None:
             raise UsageError(f"{source.label} has no class {name} that carries a payload")
         files = {member: source.read(member).text for member in _there(source, finder.files_of(name))}
         file = source.read(cut.member)
-        cuts = [each for each in (cut.methods, cut.forward) if isinstance(each, ModelCut)]
-        driven = {each for link in cuts for each in link.cut.lines}
+        bound = define_class(source, cut)
+        ways = [
+            way for way in (bound.methods, bound.forward) if isinstance(way, ForwardModels | MethodsClass)
+        ]
+        driven = {name for way in ways for name in way.of.cut.lines}
         tree = ast.parse(file.text)
         statement = next(
             each for each in tree.body if getattr(each, "name", "") == class_named(file, cut.class_name).name

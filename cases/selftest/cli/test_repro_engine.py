@@ -26,9 +26,9 @@ from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.cut_model import BY_METHODS, ModelClass
 from deepstack_harness.engines.discover import ArgumentModel, ClassPart, DeepstackCut
 from deepstack_harness.engines.kinds.sglang import FILES
+from deepstack_harness.engines.model_class import BY_METHODS, ModelClass
 from deepstack_harness.errors import ExitCode, Reason, UsageError
 from deepstack_harness.play.case_worker import ClassWays
 from deepstack_harness.sources.source import Source

@@ -1,7 +1,6 @@
 """A bound class as a `Buffer`: placement, level order, surroundings, stand-ins, where a get answered."""
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +24,9 @@ from cases.selftest.engines.synthetic_vllm import (
 from deepstack_harness.engines.bind import levels_of
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass, rehearsing
 from deepstack_harness.engines.classes import methods_of
-from deepstack_harness.engines.cut_model import CannotSupply, Refused
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.stand_ins import IntermediateTensors, Mirrors, Surroundings
-from deepstack_harness.errors import Reason, StepUnavailable, UsageError
+from deepstack_harness.errors import StepUnavailable, UsageError
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -265,12 +263,6 @@ def test_named_tensors_are_looked_up_sliced_and_replaced_by_name() -> None:
         ("a", first[1:3].tolist()),
         ("b", second[1:3].tolist()),
     ]
-
-
-@pytest.mark.parametrize("use", [lambda refused: refused(1, key=2), lambda refused: refused.attribute])
-def test_a_refused_object_says_why_however_it_is_used(use: Callable[[object], object]) -> None:
-    with pytest.raises(CannotSupply, match=r"^a\.py:3: why$"):
-        use(Refused(Reason("why", "a.py", 3)))
 
 
 def test_a_tensor_without_storage_needs_no_copy() -> None:

@@ -11,8 +11,8 @@ import torch
 
 from cases.selftest.engines.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
 from deepstack_harness.engines.bound_class import MethodsClass
+from deepstack_harness.engines.class_facts import slice_init
 from deepstack_harness.engines.classes import methods_of
-from deepstack_harness.engines.cut_class import slice_init
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.syntax import Function, writes
 from deepstack_harness.errors import UsageError

@@ -21,9 +21,9 @@ from cases.selftest.engines.synthetic_vllm import (
     write_driven,
 )
 from deepstack_harness.engines.classes import classes_of
-from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
 from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.engines.load import unload
+from deepstack_harness.engines.model_class import BY_FORWARD, BY_METHODS
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
 from deepstack_harness.errors import UsageError
 

@@ -32,9 +32,9 @@ from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.classes import methods_of
-from deepstack_harness.engines.cut_model import ModelClass
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.play.model import Model

@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from deepstack_harness.engines.cut_model import CannotSupply
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.load import LoadedSource, loaded_of, unload
+from deepstack_harness.engines.model_class import CannotSupply
 from deepstack_harness.engines.stubs import StubBase
 from deepstack_harness.errors import SourceError
 

@@ -34,7 +34,6 @@ from deepstack_harness.engines.carriers import (
     reached,
     stored_by,
 )
-from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.discover import collector_paused, depth_limited
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of
@@ -376,8 +375,6 @@ class _Accountant:
 def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
     """Yield the files of an engine that are driven together with its classes, as those of a mixin are."""
     for audited in classes:
-        cuts = (audited.cut.methods, audited.cut.forward) if audited.can_be_judged else ()
-        yield from (link.model.member for cut in cuts if isinstance(cut, ModelCut) for link in cut.chain)
         places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
         yield from (place.partition(":")[0] for place in places if place)
     if engine.argument is not None:

@@ -18,7 +18,6 @@ from deepstack_harness.audit.systems import SourceSystems, judge_systems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, FaultKind, Row, Verdict
-from deepstack_harness.engines.cut_model import ModelCut
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import Reason, UsageError
@@ -93,16 +92,13 @@ def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
     """Return `MEMBER:FIRST-LAST` of the methods of a class, by name, those that it inherits too."""
     if audited.ways.places:
         return audited.ways.places
-    cuts = [cut for cut in (audited.cut.methods, audited.cut.forward) if isinstance(cut, ModelCut)]
-    links = [(link.model.member, link.file, link.model.class_name) for cut in cuts for link in cut.chain]
-    own = [(audited.cut.member, source.read(audited.cut.member), audited.cut.class_name)]
     methods: dict[str, str] = {}
-    for member, file, name in (*own, *links):
-        for statement in parse(file).body:
-            if isinstance(statement, ast.ClassDef) and statement.name == name:
-                for node in statement.body:
-                    if isinstance(node, ast.FunctionDef):
-                        methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
+    member = audited.cut.member
+    for statement in parse(source.read(member)).body:
+        if isinstance(statement, ast.ClassDef) and statement.name == audited.cut.class_name:
+            for node in statement.body:
+                if isinstance(node, ast.FunctionDef):
+                    methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
     return methods
 
 

@@ -19,11 +19,11 @@ from torch import nn
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputStanding, Place
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass
 from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import forward_classes, functions_in, functions_over
+from deepstack_harness.engines.model_class import BY_FORWARD, ModelClass
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import Function, class_named, parse, reads

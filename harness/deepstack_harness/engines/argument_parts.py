@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from deepstack_harness.engines.cut_model import KnownModel
 from deepstack_harness.engines.discover import ArgumentModel, ClassPart
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.model_class import KnownModel
 from deepstack_harness.errors import Reason, UsageError, reason_of
 
 

@@ -33,9 +33,9 @@ from deepstack_harness.engines.bound_class import (
     misses_package,
     rehearsing,
 )
-from deepstack_harness.engines.cut_model import reason_at
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import TextModel

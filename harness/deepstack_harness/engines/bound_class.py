@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
-from deepstack_harness.engines.cut_class import STORAGE, ClassFacts
-from deepstack_harness.engines.cut_model import KnownModel, reason_at
+from deepstack_harness.engines.class_facts import STORAGE, ClassFacts
+from deepstack_harness.engines.model_class import KnownModel, reason_at
 from deepstack_harness.engines.stand_ins import (
     NAMED_LEVELS,
     PAYLOAD,

@@ -13,7 +13,6 @@ from deepstack_harness.engines.bind import (
     text_family_or_reason,
 )
 from deepstack_harness.engines.bound_class import MethodsClass
-from deepstack_harness.engines.cut_model import ModelClass
 from deepstack_harness.engines.discover import (
     IMPORTED,
     SINCE,
@@ -55,6 +54,7 @@ from deepstack_harness.engines.loaded_class import (
     define_by_methods,
     define_loaded,
 )
+from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 

@@ -16,26 +16,24 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
-from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import (
+from deepstack_harness.engines.class_facts import STORAGE
+from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     BY_METHODS,
     PLAIN_PARTS,
     EngineParts,
     FoundPatch,
     ModelClass,
-    ModelCut,
     Way,
-    cut_model,
 )
-from deepstack_harness.engines.rebinding import acts_on
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
+    acts_on,
     class_named,
     imported_files,
     package_imports,
@@ -54,7 +52,6 @@ from deepstack_harness.sources.source import (
     NoSuchMember,
     Source,
     SourceFile,
-    inside_package,
 )
 
 SINCE = "this release"
@@ -203,8 +200,8 @@ class DeepstackCut:
 
     model_class: str
     member: str
-    methods: ModelCut | ArgumentModel | FoundSplitter | Reason
-    forward: ModelCut | Reason | None
+    methods: ArgumentModel | FoundSplitter | Reason
+    forward: Reason | None
     patch: FoundPatch | None = None
     text: TextModel | str = ""
 
@@ -300,17 +297,6 @@ class Finder:
         self._done: dict[tuple[str, str], DeepstackCut] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
-    def cuts(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
-        """Cut every class that keeps a payload and is `wanted`, by its name and file, in the order of files.
-
-        Classes of one name get the name of their folder too.
-        """
-        return [
-            replace(self.cut(source_class), model_class=name)
-            for name, source_class in self.carriers.items()
-            if wanted(name, source_class.member)
-        ]
-
     def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
         """Return the classes that `cuts` cuts; nothing is cut."""
         return [
@@ -325,11 +311,6 @@ class Finder:
         if found is None:
             return None
         return DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
-
-    def cut_named(self, model_class: str) -> DeepstackCut | None:
-        """Cut one class as `cuts` does, and parse only the files that it needs; None where there is none."""
-        found = self._of_name(model_class)
-        return None if found is None else replace(self.cut(found), model_class=model_class)
 
     def _of_name(self, model_class: str) -> _SourceClass | None:
         class_name = model_class.rpartition(".")[2]
@@ -362,26 +343,35 @@ class Finder:
         return [names[each.place] for each in lineage[1:] if each.place in names]
 
     def files_of(self, model_class: str) -> frozenset[str]:
-        """Return the files of its code, what these import, and what changes the class.
+        """Return the files of a class and of its text model, what these import, and what changes the class.
 
-        Files of classes above it are among them.
+        Files of classes above them are among them, and what a file imports that lies beside one of these.
         """
         source_class = self.carriers[model_class]
         module = source_class.member.partition("/")[0]
-        names = {each.filename for each in _files_in(self.cut(source_class), set())}
-        members = {inside_package(name, module) for name in names}
         lineage = self._lineage(source_class)
-        members |= {each.member for each in lineage}
+        text = self._text_model(source_class)
+        if isinstance(text, TextModel):
+            lineage += self._lineage(self._classes[text.model.member, text.model.class_name])
+        members = {each.member for each in lineage}
         members |= {
             member
             for name in {each.name for each in lineage}
             for member in self._source.mentioning(module, name)
             if acts_on(self._source.read(member), name)
         }
-        for member in list(members):
+        folders = {member.rpartition("/")[0] for member in members}
+        imported = self._imported_by(members)
+        return frozenset(
+            members | imported | self._imported_by({m for m in imported if m.rpartition("/")[0] in folders})
+        )
+
+    def _imported_by(self, members: Collection[str]) -> set[str]:
+        found = set[str]()
+        for member in members:
             with suppress(NoSuchMember):
-                members |= imported_files(self._source.read(member), member)
-        return frozenset(members)
+                found |= imported_files(self._source.read(member), member)
+        return found
 
     def _lineage(
         self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()
@@ -414,12 +404,6 @@ class Finder:
             )
         return self._carriers[source_class.place]
 
-    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> DeepstackCut:
-        """Cut a class; `derived` are the classes on the way here."""
-        if source_class.place not in self._done:
-            self._done[source_class.place] = self._cut(source_class, (*derived, source_class.place))
-        return self._done[source_class.place]
-
     def _inherited_method(
         self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
     ) -> ast.FunctionDef | None:
@@ -441,20 +425,6 @@ class Finder:
         module, real_name = package_imports(source_class.file, source_class.member).get(name, ("", name))
         there = f"{module.replace('.', '/')}.py" if module else source_class.member
         return self._classes.get((there, real_name)) or self._named.get(name)
-
-    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> DeepstackCut:
-        base = next(filter(self.keeps_payload, self._bases(source_class, derived)), None)
-        inherited = self.cut(base, derived) if base else None
-        if inherited is not None and source_class.method("__init__") is None:
-            return replace(inherited, model_class=source_class.name, member=source_class.member)
-        model = self._model(source_class)
-        above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
-        ways = self._files
-        methods = _cut_or_reason(lambda: cut_model(self._source, model, ways.methods, above))
-        by_forward = ways.forward
-        forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
-        text = self._text_model(source_class) if by_forward else ""
-        return DeepstackCut(source_class.name, source_class.member, methods, forward, text=text)
 
     def _text_model(self, source_class: _SourceClass) -> TextModel | str:
         """Find the compiled text model that a class hands its payload to, or say why there is none."""
@@ -495,33 +465,10 @@ class Finder:
         )
         return next(filter(None, defining), None)
 
-    def _model(self, source_class: _SourceClass) -> ModelClass:
-        known = (model for model in self._files.known if model.class_name == source_class.name)
-        model = next(known, ModelClass(source_class.member, source_class.name, since="this release"))
-        return replace(model, member=source_class.member, parts=self._files.parts)
-
 
 def _has_layers(forward: ast.FunctionDef) -> bool:
     """Tell whether a `forward` runs layers one after the other."""
     return any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
-
-
-def _files_in(part: object, seen: set[int]) -> Iterator[SourceFile]:
-    """Yield every file that a cut is made of."""
-    if id(part) in seen:
-        return
-    seen.add(id(part))
-    if isinstance(part, SourceFile):
-        yield part
-    elif is_dataclass(part):
-        for each in fields(part):
-            yield from _files_in(getattr(part, each.name), seen)
-    elif isinstance(part, Mapping):
-        for value in part.values():
-            yield from _files_in(value, seen)
-    elif isinstance(part, tuple | list | set | frozenset):
-        for value in part:
-            yield from _files_in(value, seen)
 
 
 def _by_unique_name(classes: Iterable[_SourceClass]) -> dict[str, _SourceClass]:
@@ -540,13 +487,6 @@ def _qualified_name(source_class: _SourceClass, others: Sequence[_SourceClass]) 
     theirs = [set(other.member.removesuffix(".py").split("/")) for other in equals]
     apart = [part for part in parts if not any(part in each for each in theirs)]
     return f"{apart[-1] if apart else '.'.join(parts)}.{source_class.name}"
-
-
-def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:
-    try:
-        return cut()
-    except UsageError as error:
-        return reason_of(error)
 
 
 _NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")

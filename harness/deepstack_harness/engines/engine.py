@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import (
+from deepstack_harness.engines.class_facts import STORAGE
+from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
+from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     BY_METHODS,
     PLAIN_PARTS,
@@ -14,7 +15,6 @@ from deepstack_harness.engines.cut_model import (
     Patch,
     Way,
 )
-from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
 from deepstack_harness.engines.tiny import Tiny
 from deepstack_harness.sources.source import KnownPackage
 

@@ -26,7 +26,6 @@ from packaging.version import Version
 from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
-from deepstack_harness.engines.cut_model import ModelClass, Patch, find_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
     Finder,
@@ -46,6 +45,7 @@ from deepstack_harness.engines.kinds.tpu_inference import TPU_INFERENCE
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.kinds.vllm_ascend import VLLM_ASCEND
 from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
+from deepstack_harness.engines.model_class import ModelClass, Patch, find_patch
 from deepstack_harness.engines.syntax import NoBuffer, class_named
 from deepstack_harness.errors import Reason, UsageError, reason_of, unknown_name
 from deepstack_harness.sources.request import (

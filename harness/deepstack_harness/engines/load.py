@@ -34,7 +34,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
-from deepstack_harness.engines.cut_model import CannotSupply, show_in_tracebacks
+from deepstack_harness.engines.model_class import CannotSupply, show_in_tracebacks
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub, path_of
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
@@ -91,6 +91,7 @@ class LoadedSource:
         self.roots = frozenset(member.partition("/")[0] for member in self.files)
         self.folder = Path(tempfile.mkdtemp(prefix="source-"))
         self._watched = set[str]()
+        self._mentioning: dict[tuple[str, str], list[str]] = {}
         self._imported: dict[str, ModuleType] = {}
         self._by_name: dict[str, str] = {}
         self._members: dict[str, str] = {}
@@ -162,6 +163,16 @@ class LoadedSource:
     def is_imported(self, member: str) -> bool:
         """Return whether a file was imported to its end."""
         return member in self._imported
+
+    def imported(self, member: str) -> ModuleType | None:
+        """Return the module of a file that was imported to its end; None for any other."""
+        return self._imported.get(member)
+
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """Return the files below a folder whose text has a word."""
+        if (folder, word) not in self._mentioning:
+            self._mentioning[folder, word] = self.source.mentioning(folder, word)
+        return self._mentioning[folder, word]
 
     def function_at(self, member: str, line: int, name: str) -> Function | None:
         """Return the statement of a function of a file by its first line, that of a decorator included."""

@@ -25,11 +25,10 @@ from torch import nn
 
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
-from deepstack_harness.engines.cut_class import ClassFacts, find_verbs, slice_init, writes_by_calls
-from deepstack_harness.engines.cut_model import HOSTED, KnownModel, ModelClass, Way
-from deepstack_harness.engines.lineage import Defined
+from deepstack_harness.engines.class_facts import ClassFacts, find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.rebinding import WORD, Making, RebindingPlace, rebound
+from deepstack_harness.engines.model_class import HOSTED, KnownModel, ModelClass, Way
+from deepstack_harness.engines.rebinding import WORD, Defined, Making, RebindingPlace, rebound
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
@@ -97,7 +96,7 @@ def define_loaded(
             return None
 
     by_methods = defined(partial(define_by_methods, engine=engine), methods)
-    by_forward = defined(_define_forward, forward) if forward else None
+    by_forward = defined(define_by_forward, forward) if forward else None
     return by_methods, by_forward, tuple(refusals)
 
 
@@ -142,8 +141,11 @@ def define_by_methods(
         return bound
 
 
-def _define_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
-    """Define a class by its forward; where that fails, without the parts that cannot be built."""
+def define_by_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
+    """Define a class by its forward; where that fails, without the parts that cannot be built.
+
+    Raises `UsageError` where that fails too.
+    """
     made = _settled(loaded, model, way)
     try:
         with loaded.without_stubs():
@@ -213,7 +215,7 @@ def _settled(
 def _mentioning(loaded: LoadedSource, name: str) -> list[str]:
     return [
         member for root in sorted(loaded.roots) for word in (WORD, name)
-        for member in loaded.source.mentioning(root, word)
+        for member in loaded.mentioning(root, word)
     ]  # fmt: skip
 
 
@@ -249,7 +251,7 @@ class _MadeClass:
         self._cls = cls = _class_of(loaded, model)
         self._owners = {item: place for item in cls.__mro__ if (place := self._defined(item))}
         self._provided = {f"self.{name}" for name in (*way.provided, *(stood_in or ()))}
-        self._making = Making(loaded.source, self._whole(), tuple(self._owners.values()))
+        self._making = Making(loaded, self._whole(), self._owners)
         self.inits: dict[type, Function] = {}
         self.verbs: dict[str, str] = {}
         self.names: set[str] = set()
@@ -297,7 +299,6 @@ class _MadeClass:
         """Find the members that are called, and slice each `__init__` for what they read."""
         there, of = set(dir(self._cls)), self._whole()
         if self._way.verbs is None:
-            assert isinstance(of.node, ast.ClassDef)
             self.verbs = find_verbs(there, self._method, of.file.filename, of.node)
         else:
             self.verbs = dict(self._way.verbs)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from deepstack_harness.engines.cut_model import CannotSupply
+from deepstack_harness.engines.model_class import CannotSupply
 from deepstack_harness.errors import Reason
 
 SUFFICIENT = "999.0.0"

@@ -11,6 +11,7 @@ recognised.
 import ast
 import functools
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,24 +163,6 @@ def scope_names(statement: ast.stmt) -> frozenset[str]:
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             names.add(node.name)
         todo += ast.iter_child_nodes(node)
-    return frozenset(names)
-
-
-@_cached
-def read_in_scope(statement: ast.stmt) -> frozenset[str]:
-    """Return the names that a statement, its blocks included, reads while its own scope is run."""
-    names, todo = set[str](), list[ast.AST]([statement])
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Function):
-            defaults = (each for each in node.args.kw_defaults if each is not None)
-            todo += [*node.decorator_list, *node.args.defaults, *defaults]
-        elif isinstance(node, ast.ClassDef):
-            todo += [*node.decorator_list, *node.bases, *node.keywords]
-        elif not isinstance(node, ast.Lambda):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                names.add(node.id)
-            todo += ast.iter_child_nodes(node)
     return frozenset(names)
 
 
@@ -428,3 +411,19 @@ def _text_of(source: Source, name: str) -> str | None:
     node = defined[-1]  # of several with one name the last one counts
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     return "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
+
+
+_WITHOUT_ACT = re.compile(
+    r"""^\s*from\s[^\n]*?import\s*\([^)]*\)|^\s*from\s[^\n]*|^\s*class\s+\w+\s*\([^)]*\)|["'][^"'\n]*["']""",
+    re.MULTILINE,
+)
+
+
+@functools.lru_cache(maxsize=512)
+def _acting_words(file: SourceFile) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", _WITHOUT_ACT.sub("", file.text)))
+
+
+def acts_on(file: SourceFile, name: str) -> bool:
+    """Tell whether a file does more with a class than to import it, to derive one and to write its name."""
+    return name in file.text and name in _acting_words(file)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.cut_model import (
+from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     ModelClass,
     Way,

@@ -16,9 +16,9 @@ from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
-from deepstack_harness.engines.cut_model import CannotSupply
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.engines.load import LoadedSource, loaded_of
+from deepstack_harness.engines.model_class import CannotSupply
 from deepstack_harness.engines.tiny import HIDDEN, Tiny
 from deepstack_harness.errors import HarnessError, Reason, SourceError, passes_through, text_of
 from deepstack_harness.play.attempt import attempt

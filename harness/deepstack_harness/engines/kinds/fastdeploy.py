@@ -4,8 +4,8 @@ Its GPU wheels are not on the package index, where the name belongs to another p
 tree of the user's.  Methods are cut as vLLM's are; how Paddle is stood in for is in `fastdeploy_model`.
 """
 
-from deepstack_harness.engines.cut_model import ModelClass, Way
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.model_class import ModelClass, Way
 from deepstack_harness.sources.source import KnownPackage
 
 _SINCE = "commit 0003e60b at the latest"

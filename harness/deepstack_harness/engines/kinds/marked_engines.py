@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.cut_model import Way
 from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.model_class import Way
 from deepstack_harness.sources.source import KnownPackage
 
 _ARGUMENT = "deepstack_visual_embeds"

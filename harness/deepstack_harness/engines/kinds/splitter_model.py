@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
-from deepstack_harness.engines.cut_model import reason_at
 from deepstack_harness.engines.discover import FoundSplitter
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.errors import SourceError, UsageError
 
 _METHOD = "_deepstack_process"

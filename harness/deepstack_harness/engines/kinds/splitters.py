@@ -6,9 +6,9 @@ are the whole payload.  How the functions are called is in `splitter_model`.
 
 from types import MappingProxyType
 
-from deepstack_harness.engines.cut_model import Way
 from deepstack_harness.engines.discover import Parallel, SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.model_class import Way
 from deepstack_harness.sources.source import KnownPackage
 
 _MEGATRON = "split_deepstack_embs"

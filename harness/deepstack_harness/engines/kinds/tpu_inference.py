@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.cut_model import Patch
 from deepstack_harness.engines.engine import KnownEngine, Overlay
 from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.engines.model_class import Patch
 from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "tpu_inference/models/vllm/experimental"

@@ -16,11 +16,11 @@ from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
-from deepstack_harness.engines.cut_class import STORAGE
-from deepstack_harness.engines.cut_model import BY_FORWARD, KnownModel, ModelClass
+from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel, ModelClass
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source

@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from deepstack_harness.engines.cut_model import EngineParts, ModelClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.kinds.vllm_tiny import TINY
+from deepstack_harness.engines.model_class import EngineParts, ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
 _MODELS = "vllm/model_executor/models"

@@ -7,9 +7,9 @@ the ranks first (`_pad_for_sequence_parallelism`).  Qwen3-Omni and Granite are n
 
 from types import MappingProxyType
 
-from deepstack_harness.engines.cut_model import Patch
 from deepstack_harness.engines.engine import KnownEngine, Overlay
 from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.engines.model_class import Patch
 from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "vllm_ascend/patch/worker"

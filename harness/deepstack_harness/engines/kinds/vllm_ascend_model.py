@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-from deepstack_harness.engines.cut_model import CannotSupply
+from deepstack_harness.engines.model_class import CannotSupply
 
 
 @dataclass

@@ -7,8 +7,8 @@ the buffer's code uses is a stand-in here.
 from types import MappingProxyType
 from typing import Any
 
-from deepstack_harness.engines.cut_model import EngineParts, ModelClass
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.model_class import EngineParts, ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "vllm_omni/model_executor/models/qwen3_omni"

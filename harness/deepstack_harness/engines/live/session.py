@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from deepstack_harness import files
 from deepstack_harness.compile.watch_process import reaching
-from deepstack_harness.engines.cut_class import STORAGE
+from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.models import TinyModel

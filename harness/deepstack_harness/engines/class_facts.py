@@ -1,0 +1,190 @@
+"""Cut the deepstack buffer out of a model class, and compile it unchanged.
+
+These parts are cut: the methods that get, set, clear and resize the buffer; the methods of the same class
+that they call; the statements of `__init__` that allocate what they read (`slice_init`); and the module's
+own helpers and constants that all of these name (`extract`).
+
+`slice_init` is a backward slice.  Statements are kept as they are, inside their own `if`, `with` and `for`,
+so that the slice gives the attributes of the buffer the values that the whole `__init__` would give them.
+The rest, which builds a model of billions of weights, is left out.
+"""
+
+import ast
+import copy
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from deepstack_harness.engines.carriers import FindMethod, payload_verbs
+from deepstack_harness.engines.syntax import (
+    ANY_OF_SELF,
+    Function,
+    NoBuffer,
+    own_methods_called,
+    reads,
+    writes,
+)
+from deepstack_harness.errors import Reason, SourceError
+
+Block = tuple[ast.AST, ...]
+Writes = Callable[[ast.AST], frozenset[str]]
+
+_PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+_BLOCKS = (
+    ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith,
+    ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case,
+)  # fmt: skip
+_LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
+
+
+def slice_init(
+    init: Function, needed: Collection[str], provided: Collection[str], writes: Writes
+) -> Function:
+    """Return a copy of `init` without the statements that do not matter to the names in `needed`.
+
+    Names in `provided` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
+    returns the names that a statement changes.  Checks that only raise are left out.
+    """
+    kept = _Slice(init, set(needed), set(provided), writes).kept()
+    return cast(Function, _pruned_block(init, kept))
+
+
+class _Slice:
+    """Statements to keep: those that write a needed name, whose own reads are then needed too."""
+
+    def __init__(self, init: Function, needed: set[str], provided: set[str], writes: Writes) -> None:
+        self._statements = list(_walk(init.body, ()))
+        self._needed = needed | {ANY_OF_SELF}
+        self._provided = provided
+        self._writes = writes
+        self._kept: set[ast.AST] = set()
+
+    def kept(self) -> set[ast.AST]:
+        """Return all nodes to keep: pass over the statements until a pass adds none."""
+        before = -1
+        while before != len(self._kept):
+            before = len(self._kept)
+            for statement, around in self._statements:
+                if statement not in self._kept and self._matters(statement, around):
+                    self._keep(statement, *around)
+        return self._kept
+
+    def _keep(self, *nodes: ast.AST) -> None:
+        for node in nodes:
+            choices = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+            self._kept.update((node, *choices))
+            parts = [part for each in (node, *choices) for part in _own_parts(each)]
+            self._needed |= {name for part in parts for name in reads(part)}
+
+    def _matters(self, node: ast.AST, around: Block) -> bool:
+        if isinstance(node, ast.Return) or _is_base_init(node):
+            return True
+        if isinstance(node, _LEAVES_BLOCK):
+            return bool(around) and around[-1] in self._kept
+        changed = {name for part in _own_parts(node) for name in self._writes(part)}
+        return bool(changed & self._needed - self._provided)
+
+
+def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Block]]:
+    """Yield every statement, handler and case, with the blocks it stands in, outermost first."""
+    for node in nodes:
+        yield node, around
+        if isinstance(node, _BLOCKS):
+            inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, _PARTS)]
+            yield from _walk(inner, (*around, node))
+
+
+def _own_parts(node: ast.AST) -> list[ast.AST]:
+    """Return what runs at the node itself: a statement, or the test, items, subject or type of a block."""
+    if not isinstance(node, _BLOCKS):
+        return [node]
+    return [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PARTS)]
+
+
+def _is_base_init(node: ast.AST) -> bool:
+    """Tell whether a statement is `super().__init__()`, or the same by a base's name."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):
+            return True
+    return False
+
+
+def _pruned(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
+    """Return a statement as it is, or a copy of a block with only what is kept inside it."""
+    return _pruned_block(node, kept) if isinstance(node, _BLOCKS) else node
+
+
+def _pruned_block(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
+    copied = copy.copy(node)
+    for part, inner in ast.iter_fields(node):
+        if part in {"body", "orelse", "finalbody", "handlers", "cases"} and inner:
+            left = [_pruned(each, kept) for each in inner if each in kept]
+            setattr(copied, part, left or [ast.copy_location(ast.Pass(), inner[0])])
+    return copied
+
+
+STORAGE = "deepstack_input_embeds"
+"""The word that the methods' names share, the attribute of the rows, and the start of the levels' names."""
+
+_VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set", "clear", "resize")}
+_NEEDED_VERBS = frozenset({"get", "set", "clear"})
+
+
+def find_verbs(
+    names: Collection[str], method: FindMethod, filename: str, definition: ast.ClassDef
+) -> dict[str, str]:
+    """Return the members of a class that get, set, clear and resize its buffer, by these verbs.
+
+    Raises `NoBuffer` where one of the first three is missing, and another `SourceError` for two of one kind.
+    """
+    verbs = payload_verbs(method)
+    for verb, pattern in _VERBS.items():
+        matching, exact = sorted(filter(pattern.fullmatch, names)), f"_{verb}_{STORAGE}"
+        if len(matching) > 1 and exact not in matching:
+            text = f"cannot tell which of {', '.join(matching)} should {verb} the buffer"
+            raise SourceError(Reason(text, filename, definition.lineno))
+        if matching:
+            verbs[verb] = exact if exact in matching else matching[0]
+    if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
+        missing = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
+        text = f"class {definition.name} has no {missing}"
+        raise NoBuffer(Reason(text, filename, definition.lineno))
+    return verbs
+
+
+def writes_by_calls(methods: Callable[[str], Iterable[Function]], node: ast.AST) -> frozenset[str]:
+    """Return what a statement changes, by the methods of its class that it calls too.
+
+    `methods` gives the functions of a member of the class by its name.
+    """
+    changes, called, done = writes(node), own_methods_called(node), set[str]()
+    while todo := called - done:
+        done |= todo
+        bodies = [method for name in todo for method in methods(name)]
+        changed = {name for method in bodies for inner in method.body for name in writes(inner)}
+        changes |= {name for name in changed if name.startswith("self.")}
+        called |= {name for method in bodies for name in own_methods_called(method)}
+    return changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFacts:
+    """What drives a class of a source needs to know of it, whoever made the class.
+
+    `verbs` names the class's method for each of get, set, clear and resize.  `lines` has every
+    method that was cut, with its line.  `replaced` maps each name that needs a stand-in to the
+    imported name.  `stood_in` are attributes whose allocation was left out, since it cannot be built, or
+    None; `optional` are names that the code asks for with a default of its own.  `storage` are the attributes
+    that set stores into.  `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
+    """
+
+    class_name: str
+    filename: str
+    verbs: Mapping[str, str]
+    lines: Mapping[str, int]
+    replaced: Mapping[str, str]
+    stood_in: frozenset[str] | None = None
+    optional: frozenset[str] = frozenset()
+    storage: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)

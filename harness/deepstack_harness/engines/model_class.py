@@ -1,0 +1,201 @@
+"""Cut one model class of a source for one way to drive it, and define what was cut.
+
+`cut_model` cuts the class with its bases, its helpers and what its `Way` names; `cut_patch` cuts the patch
+that a plugin applies to a class of another package.  A plugin has either a function that is called with a
+model and sets attributes of that object, or statements at the top level of a file that assign to a class.
+Cutting runs nothing of the source.  `define_model`, `define_function` and `define_name` execute the
+compiled code, over stand-ins for the names that would have to be imported.
+"""
+
+import ast
+import linecache
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deepstack_harness.engines.class_facts import (
+    STORAGE,
+    ClassFacts,
+)
+from deepstack_harness.engines.syntax import (
+    function_named,
+    parse,
+)
+from deepstack_harness.errors import Reason, SourceError, UsageError
+from deepstack_harness.sources.source import Source, SourceFile
+
+
+def _as_it_is(hidden: object) -> object:
+    return hidden
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """The parts of one engine that its classes name, beside those that every engine of vLLM's kind has.
+
+    `stand_ins` has objects by the names that files import, `settings` values by their place below
+    `vllm_config`, such as `model_config.multimodal_config`.  `answer` makes the answer of the language
+    model out of its hidden states (n, hidden).  `reads_too` are attributes of a model that code outside of
+    its class reads.
+    """
+
+    stand_ins: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    answer: Callable[[object], object] = _as_it_is
+    reads_too: frozenset[str] = frozenset()
+    libraries: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+PLAIN_PARTS = EngineParts()
+
+
+@dataclass(frozen=True)
+class ModelClass:
+    """A model class of a package: its file, its name, and the first release that has its buffer.
+
+    `nested` names the part of the Hugging Face configuration that is the model's own.  With
+    `main_features` each row of visual embeddings starts with the features that replace the token
+    embedding, and the levels follow; without, it has the levels alone.
+    """
+
+    member: str
+    class_name: str
+    since: str
+    nested: str | None = None
+    main_features: bool = True
+    parts: EngineParts = field(default=PLAIN_PARTS, compare=False)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to drive a class: the methods that are cut, and the names that are provided to them.
+
+    `verbs` is None for get, set and clear, which are found by their names.  With `helpers` the
+    functions that the file imports from its package are cut too; else such an import is refused,
+    unless it is among `stand_ins`.  Without `init` nothing of the class's `__init__` is kept.  With
+    `rehearsed` a class that names other packages, or has parts that cannot be built, is cut all the same: its
+    rehearsal shows whether it can do without them.
+    """
+
+    verbs: Mapping[str, str] | None
+    stand_ins: frozenset[str]
+    provided: frozenset[str]
+    helpers: bool
+    init: bool = True
+    rehearsed: bool = False
+
+
+BY_METHODS = Way(
+    verbs=None,
+    stand_ins=frozenset({"IntermediateTensors", "StageMissingLayer", "init_logger"}),
+    provided=frozenset({"visual"}),
+    helpers=False,
+)
+"""Drive the buffer's own get, set, clear and resize."""
+
+HOSTED = frozenset(
+    {"_embed_text_input_ids", "get_language_model", "_mark_tower_model", "_mark_language_model"}
+)
+"""Methods that the host of a class has in place of the engine's own bases."""
+
+BY_FORWARD = Way(
+    verbs={"set": "embed_input_ids", "get": "forward"},
+    stand_ins=BY_METHODS.stand_ins | {"get_forward_context", "get_pp_group"},
+    provided=BY_METHODS.provided | {"language_model"},
+    helpers=True,
+    rehearsed=True,
+)
+"""Drive `embed_input_ids`, which sets the buffer, and `forward`, which reads and clears it."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model class of a source, and what is known of it."""
+
+    source: Source
+    model: ModelClass
+    file: SourceFile
+    cut: ClassFacts
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The patch of one class: its file, and the function that is called with a model.
+
+    Without `function` it is every statement of the file that assigns to a deepstack method of the class.
+    `forward` names the plugin's function that runs a step in the place of the class's own forward; it comes
+    with `function`.  With `audio` a step may have audio and no visual token.
+    """
+
+    member: str
+    function: str = ""
+    forward: str = ""
+    audio: bool = False
+
+
+@dataclass(frozen=True)
+class FoundPatch:
+    """A patch of a source; nothing of it has run.
+
+    `at` is its place, `MEMBER:FIRST-LAST`, and `step_at` that of the plugin's own forward, if there is one.
+    """
+
+    of: Patch
+    at: str
+    step_at: str = ""
+
+
+def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
+    """Find the patch of a class.
+
+    Raises `UsageError` for what has moved, and `MachineError` where a file cannot be fetched.
+    """
+    file = source.read(patch.member)
+    if patch.function:
+        at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
+        return FoundPatch(patch, at, step_at)
+    assignments = [node for node in parse(file).body if _assigns(node, model_class)]
+    if not assignments:
+        raise UsageError(
+            f"{file.filename} assigns to no method of {model_class} that has {STORAGE} in its name"
+        )
+    return FoundPatch(patch, _place(patch, assignments))
+
+
+def _assigns(node: ast.stmt, model_class: str) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
+            return name == model_class and STORAGE in attribute
+    return False
+
+
+def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
+    """Return the place of a function of the file."""
+    node = function_named(file, name)
+    if node is None:
+        raise UsageError(f"{file.filename} defines no function {name}")
+    return _place(patch, [node])
+
+
+def _place(patch: Patch, nodes: Sequence[ast.stmt]) -> str:
+    return f"{patch.member}:{nodes[0].lineno}-{nodes[-1].end_lineno}"
+
+
+class CannotSupply(SourceError):
+    """Code of a source used something that only the whole package has."""
+
+
+def show_in_tracebacks(file: SourceFile) -> None:
+    """Let tracebacks quote the lines that were compiled, also when they lie inside a wheel.
+
+    Without a modification time linecache never drops the entry.
+    """
+    lines = file.text.splitlines(keepends=True)
+    linecache.cache[file.filename] = (len(file.text), None, lines, file.filename)
+
+
+def reason_at(error: Exception, filename: str, text: str) -> Reason:
+    """Return a reason with the place of the innermost frame of `error` in `filename`."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == filename]
+    return Reason(text, filename, lines[-1] if lines else None)
