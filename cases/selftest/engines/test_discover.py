@@ -23,8 +23,6 @@ from cases.selftest.engines.synthetic_vllm import (
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.engines.load import unload
-from deepstack_harness.engines.model_class import BY_FORWARD, BY_METHODS
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
 from deepstack_harness.errors import UsageError
 
 NAME = "Qwen3VLForConditionalGeneration"
@@ -150,11 +148,6 @@ def test_finding_a_class_executes_nothing_and_defining_it_imports_its_file(tmp_p
         ("Granite4VisionForConditionalGeneration", False, True),
         ("Qwen3VLForConditionalGeneration", True, True),
     ]
-
-
-def test_every_name_that_cutting_replaces_has_an_object() -> None:
-    assert METHODS_STAND_INS.keys() == BY_METHODS.stand_ins
-    assert FORWARD_STAND_INS.keys() == BY_FORWARD.stand_ins
 
 
 def test_a_helper_is_defined_once_for_all_that_import_it(tmp_path: Path) -> None:

@@ -222,16 +222,16 @@ def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("", "", r"rank_of_everything cannot be supplied: vllm at .* has no vllm/everything\.py"),
+        ("", "", r"rank_of_everything is not there and is read"),
         (
             "vllm.everything",
             "transformers",
-            r"synchronise cannot be supplied: .*utils\.py:\d+: .* comes from transformers",
+            r"utils\.py:\d+: .* is not there and is ",
         ),
         (
             "return rank_of_everything(rows)",
             "return TABLE[0]\n\n\nTABLE = [1 // 0]",
-            r"synchronise cannot be supplied: .*utils\.py:\d+: synchronise cannot be defined .* by zero",
+            r"synchronise is not there and is read",
         ),
     ],
     ids=["file", "package", "definition"],
@@ -243,7 +243,7 @@ def test_a_helper_that_cannot_be_supplied_is_refused_only_where_it_is_used(
     driven(tmp_path, utils=utils)
     text = COUNTED.replace("place(rows,", "synchronise(rows)\n            place(rows,")
     line = line_of(text, "synchronise(rows)")
-    with pytest.raises(UsageError, match=rf"qwen3_vl\.py:{line}: .* of its package: {why}"):
+    with pytest.raises(UsageError, match=rf"qwen3_vl\.py:{line}: .* of its package: .*{why}"):
         driven(tmp_path, qwen=text, utils=utils)
 
 
@@ -258,11 +258,11 @@ def test_a_helper_that_its_module_passes_on_is_found_where_it_is_defined(tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("def embed_input_ids", "def embed", r"qwen3_vl\.py:\d+: class Qwen3VL\w+ has no embed_input_ids; "),
+        ("def embed_input_ids", "def embed", r"qwen3_vl\.py:\d+: class Qwen3VL\w+ has no embed_input_ids"),
         ("self.language_model.model(", "self.language_model.run(", r"py:\d+: .* has no attribute 'run'"),
         ("return IntermediateTensors(", "return IntermediateTensors(1, 2, 3, ", r"py:\d+: .* takes .* but 5"),
         ("config.text_config.hidden_size", "config.text_config.width", "has no .*text_config.width"),
-        ("self.width = ", "self.wide = ", r"py:\d+: Qwen3VL\w+\.\w+ needs self\.width"),
+        ("self.width = ", "self.wide = ", r"py:\d+: Qwen3VL\w+\.\w+ cannot be run .* no attribute 'width'"),
         ("get_pp_group().is_first_rank", "get_pp_group().size()", r"py:\d+: .*'FirstRank' .* 'size'"),
     ],
 )

@@ -80,12 +80,10 @@ class ClassPart:
 
 @dataclass(frozen=True)
 class Writer:
-    """The function that writes the payload of a step; `provided` are names of ours for its own."""
+    """The function that writes the payload of a step."""
 
     member: str
     function: str
-    stand_ins: frozenset[str]
-    provided: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -150,13 +148,11 @@ class Parallel:
 class SplitFiles:
     """The place of a splitter: the function `function`, in the files right in `folders` that name it.
 
-    Releases that lack one of the folders have another one.  `provided` are names that the function finds
-    instead of its own, and `parallel` is the class that it asks.
+    Releases that lack one of the folders have another one.  `parallel` is the class that it asks.
     """
 
     folders: tuple[str, ...]
     function: str
-    provided: frozenset[str] = frozenset()
     parallel: Parallel | None = None
 
 

@@ -24,8 +24,7 @@ class Overlay:
     """A plugin over the classes of another engine.
 
     `patches` has what it does to each class, by the class's name, also to those that are derived from it.
-    `stand_ins` are the imported names that its code finds objects of ours under, `provided` those of its own
-    functions that objects of ours replace, and `reads_too` the attributes of a model that it reads.
+    `reads_too` are the attributes of a model that it reads.
     `pinned_in` are files of the plugin that say which version it is made for.  With `splits` the plugin gives
     each rank that shares a step its own rows.  With `base_storage` a payload stays where the base puts it:
     what the base is known to break is known of the plugin too.
@@ -33,8 +32,6 @@ class Overlay:
 
     base: "KnownEngine"
     patches: Mapping[str, Patch]
-    stand_ins: frozenset[str]
-    provided: frozenset[str] = frozenset()
     reads_too: frozenset[str] = frozenset()
     pinned_in: tuple[str, ...] = ()
     splits: bool = False

@@ -68,29 +68,18 @@ class ModelClass:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to drive a class: the methods that are cut, and the names that are provided to them.
+    """A way to drive a class: the methods that are called, and the names that are provided to them.
 
-    `verbs` is None for get, set and clear, which are found by their names.  With `helpers` the
-    functions that the file imports from its package are cut too; else such an import is refused,
-    unless it is among `stand_ins`.  Without `init` nothing of the class's `__init__` is kept.  With
-    `rehearsed` a class that names other packages, or has parts that cannot be built, is cut all the same: its
-    rehearsal shows whether it can do without them.
+    `verbs` is None for get, set and clear, which are found by their names.  `provided` are members that the
+    host of the class has in the place of its own.  Without `init` nothing of the class's `__init__` runs.
     """
 
     verbs: Mapping[str, str] | None
-    stand_ins: frozenset[str]
-    provided: frozenset[str]
-    helpers: bool
+    provided: frozenset[str] = frozenset()
     init: bool = True
-    rehearsed: bool = False
 
 
-BY_METHODS = Way(
-    verbs=None,
-    stand_ins=frozenset({"IntermediateTensors", "StageMissingLayer", "init_logger"}),
-    provided=frozenset({"visual"}),
-    helpers=False,
-)
+BY_METHODS = Way(verbs=None, provided=frozenset({"visual"}))
 """Drive the buffer's own get, set, clear and resize."""
 
 HOSTED = frozenset(
@@ -99,11 +88,7 @@ HOSTED = frozenset(
 """Methods that the host of a class has in place of the engine's own bases."""
 
 BY_FORWARD = Way(
-    verbs={"set": "embed_input_ids", "get": "forward"},
-    stand_ins=BY_METHODS.stand_ins | {"get_forward_context", "get_pp_group"},
-    provided=BY_METHODS.provided | {"language_model"},
-    helpers=True,
-    rehearsed=True,
+    verbs={"set": "embed_input_ids", "get": "forward"}, provided=BY_METHODS.provided | {"language_model"}
 )
 """Drive `embed_input_ids`, which sets the buffer, and `forward`, which reads and clears it."""
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.model_class import (
-    BY_FORWARD,
     ModelClass,
     Way,
 )
@@ -80,14 +79,7 @@ def arguments_of(function: Function) -> list[str]:
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)][1:]
 
 
-FORWARD_ALONE = Way(
-    verbs={"get": FORWARD},
-    stand_ins=BY_FORWARD.stand_ins,
-    provided=frozenset(),
-    helpers=True,
-    init=False,
-    rehearsed=True,
-)
+FORWARD_ALONE = Way(verbs={"get": FORWARD}, init=False)
 """The `forward` of a class; stand-ins take the place of its parts."""
 
 

@@ -5,7 +5,7 @@ tree of the user's.  Methods are cut as vLLM's are; how Paddle is stood in for i
 """
 
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import ModelClass, Way
+from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
 _SINCE = "commit 0003e60b at the latest"
@@ -28,8 +28,5 @@ FASTDEPLOY = KnownEngine(
     },
     by_path="the index has another project of this name",
     payload_argument="deepstack_inputs",
-    methods=Way(
-        verbs=None, stand_ins=frozenset({"paddle", "nn"}), provided=frozenset({"visual"}), helpers=True
-    ),
     forward=None,  # it makes the payload with operators that Paddle alone has
 )

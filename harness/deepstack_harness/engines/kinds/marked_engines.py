@@ -36,10 +36,8 @@ CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
 )
 
 
-def _text_model(*stand_ins: str) -> Way:
-    """Return the way to call a text model's forward, with stand-ins for these names of its file."""
-    verbs = MappingProxyType({"get": "forward"})
-    return Way(verbs=verbs, stand_ins=frozenset(stand_ins), provided=_PROVIDED, helpers=True, init=False)
+_TEXT_MODEL = Way(MappingProxyType({"get": "forward"}), _PROVIDED, init=False)
+"""The way to call a text model's forward."""
 
 
 TRANSFORMERS = KnownEngine(
@@ -60,11 +58,7 @@ TRANSFORMERS = KnownEngine(
             "transformers/models/cohere_compass/modeling_cohere_compass.py",
             "transformers/models/granite_docling/modeling_granite_docling.py",
         ),
-        text=_text_model(
-            "BaseModelOutputWithPast", "DynamicCache", "MoeModelOutputWithPast", "auto_docstring",
-            "capture_outputs", "check_model_inputs", "create_causal_mask",
-            "create_sliding_window_causal_mask", "merge_with_config_defaults",
-        ),
+        text=_TEXT_MODEL,
         replay="its graphs are those of the user's own torch.compile",
     ),
     by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerTextModel"},
@@ -80,7 +74,7 @@ LMDEPLOY = KnownEngine(
     argument=ArgumentFiles(
         argument=_ARGUMENT,
         folder="lmdeploy/pytorch/models",
-        text=_text_model(),
+        text=_TEXT_MODEL,
         replay="it captures decode steps alone, which have no payload",
     ),
     by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},

@@ -22,14 +22,6 @@ _EXECUTOR = "sglang/srt/model_executor"
 _PREFILL = f"{_EXECUTOR}/runner/prefill_cuda_graph_runner.py"
 _BREAKABLE = f"{_EXECUTOR}/breakable_cuda_graph_runner.py"
 _PIECEWISE = f"{_EXECUTOR}/piecewise_cuda_graph_runner.py"
-_CONTEXTS = frozenset(
-    {
-        "EmbeddingPoolerOutput", "ForwardContext", "LogitsProcessorOutput", "PPProxyTensors", "ShapeKey",
-        "disable_ca_comm", "enable_breakable_cuda_graph", "enable_piecewise_cuda_graph", "forward_context",
-        "set_compiled", "set_dp_buffer_len", "set_forward_context", "set_is_extend_in_batch",
-        "set_tc_piecewise_forward_context",
-    }
-)  # fmt: skip
 _LAYERS = frozenset(
     {
         "attention_layers", "dsa_indexers", "layer_model", "model_runner", "moe_fusions", "moe_layers",
@@ -38,11 +30,9 @@ _LAYERS = frozenset(
 )  # fmt: skip
 
 
-def _runner(
-    verbs: Mapping[str, str], provided: Collection[str], stand_ins: frozenset[str] = _CONTEXTS
-) -> Way:
-    """Return the way to cut a runner, of whose `__init__` nothing is kept."""
-    return Way(MappingProxyType(verbs), stand_ins, frozenset(provided), helpers=True, init=False)
+def _runner(verbs: Mapping[str, str], provided: Collection[str]) -> Way:
+    """Return the way to call a runner, of whose `__init__` nothing runs."""
+    return Way(MappingProxyType(verbs), frozenset(provided), init=False)
 
 
 _BODY = _runner(
@@ -53,7 +43,6 @@ _BODY = _runner(
         "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
         "is_dsv41_model", "layer_model", "model_runner",
     },
-    frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
 )  # fmt: skip
 _EXECUTE = _runner(
     {"get": "_run_forward", "set": "execute"},
@@ -100,8 +89,6 @@ _SRT = "sglang/srt"
 
 _TEXT = Way(
     verbs=MappingProxyType({"get": "forward"}),
-    # `batch` is the module layers/layer_boundary/residual/batch.py, imported under another name.
-    stand_ins=frozenset({"AuxHiddenStateList", "batch", "get_exec", "PPProxyTensors"}),
     provided=frozenset(
         {
             "config",
@@ -114,13 +101,10 @@ _TEXT = Way(
             "start_layer",
         }
     ),
-    helpers=True,
 )
 _WRAPPER = Way(
     verbs=MappingProxyType({"set": "separate_deepstack_embeds"}),
-    stand_ins=frozenset(),
     provided=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
-    helpers=True,
     init=False,
 )
 FILES = ArgumentFiles(
@@ -131,9 +115,6 @@ FILES = ArgumentFiles(
     writer=Writer(
         f"{_SRT}/managers/mm_utils.py",
         "embed_mm_inputs",
-        stand_ins=frozenset({"Modality", "flatten_nested_list"}),
-        # Caches and the vision tower stand behind it.
-        provided=frozenset({"get_embedding_and_mask"}),
     ),
     replay=RUNNERS,
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",

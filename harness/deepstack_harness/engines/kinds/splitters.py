@@ -26,20 +26,17 @@ MS_SWIFT = KnownEngine(
     split=SplitFiles(
         folders=("swift/model/models", "swift/llm/model/model"),  # the second up to 3.12
         function="_patch_deepstack_process",
-        provided=frozenset({"sequence_parallel"}),
         parallel=Parallel(
             ("swift/sequence_parallel", "swift/trainers/sequence_parallel"),
             "SequenceParallel",
             Way(
                 verbs=MappingProxyType({"get": "pad_and_split_mm_tokens"}),
-                stand_ins=frozenset(),
                 provided=frozenset(
                     {
                         "causal_mask_func", "extra_kwargs", "model_dtype", "rp_rank", "rp_world_size",
                         "sp_rank", "sp_world_size", "tokenizer", "world_size",
                     }
                 ),
-                helpers=True,
                 init=False,
             ),
         ),

@@ -41,9 +41,6 @@ TENSORRT_LLM = KnownEngine(
             verbs=MappingProxyType(
                 {"get": "_fuse_multimodal_embeddings", "set": "after_active_multimodal_embeddings"}
             ),
-            stand_ins=frozenset(),
-            provided=frozenset(),
-            helpers=True,
         ),
         replay=_REPLAY,
         adds="_fuse_multimodal_embeddings",

@@ -49,15 +49,6 @@ TPU_INFERENCE = KnownEngine(
                 ),
             }
         ),
-        stand_ins=frozenset(
-            {
-                "IntermediateTensors", "MMEncoderAttention", "NestedTensors", "_merge_multimodal_embeddings",
-                "get_pp_group", "init_logger", "jax", "jax.numpy", "jax_view", "numpy", "torch_view",
-                "vllm.model_executor.models.qwen3_vl", "vllm.model_executor.models.utils",
-            }
-        ),
-        # The first imports jax again inside, and the second replaces a function of torch for good.
-        provided=frozenset({"_convert_to_torchax_tensor", "_apply_pad_sequence_patch"}),
         reads_too=frozenset({"config", "deepstack_num_level", "use_deepstack", "visual_dim"}),
         pinned_in=("requirements.txt",),
     ),

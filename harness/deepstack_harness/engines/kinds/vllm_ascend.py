@@ -25,16 +25,6 @@ VLLM_ASCEND = KnownEngine(
     overlay=Overlay(
         base=VLLM,
         patches=MappingProxyType({"Qwen3VLForConditionalGeneration": Patch(f"{_FOLDER}/patch_qwen3vl.py")}),
-        stand_ins=frozenset(
-            {
-                # How a step says that ranks share it: in 0.18 and 0.23, in 0.30, and in 0.13.
-                "_EXTRA_CTX",
-                "enable_sp",
-                "get_forward_context",
-                "get_tensor_model_parallel_rank",
-                "get_tensor_model_parallel_world_size",
-            }
-        ),
         pinned_in=("Dockerfile",),
         splits=True,
         base_storage=True,
