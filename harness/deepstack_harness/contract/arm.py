@@ -146,6 +146,10 @@ class ArmSpec:
 
     `breaks`: fullgraph, with which engines compile, is left out. `reloaded`: what the first step compiled is
     saved, and a fresh process loads it and serves all later steps, as an engine does from a warm cache.
+
+    >>> arm = ArmSpec.parse("inductor/drop_all/tp2")
+    >>> arm.ranks, arm.compiled, arm.captured
+    (2, True, False)
     """
 
     guards: GuardPolicy = GuardPolicy.NONE

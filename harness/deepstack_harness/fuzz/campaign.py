@@ -132,6 +132,10 @@ def broken_rules(
     The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
     mutant of ours; its code runs in this process. Raises `UsageError` for what does not exist, and
     `MachineError` for what cannot be fetched.
+
+    >>> trace = "cap 16: profile 16; set 16; forward 16"
+    >>> sorted(broken_rules(trace, revision="pr40145"))
+    [<Rule.STRUCTURE: 'R1'>]
     """
     request, player = FuzzRequest(source, buffer, revision, family, arm), InProcessPlayer()
     faults, _ = Hunt(target_of(request, player), player).replay(Trace.parse(trace), new_session=True)

@@ -129,7 +129,14 @@ class ArmRun(JudgedCase):
 
 
 class CompileArms(Fixture):
-    """The fixture; see `__call__` and `calls`."""
+    """The fixture; see `__call__` and `calls`.
+
+    >>> def test_compiled(compile_arms):
+    ...     family = Qwen3VLFamily(Qwen3VLConfig())
+    ...     decoder = family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
+    ...     sizes = {"hidden": family.hidden, "levels": family.levels}
+    ...     compile_arms(decoder, ReferenceBuffer, ["cap 16: set 9; forward 16"], **sizes)
+    """
 
     def __call__(
         self,

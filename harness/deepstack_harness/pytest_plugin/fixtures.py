@@ -139,6 +139,10 @@ class DeepstackContract(Fixture):
 
     A class or a function stays in the process of the test, for debuggers and coverage.  One that is named as
     "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
+
+    >>> def test_buffer(deepstack_contract):
+    ...     verdicts = deepstack_contract(ReferenceBuffer, rules=["R5"])
+    ...     assert not verdicts.broken
     """
 
     def __call__(  # the options of `check`, by name
@@ -271,7 +275,13 @@ def _has_rows(levels: Rows | None) -> bool:
 
 
 class GraphBudget(Fixture):
-    """The fixture; see `__call__`."""
+    """The fixture; see `__call__`.
+
+    >>> def test_one_graph(graph_budget):
+    ...     with graph_budget(1) as counter:
+    ...         torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    ...     assert counter.facts().graphs == 1
+    """
 
     def __init__(self, request: pytest.FixtureRequest, watched: WatchedRegions) -> None:
         """Take the settings of the run, and what a watch over the whole test sees."""
@@ -337,7 +347,14 @@ def _counts_in_words(counts: GraphCounts) -> str:
 
 
 class KernelFactsOf(Fixture):
-    """The fixture; see `__call__`."""
+    """The fixture; see `__call__`.
+
+    >>> def test_kernels(kernel_facts):
+    ...     double = torch.compile(lambda hidden: 2 * hidden.relu(), dynamic=True)
+    ...     call = lambda: double(torch.ones(6, 8))
+    ...     facts = kernel_facts(call, tokens=6, capacity=16, arguments=["hidden"])
+    ...     assert len(facts.calls) == 1
+    """
 
     def __call__(
         self,

@@ -451,6 +451,11 @@ class ObservedCase:
 
     `audit` is made once and shared by the oracles that need it. Whoever judges a trace while it grows
     passes the audit of the steps before, so that each step is followed once.
+
+    >>> def judge_growth(observed: ObservedCase) -> Judgement:
+    ...     rows = max(facts.capacity or 0 for facts in observed.observation.steps)
+    ...     right = rows <= 2 * observed.case.trace.capacity
+    ...     return Judgement(Rule.CAPACITY, Verdict.PASS if right else Verdict.FAIL, rows, chances=1)
     """
 
     case: Case

@@ -55,6 +55,10 @@ class RunData:
 
     `about` has one `run.json` per shard; `stages` are those of the night that the run is part of.
     Files that a folder does not have are None.  `notes` are what was left out, and why.
+
+    >>> run = RunData("mine", about=(), rows=(), cases={}, notes=("nothing was run",))
+    >>> run.kernels is None, run.notes
+    (True, ('nothing was run',))
     """
 
     name: str
@@ -305,7 +309,11 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, rows of texts and figures, the worst first.  None is shown as nothing."""
+    """Columns by name, rows of texts and figures, the worst first.  None is shown as nothing.
+
+    >>> Table(("case", "seconds"), [("a", 1.5), ("b", None)]).columns
+    ('case', 'seconds')
+    """
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[Value, ...]]
@@ -321,6 +329,10 @@ class Figure:
     """`key` is its place in the page, `says` how to read it; `absent` why there is no table.
 
     `svg` is a plot as an SVG element, every text in it escaped.
+
+    >>> table = Table(("case", "seconds"), [("a", 1.5), ("b", None)])
+    >>> Figure("times", "Times", "Seconds of each case.", table).absent
+    ''
     """
 
     key: str
