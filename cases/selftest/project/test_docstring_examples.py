@@ -1,7 +1,7 @@
 """Each public name has a short example in its docstring, and the examples give what they show.
 
-They run as doctests with `torch` and the public names. A function `test_..` in one is called with the fixtures
-that it names, as pytest does.
+They run as doctests with `torch` and the public names. A function `test_..` in one is called with the
+fixtures that it names, as pytest does.
 """
 
 import doctest

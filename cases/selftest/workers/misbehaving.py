@@ -322,7 +322,7 @@ def fork_and_raise() -> str:
 
 
 def leave_a_thread_that_reports(channel: Channel) -> None:
-    old, let_go = Channel(channel._answers), threading.Event()
+    old, let_go = Channel(channel._results), threading.Event()
     old.call = channel.call
 
     def report() -> None:

@@ -142,7 +142,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `references` are `project number`; `rules` are those that name the fault, or `promises` where it is one
     of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
     the fault, or its absence, is the caller's.
-    `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
+    `symptoms` are what users report, `errors` the texts that they see, `affected` the releases that have the
     fault, in addition to those of `known.LIVE_FAULTS`. `faulty_since` has the change of torch
     (`versions.TORCH_CHANGES`) without which a variant is right. `effects` are what users notice of its
     broken rules or promises, measured on the subject of `script` under its arm; empty where no fact shows it.

@@ -7,9 +7,9 @@ statement of the mark in its place, the fault is gone.  `[incident.script]` name
 inlining the revisions, which take 40 to 90: an issue has to be read.  A program of steps is quoted with its
 fault from `models/histories/`.
 
-The program of a finding plays a trace on a buffer and compares every answer with the payload that was set
-last.  A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of another
-package is imported.  Of a vLLM class the methods are cut out of the source that the program is called with.
+The program of a finding plays a trace on a buffer and compares every result of get with the payload that was
+set last. A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of
+another package is imported. Of a vLLM class the methods are cut out of the source that the program is called with.
 """
 
 import ast
@@ -67,12 +67,12 @@ class ProgramText:
         """Return all imports, those of the standard library first, the given values, and the definitions."""
         names = sorted(self.imports.items())
         lines = sorted(self.modules | {"import torch"})
-        lines += [f"from {module} import {', '.join(sorted(each))}" for module, each in names]
+        lines += [f"from {module} import {', '.join(sorted(imported))}" for module, imported in names]
         standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
         others = [line for line in lines if line not in standard]
         imports = "\n".join([*standard, "", *others]).strip()
-        values = [each for each in self.definitions if each in self._values.values() and each[:2].isupper()]
-        blocks = ["\n".join(values), *(each for each in self.definitions if each not in values)]
+        values = [code for code in self.definitions if code in self._values.values() and code[:2].isupper()]
+        blocks = ["\n".join(values), *(code for code in self.definitions if code not in values)]
         text = "\n\n\n".join(filter(None, blocks))
         more = "\n" if text.startswith(_BLOCKS) else ""
         return f"{imports}\n\n{more}{text}"
@@ -88,7 +88,7 @@ class ProgramText:
         elif isinstance(node, ast.ImportFrom):
             self._add_imported(str(node.module), name)
         else:
-            self.seen |= {(module, other) for other, each in _top_level(module).items() if each is node}
+            self.seen |= {(module, other) for other, same in _top_level(module).items() if same is node}
             if name in self._values:
                 self.definitions.append(self._values[name])
                 return
@@ -139,8 +139,8 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 bound[name] = node
             case ast.Assign(targets=targets):
-                nodes = (each for target in targets for each in ast.walk(target))
-                bound |= {each.id: node for each in nodes if isinstance(each, ast.Name)}
+                nodes = (part for target in targets for part in ast.walk(target))
+                bound |= {part.id: node for part in nodes if isinstance(part, ast.Name)}
             case ast.AnnAssign(target=ast.Name(id=name)):
                 bound[name] = node
     return bound
@@ -150,13 +150,15 @@ class _DocstringRemover(ast.NodeTransformer):
     """Transformer that removes docstrings, `@override`, and what only the harness reads."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]
+        node.decorator_list = [
+            decorator for decorator in node.decorator_list if ast.unparse(decorator) != "override"
+        ]
         if isinstance(node.returns, ast.Name) and node.returns.id.endswith("Program"):
             node.returns = None
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.body = [each for each in node.body if not _is_dropped(each)] or [ast.Pass()]
+        node.body = [statement for statement in node.body if not _is_dropped(statement)] or [ast.Pass()]
         return self._without_docstring(node)
 
     def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
@@ -274,7 +276,7 @@ def _program_needs(incident: Incident, script: Script) -> tuple[_Needed, str]:
     fault = parse_python(script.fault + " pass" * script.fault.endswith(":"))
     used = [node.id for node in ast.walk(fault) if isinstance(node, ast.Name)]
     is_class = isinstance(_top_level(module)[name], ast.ClassDef)
-    return [(module, each) for each in (*used, name)], f"{name}().faults()" if is_class else f"{name}()"
+    return [(module, word) for word in (*used, name)], f"{name}().faults()" if is_class else f"{name}()"
 
 
 def _with_fault(program: str, incident: Incident, script: Script) -> str:
@@ -307,7 +309,7 @@ def _inlined_lines(kind: str, incident: Incident, script: Script) -> Iterator[st
     """Yield what a program has in it, and how it is run."""
     yield f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"
     flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
-    if flags and any(each.startswith("vllm ") for each in incident.references):
+    if flags and any(reference.startswith("vllm ") for reference in incident.references):
         yield f"In vLLM: with {flags}"
     if kind == "script":
         yield f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
@@ -337,15 +339,15 @@ class SourceProgram:
 
 
 SOURCE_VARIABLE = "DEEPSTACK_HARNESS_SOURCE"
-"""Environment variable that tells a written pytest file which copy of the package to read."""
+"""Environment variable with the copy of the package that a written pytest file reads."""
 _OF_ROWS = frozenset({Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR})
 
 
 def render_source_script(incident: Incident, family: str, source: SourceProgram) -> str:
     """Return a program that plays the incident's trace on the methods of the user's copy, read at run time.
 
-    Raises `UsageError` for an incident whose fault no program of torch alone can show on them: one without a
-    script, one that needs graphs, reloads or kept guards, and one of none of the rules R0 to R5.
+    Raises `UsageError` for an incident whose fault a program that needs only torch cannot show on them: one
+    without a script, one that needs graphs, reloads or guards, and one of none of the rules R0 to R5.
     """
     return _render_source("script", incident, family, source)
 
@@ -467,7 +469,7 @@ def _comment(text: str) -> str:
 
 def _script_of(incident: Incident) -> Script:
     if incident.script is None:
-        have = ", ".join(each.id for each in catalogue() if each.script)
+        have = ", ".join(entry.id for entry in catalogue() if entry.script)
         raise UsageError(f"{_no_script(incident)}; {have} have one")
     return incident.script
 
@@ -547,7 +549,7 @@ def render_finding(
 ) -> str:
     """Return the text of the program; `levels` and `hidden` are the usual sizes of the buffer that it makes.
 
-    Raises `UsageError` for a trace with graphs, which a buffer alone does not have, and for payloads and
+    Raises `UsageError` for a trace with graphs, for which a decoder is needed, and for payloads and
     settings of buffers that the program does not have.
     """
     levels, hidden = trace.levels or levels, trace.hidden or hidden

@@ -3,7 +3,7 @@
 Every step has a budget of tokens and a number of slots. Running requests go first, in the order in which
 they came. A request that decodes takes one token, another one as much of its prompt as fits. Free slots
 take the next requests, so that decode steps and chunks of prompts mix. The tokens of a request have one
-order: its images, its text, then its answer.
+order: its images, its text, then its output.
 
 Images count as Qwen3-VL's processor counts them: patches of 16 x 16 pixels are merged 2 x 2, so that 32 x
 32 pixels give one token. The constants are those of the released Qwen3-VL processors; the class defaults in
@@ -49,10 +49,10 @@ def smart_resize(height: int, width: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and its answer.
+    """A prompt and its output.
 
     `images` are (height, width) in pixels, empty for a text-only request. `text_tokens` counts the prompt
-    without the images, `decode_tokens` the answer tokens that go through the decoder, one per step.
+    without the images, `decode_tokens` the generated tokens that go through the decoder, one per step.
     Making one raises `UsageError` for an id that a trace cannot have, a negative count, an image without
     area, and an empty prompt.
     """

@@ -106,10 +106,10 @@ def show_payload_costs(timed: TimedPayload) -> Document:
     headings = ("tokens", "arm", "step", "without", "list", "", "tensor", "")
     yield table_line(_PAYLOAD_COLUMNS, headings, "dim")
     payloads = [row for row in timed.rows if row.measure == PAYLOAD]
-    for as_list, one in zip(payloads[::2], payloads[1::2], strict=True):
+    for as_list, as_tensor in zip(payloads[::2], payloads[1::2], strict=True):
         names = [str(as_list.conditions[name]) for name in ("tokens", "arm", "step")]
         figures = [f"{as_list.control:.1f}"]
-        for row in (as_list, one):
+        for row in (as_list, as_tensor):
             figures += [f"{row.value:.1f}", f"{row.ratio:.3f}x"]
         yield table_line(_PAYLOAD_COLUMNS, [*names, *figures])
     shares = [share for row in payloads if (share := extra_of_model(row)) is not None]
@@ -134,7 +134,7 @@ def _print_measured_head(measured: Measurement) -> Document:
 
 
 def _print_doubt(measured: Measurement) -> Document:
-    """Say where the torch and triton that generated the code were never checked together."""
+    """Note where the torch and triton that generated the code were never checked together."""
     if (
         measured.triton
         and measured.subject.target in GPUS

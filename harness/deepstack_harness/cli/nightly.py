@@ -124,9 +124,9 @@ def _earlier(request: NightRequest, planned: Sequence[Stage]) -> dict[str, Ended
         raise UsageError(f"'{request.folder}' holds no night to continue: leave --resume out to begin one")
     last = {stage.name: stage.last for stage in planned}
     return {
-        each.stage: each
-        for each in read_summary(request.folder)
-        if each.stage not in last or (each.judged and not last[each.stage])
+        ended.stage: ended
+        for ended in read_summary(request.folder)
+        if ended.stage not in last or (ended.judged and not last[ended.stage])
     }
 
 
@@ -134,7 +134,7 @@ def _in_order(
     order: Sequence[str], earlier: Mapping[str, EndedStage], ended: Sequence[EndedStage]
 ) -> list[EndedStage]:
     """Return the stages that ended before and now, in the order of the night, the look at the GPU first."""
-    both = {**earlier, **{each.stage: each for each in ended}}
+    both = {**earlier, **{now.stage: now for now in ended}}
     return sorted(both.values(), key=lambda each: order.index(each.stage) if each.stage in order else -1)
 
 

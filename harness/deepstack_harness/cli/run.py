@@ -148,7 +148,7 @@ class LiveTable:
     """A table that grows with every case that ends."""
 
     def __init__(self, groups: Sequence[Group], say: Callable[[str], None]) -> None:
-        """Show nothing yet; `groups` are left to play, `say` shows the progress on a terminal."""
+        """Show nothing yet; `groups` are left to play; the progress is shown by calling `say`."""
         self._say = say
         self._left = {group.name: len(group.cases) for group in groups}
         self._all, self._began = sum(self._left.values()), time.monotonic()

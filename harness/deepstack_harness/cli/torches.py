@@ -92,7 +92,7 @@ def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
     releases: list[Version] = []
     if not all(map(is_interpreter, texts)):
         listed, yanked = listed_releases(TORCH)
-        releases = [each for each in listed if each not in yanked]
+        releases = [version for version in listed if version not in yanked]
     # All of them, before anything is made: a mistake in the last one must not cost the first ones.
     homes: list[TorchHome | Version] = []
     for text in texts:

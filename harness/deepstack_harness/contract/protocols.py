@@ -118,7 +118,7 @@ class Buffer(Protocol):
     def resize(self, tokens: int, /) -> None:
         """Make room with the payload unchanged; afterwards the capacity is at least `tokens`.
 
-        Below N it raises and changes nothing, or keeps all N rows. The capacity may stay larger than
+        Below N it raises and changes nothing, or retains all N rows. The capacity may stay larger than
         `tokens`, and a resize above the capacity may raise. A buffer without this step has no such method, or
         raises `deepstack_harness.errors.StepUnavailable`.
         """

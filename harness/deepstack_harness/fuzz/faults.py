@@ -1,7 +1,7 @@
 """What a hunt is about: its target, the faults of one trace, findings, and its progress.
 
 A `Fault` is a rule that a trace breaks in its first wrong step, or the death of the worker that played it. A
-`Finding` is a fault that a hunt reports, as a trace that plays again from its text alone. A `Watch`
+`Finding` is a fault that a hunt reports, as a trace that plays again from its text. A `Watch`
 observes a hunt, and may end it.
 """
 
@@ -169,7 +169,8 @@ class Finding(Row[Rule | None]):
 
     `rule` is there for kind `rule` only. Findings of one rule or kind differ in `shape`, `call` or
     `exception`, see `FaultKey`. `examples` is the number of the example that showed it, `seconds` the time
-    until then. `alone`: whether the trace showed it on a session of its own; None where that was not tried.
+    until then. A trace that is `alone` True showed it on a session of its own too;
+    None where that was not tried.
     """
 
     kind: FindingKind

@@ -298,7 +298,7 @@ class _Search:
         return new[0]
 
     def _is_shown_again(self, fault: Fault) -> bool:
-        """Return whether a new session shows a fault of R11 too; if not, report it with `alone` False.
+        """Return whether a new session shows a fault of R11 too; if not, report that it does not.
 
         On the session of the examples a graph is built once, so that a second play would not show it.
         """

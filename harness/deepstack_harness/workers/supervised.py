@@ -193,7 +193,7 @@ class Supervised:
 
 def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes] | ForkedSupervisor":
     settings = {
-        **dict.fromkeys(("command", "requests", "answers", "path", "preload", "sandbox", "folder")),
+        **dict.fromkeys(("command", "requests", "results", "path", "preload", "sandbox", "folder")),
         **options.settings, "parent": os.getpid(), "link": link,
         "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size,
                    "processes": limits.processes},

@@ -3,8 +3,8 @@
 One wrong row breaks one rule. In a call above the capacity it is R4; a wrong count, a wrong width or an
 exception is R2; a row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not
 copied, or was changed) R3; a row that went wrong through a rejected call is R8 (or R4, when it was rejected
-for its size or for lack of memory), through growth R4; what is left is R2. Rows that a detached graph read,
-or failed to clear, belong to R6.
+for its size or because memory was exhausted), through growth R4; what is left is R2. Rows that a detached
+graph read, or failed to clear, belong to R6.
 
 `ObservedCase` is the argument of every oracle; `passed`, `judge_figure`, `skip` and `error` make a judgement.
 """

@@ -105,7 +105,7 @@ def _element(key: str, label: str, text: bytes) -> str:
     root = ET.fromstring(text)  # written by matplotlib, just now
     used = set(re.findall(rb'(?:href="|url\()#([^")]+)', text))
     for parent in list(root.iter()):
-        for child in [each for each in parent if each.tag in _DROPPED]:
+        for child in [child for child in parent if child.tag in _DROPPED]:
             parent.remove(child)
         _adapt(parent, f"{key}-", {name.decode() for name in used})
     for size in ("width", "height"):
@@ -151,7 +151,7 @@ def powers_of_ten(
     step = math.ceil((high - low) / MOST_TICKS)
     powers = list(range(high, low - 1, -step))
     if zero is not None and powers[-1] != low:
-        powers[-1] = low  # the tick that says 0 is there, and none so near that they overlap
+        powers[-1] = low  # the tick at 0 is there, and none so near that they overlap
     ticks = [10.0**power for power in powers]
 
     def written(value: float, _: object) -> str:

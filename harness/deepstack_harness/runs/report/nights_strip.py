@@ -1,6 +1,6 @@
 """Thirty nights at a glance: a strip for each rule and family, and what the last night shows of it.
 
-A strip has a cell for each night: kept, broken as known, red, or not tested.  From it follows since when a
+A strip has a cell for each night: passed, broken as known, red, or not tested.  From it follows since when a
 cell is red and with which versions that night ran, which cells flip, and which were tested once and are not
 tested any more.
 """
@@ -141,9 +141,9 @@ def nights_of(run: RunData) -> Nights | None:
         return None
     runs = [*before[-(MOST_NIGHTS - 1) :], run]
     nights: list[Night] = []
-    for each in runs:
-        nights.append(_night(each, nights[-1] if nights else None))
-    states = [_states(each) for each in runs]
+    for night in runs:
+        nights.append(_night(night, nights[-1] if nights else None))
+    states = [_states(night) for night in runs]
     places = sorted({place for by_place in states for place in by_place}, key=_order)
     strips = [_strip(place, nights, states) for place in places]
     strips.sort(key=lambda strip: (strip.red_since is None, not strip.flaky, strip.last_tested is None))
@@ -183,7 +183,7 @@ def _strip(place: Place, nights: Sequence[Night], by_night: Sequence[dict[Place,
     states = tuple(by_place.get(place, CellState.UNTESTED) for by_place in by_night)
     tested = [state for state in states if state is not CellState.UNTESTED]
     reds = [state is CellState.RED for state in tested]
-    flips = sum(one is not other for one, other in pairwise(reds))
+    flips = sum(earlier is not other for earlier, other in pairwise(reds))
     first = max((number for number, state in enumerate(states, 1) if state is not CellState.RED), default=0)
     last = max((number for number, state in enumerate(states) if state is not CellState.UNTESTED), default=0)
     lost = bool(tested) and states[-1] is CellState.UNTESTED

@@ -148,8 +148,8 @@ def _flat(about: object) -> list[tuple[str, str]]:
 
     def walk(name: str, value: object) -> None:
         if isinstance(value, dict):
-            for key, each in value.items():
-                walk(f"{name} {key}".strip(), each)
+            for key, inner in value.items():
+                walk(f"{name} {key}".strip(), inner)
         elif isinstance(value, list | tuple) and value:
             flat.append((name, shlex.join(value) if name == "command" else ", ".join(map(str, value))))
         elif value not in (None, (), [], ""):

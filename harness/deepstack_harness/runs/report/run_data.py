@@ -118,7 +118,7 @@ def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] 
         fuzz=_file_names(folder / "fuzz"),
         stages=stages,
         notes=clean(tuple(notes)),
-        history=None if earlier is None else tuple(_with_stages(each, history) for each in earlier),
+        history=None if earlier is None else tuple(_with_stages(night, history) for night in earlier),
         changes=_changes(before[-1], stored) if before else None,
         versions=clean(version_table([*map(read_stored, against), stored])) if against else None,
     )

@@ -1,8 +1,9 @@
 """What all forms of a report show: findings, incidents, the matrix of verdicts, rerun commands.
 
-A finding is the rows of a case, or of a class of a source, whose rule is broken, not judged or unexpectedly
-kept; the unexpected ones come first. An incident has its cases by subject: what each was expected to break,
-and what it broke. The matrix has families or sources against the rules, and the worst verdict in each cell.
+A finding is the rows of a case, or of a class of a source, whose rule is broken, not judged, or passes
+unexpectedly; the unexpected ones come first. An incident has its cases by subject: what each was expected to
+break, and what it broke. The matrix has families or sources against the rules, with the worst verdict in each
+cell.
 """
 
 import glob
@@ -286,9 +287,9 @@ def versions_table(table: VersionTable) -> TextTable:
     columns = [
         Column("where"),
         Column("what"),
-        *(Column(f"torch {each}", right=True) for each in table.versions),
+        *(Column(f"torch {version}", right=True) for version in table.versions),
     ]
-    return TextTable(columns, [([each.section, each.name.strip(), *each.cells], "") for each in table.lines])
+    return TextTable(columns, [([line.section, line.name.strip(), *line.cells], "") for line in table.lines])
 
 
 _SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")
