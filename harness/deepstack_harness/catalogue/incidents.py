@@ -414,7 +414,11 @@ def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCas
     """
     pairs = list(_pairs(incident, plan))
     of_stages = ([pair for pair in pairs if pair[0].case.arm.backend in stage] for stage in _STAGES)
-    chosen = [_most_broken(incident, of_stage) for of_stage in of_stages if of_stage]
+    chosen = [
+        max(of_stage, key=lambda pair: len(_rules_shown(incident, pair[0])))
+        for of_stage in of_stages
+        if of_stage
+    ]
     for rule in incident.rules:
         if not any(rule in _rules_shown(incident, pair[0]) for pair in chosen):
             chosen += [pair for pair in pairs if rule in _rules_shown(incident, pair[0])][:1]
@@ -491,11 +495,6 @@ def _fixed_subjects(incident: Incident) -> list[str]:
 
 def _rules_shown(incident: Incident, faulty: PlannedCase) -> frozenset[Rule]:
     return (faulty.must_break or frozenset()) & frozenset(incident.rules)
-
-
-def _most_broken(incident: Incident, pairs: list[Pair]) -> Pair:
-    """Return the pair that breaks most of the incident's rules; of equals the first, the cheapest."""
-    return max(pairs, key=lambda pair: len(_rules_shown(incident, pair[0])))
 
 
 CONTRACT_RUNS = DataFile("fixtures/contract.toml", "a file of contract runs", "run", Run)

@@ -164,16 +164,15 @@ def daily(incident: Incident, case: Case) -> bool:
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
-def _note(run: Run, incident: Incident) -> str:
-    """Return the note of a run, unless it speaks of one of our revisions: a source is none of them."""
-    return "" if set(re.findall(r"\w+", run.note)) & set(incident.revisions) else run.note
-
-
 def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[PlannedCase]:
     """Plan the runs of an incident on one class of a source; nothing is expected of it."""
     runs = [
         PlannedCase(
-            _case(where, buffer, Trace.parse(run.trace), arm), None, _note(run, incident), incident.id
+            _case(where, buffer, Trace.parse(run.trace), arm),
+            None,
+            # A note about one of our revisions is none about a source.
+            "" if set(re.findall(r"\w+", run.note)) & set(incident.revisions) else run.note,
+            incident.id,
         )
         for run in _runs(incident, where)
         if run.about_sources

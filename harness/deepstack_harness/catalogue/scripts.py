@@ -9,7 +9,8 @@ fault from `models/histories/`.
 
 The program of a finding plays a trace on a buffer and compares every result of get with the payload that was
 set last. A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of
-another package is imported. Of a vLLM class the methods are cut out of the source that the program is called with.
+another package is imported. Of a vLLM class the methods are cut out of the source that the program is called
+with.
 """
 
 import ast
@@ -86,7 +87,13 @@ class ProgramText:
         if isinstance(node, ast.Import):
             self.modules.add(ast.unparse(node))
         elif isinstance(node, ast.ImportFrom):
-            self._add_imported(str(node.module), name)
+            source = str(node.module)
+            if source == _ERRORS:
+                self.definitions.append(f"class {name}(Exception):\n    pass")
+            elif source.startswith(_OURS):
+                self.add(source, name)
+            else:
+                self.imports.setdefault(source, set()).add(name)
         else:
             self.seen |= {(module, other) for other, same in _top_level(module).items() if same is node}
             if name in self._values:
@@ -98,14 +105,6 @@ class ProgramText:
                     self.add(module, used.id)
             text = _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare)
             self.definitions.append(text)
-
-    def _add_imported(self, source: str, name: str) -> None:
-        if source == _ERRORS:
-            self.definitions.append(f"class {name}(Exception):\n    pass")
-        elif source.startswith(_OURS):
-            self.add(source, name)
-        else:
-            self.imports.setdefault(source, set()).add(name)
 
 
 def _quoted(module: str, node: ast.stmt) -> str:
@@ -484,7 +483,9 @@ def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
             f"incident {incident.id} has no run of family '{family}' in which {script.subject} breaks a "
             f"rule under '{script.arm}', which its script inlines"
         )
-    trace, written = Trace.parse(runs[0].trace), _playable(script)
+    trace, written = Trace.parse(runs[0].trace), _LIVE_OPS | ({Op.RELOAD} if script.reloads else set())
+    if ArmSpec.parse(script.arm).captured:
+        written = _CAPTURED_OPS
     for step in trace:
         plain = (step.levels, step.hidden) == (None, None)
         if step.op not in written or not plain or not _fits(script, step, trace.capacity):
@@ -493,13 +494,6 @@ def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
                 f"it plays {', '.join(sorted(written))} of 1 to capacity tokens"
             )
     return trace
-
-
-def _playable(script: Script) -> frozenset[Op]:
-    """Return the operations that the script can play."""
-    if ArmSpec.parse(script.arm).captured:
-        return _CAPTURED_OPS
-    return _LIVE_OPS | {Op.RELOAD} if script.reloads else _LIVE_OPS
 
 
 def _fits(script: Script, step: Step, capacity: int) -> bool:
@@ -558,7 +552,12 @@ def render_finding(
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
     values = {
-        "CALLS": _wrapped(f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}", "    "),
+        "CALLS": textwrap.fill(
+            f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}",
+            _FINDING_WIDTH,
+            subsequent_indent="    ",
+            break_long_words=False,
+        ),
     }
     sizes = f"LEVELS, HIDDEN, CAPACITY = {levels}, {hidden}, {trace.capacity}"
     values |= dict.fromkeys(("LEVELS", "HIDDEN", "CAPACITY"), sizes)
@@ -608,17 +607,13 @@ def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer
     return _comment("\n".join(one_line(printable(line, 2000)) for line in lines))
 
 
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(text, _FINDING_WIDTH, subsequent_indent=indent, break_long_words=False)
-
-
 def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str, int, int, int]]:
     """Yield (call, tokens, levels, hidden) of every call on the buffer."""
     for step in trace:
         for call in ("get", "clear") if step.op in RUNS_DECODER else (str(step.op),):
-            yield call, step.tokens, *_shape(step, levels, hidden)
-
-
-def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
-    """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
-    return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
+            yield (
+                call,
+                step.tokens,
+                levels if step.levels is None else step.levels,
+                hidden if step.hidden is None else step.hidden,
+            )

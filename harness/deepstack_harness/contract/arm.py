@@ -176,11 +176,7 @@ class ArmSpec:
                 f"arm '{self.name}': reloaded is a saved graph of torch.compile in another process, "
                 "without captured graphs, ranks or breaks"
             )
-        if self.interpreted:
-            self._check_interpreted()
-
-    def _check_interpreted(self) -> None:
-        if self.captured or self.ranks > 1:
+        if self.interpreted and (self.captured or self.ranks > 1):
             raise UsageError(
                 f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
                 "and no ranks"

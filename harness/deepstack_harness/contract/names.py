@@ -114,7 +114,14 @@ class Names(Mapping[str, Entry]):
         for extension in declared(self._group) if self._group else ():
             name = extension.name
             if name in owners:
-                entries[name] = _refused_twice(self.kind, entries[name], owners[name], extension)
+                entry = entries[name]
+                why = (
+                    f"{self.kind} '{name}' is declared by {owners[name]} and by {extension.distribution}: "
+                    "rename its entry point in one of them, or uninstall one"
+                )
+                entries[name] = Entry(
+                    entry.target, entry.summary, distribution=entry.distribution, refused=why
+                )
             else:
                 entries[name] = _of_extension(self.kind, extension)
                 owners[name] = extension.distribution
@@ -179,12 +186,3 @@ def _of_extension(kind: str, extension: Extension) -> Entry:
         distribution=extension.distribution,
         refused=why if extension.broken else "",
     )
-
-
-def _refused_twice(kind: str, entry: Entry, owner: str, extension: Extension) -> Entry:
-    """Refuse a name with two owners: a verdict must not depend on the order of installed packages."""
-    why = (
-        f"{kind} '{extension.name}' is declared by {owner} and by {extension.distribution}: "
-        "rename its entry point in one of them, or uninstall one"
-    )
-    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=why)

@@ -207,10 +207,14 @@ def open_campaign(campaign: Campaign) -> Hunted:
 
     Raises `UsageError` for a folder that has something else in it.
     """
-    _make_folder(campaign.folder)
+    try:
+        campaign.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot keep findings in '{campaign.folder}': {error.strerror}") from None
     earlier = _read_run(campaign.folder)
     if earlier is None or earlier.get("finished"):
-        _remove_files(campaign.folder)
+        for name in (RUN, JOURNAL):
+            (campaign.folder / name).unlink(missing_ok=True)
         return Hunted()
     if earlier["campaign"] != campaign.describe():
         if _version_of(earlier) not in (None, _VERSION):
@@ -241,13 +245,6 @@ def _version_of(state: Mapping[str, object]) -> object:
     return campaign.get("schema_version") if isinstance(campaign, dict) else None
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot keep findings in '{folder}': {error.strerror}") from None
-
-
 def _read_run(folder: Path) -> dict[str, object] | None:
     path = folder / RUN
     try:
@@ -259,11 +256,6 @@ def _read_run(folder: Path) -> dict[str, object] | None:
             f"'{path}' was not written by a fuzz run: remove it, or choose another --out"
         ) from None
     return state
-
-
-def _remove_files(folder: Path) -> None:
-    for name in (RUN, JOURNAL):
-        (folder / name).unlink(missing_ok=True)
 
 
 def run_campaign(campaign: Campaign, hunted: Hunted, on_progress: OnProgress) -> Hunted:

@@ -26,7 +26,7 @@ from deepstack_harness.contract.case import (
     subject_of,
     user_buffer,
 )
-from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
@@ -133,7 +133,13 @@ class _Prefixes:
             range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
         )
         trace = replace(self._case.trace, steps=steps[:shortest])
-        read = _read_everywhere(trace, self._observation.steps)
+        # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
+        done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
+        for step, facts in zip(trace, self._observation.steps, strict=False):
+            done.append(step)
+            if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
+                done.append(Step(Op.GET, facts.capacity, on=step.on))
+        read = replace(trace, steps=tuple(done))
         return [fault_of_judgement(trace, judgement, read) for judgement in self._broken(shortest, rules)]
 
     def _broken(self, count: int, rules: frozenset[Rule]) -> list[Judgement]:
@@ -147,16 +153,6 @@ class _Prefixes:
         case = replace(case, graph_budget=self._budget(steps))
         judgements = judge_case(PlannedCase(case, None), seen, rules).judgements
         return [judgement for judgement in judgements if judgement.verdict is Verdict.FAIL]
-
-
-def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
-    # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
-    done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
-    for step, facts in zip(trace, seen, strict=False):
-        done.append(step)
-        if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
-            done.append(Step(Op.GET, facts.capacity, on=step.on))
-    return replace(trace, steps=tuple(done))
 
 
 _MOST_READ = 8

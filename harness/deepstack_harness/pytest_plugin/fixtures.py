@@ -34,7 +34,7 @@ from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
 from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.contract.adapter import adapter_of
 from deepstack_harness.contract.arm import arm_names
-from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
+from deepstack_harness.contract.case import BufferRef, Case, PlannedCase, live_buffer, user_buffer
 from deepstack_harness.contract.facts import KernelFacts
 from deepstack_harness.contract.observation import GraphCounts, Observation, Raised, Rows
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
@@ -123,11 +123,12 @@ def judge_in_process(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) 
     Oracles see plain JSON values, as from a worker: a size that a live object returned may be an `int` with
     a comparison of its own.
     """
-    return list(judge_cases(plan, lambda case: _plain(play_case(case, bound))))
 
+    def observe(case: Case) -> Observation:
+        facts = json.dumps(msgspec.to_builtins(play_case(case, bound)))  # plain values, as a worker sends
+        return msgspec.convert(json.loads(facts), Observation)
 
-def _plain(observation: Observation) -> Observation:
-    return msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(observation))), Observation)
+    return list(judge_cases(plan, observe))
 
 
 _FAMILY = "qwen3_vl"

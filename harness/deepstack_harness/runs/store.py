@@ -253,9 +253,15 @@ class RunWriter:
         with ExitStack() as opened:  # closed where the rest raises
             self._rows = opened.enter_context(_open(files.rows))
             self._cases = opened.enter_context(_open(files.cases))
-            _lock(self._rows, files.folder)
+            try:
+                fcntl.flock(self._rows, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f"another process is writing a run into '{files.folder}'") from None
             self.part = read_part(files) if existing else RunPart(files, about)
-            self._go_on()
+            for stream in (self._rows, self._cases):
+                with _machine_errors(Path(stream.name)):
+                    stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
+            self._write_about(finished=None)
             opened.pop_all()
 
     def append(self, rows: Sequence[Row], case: CaseRecord) -> None:
@@ -274,13 +280,6 @@ class RunWriter:
         for stream in (self._rows, self._cases):
             with suppress(OSError):
                 stream.close()
-
-    def _go_on(self) -> None:
-        """Drop the torn lines after the last whole case of a killed run, and record that the run goes on."""
-        for stream in (self._rows, self._cases):
-            with _machine_errors(Path(stream.name)):
-                stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
-        self._write_about(finished=None)
 
     def _write_about(self, finished: str | None) -> None:
         self.part.about = replace(self.part.about, finished=finished)
@@ -339,13 +338,6 @@ def _open(path: Path) -> BinaryIO:
         if path.exists():
             refuse_special(path)
         return path.open("ab")
-
-
-def _lock(stream: BinaryIO, folder: Path) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise UsageError(f"another process is writing a run into '{folder}'") from None
 
 
 def _append(stream: BinaryIO, records: Iterable[object]) -> None:

@@ -456,7 +456,9 @@ class Worker(Closing):
         if flooded is not None:
             return flooded
         if message.kind != "raised":
-            self._set_ready()
+            if not self._ready and self._confinement is not None:
+                self.in_force = parts_in_force(self._process.sandbox or {})
+            self._ready = True
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
         try:
             raised = converted(message.value, RaisedInWorker)
@@ -467,11 +469,6 @@ class Worker(Closing):
             memory = self.limits.advice("memory")
             return self._end(WorkerEnd(EndKind.OUT_OF_MEMORY, (raised.sentence,), advice=memory))
         return raised
-
-    def _set_ready(self) -> None:
-        if not self._ready and self._confinement is not None:
-            self.in_force = parts_in_force(self._process.sandbox or {})
-        self._ready = True
 
     def _flooded(self) -> WorkerEnd | None:
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received

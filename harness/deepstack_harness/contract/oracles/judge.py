@@ -186,7 +186,9 @@ def _add_unchecked(judgement: Judgement, case: Case) -> Judgement:
 def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
     if judgement.verdict not in BROKEN:
         return judgement
-    effect = effect_of(judgement, _deviations(judgement.rule, observed))
+    own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(judgement.rule)
+    deviations = own(observed) if own else observed.audited().deviations_of(judgement.rule)
+    effect = effect_of(judgement, deviations)
     return replace(judgement, effect=effect, call=_call_of(judgement, observed))
 
 
@@ -199,11 +201,6 @@ def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
     if raised and judgement.exception:
         return raised.call
     return "get" if op in READS_BUFFER else op
-
-
-def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:
-    own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(rule)
-    return own(observed) if own else observed.audited().deviations_of(rule)
 
 
 @dataclass(frozen=True)

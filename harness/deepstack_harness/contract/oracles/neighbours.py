@@ -17,7 +17,6 @@ from deepstack_harness.contract.facts import (
     OrderingObservation,
     RangeObservation,
     Recording,
-    Subgraphs,
 )
 from deepstack_harness.contract.oracles.trace_audit import error, judge_figure, passed
 from deepstack_harness.contract.rules import Rule
@@ -102,7 +101,11 @@ def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
         if result.different:
             differ = f"{result.different} of {result.elements} elements differ from sequential"
             yield _Violation(1, f"{result.how}: {differ}", FaultKind.OUTPUT)
-    yield from _of_subgraphs(observation.subgraphs)
+    surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in observation.subgraphs)
+    if surplus:
+        largest = max(observation.subgraphs, key=lambda subgraphs: subgraphs.distinct)
+        detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
+        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
     if observation.on_device:
         yield from _of_device(observation.on_device)
 
@@ -121,14 +124,6 @@ def _of_recording(recording: Recording) -> Iterator[_Violation]:
         yield _Violation(len(pairs), detail, FaultKind.UNORDERED)
     if not recording.equal:
         yield _Violation(1, f"{where}: another result than sequential", FaultKind.OUTPUT)
-
-
-def _of_subgraphs(counted: tuple[Subgraphs, ...]) -> Iterator[_Violation]:
-    surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in counted)
-    if surplus:
-        largest = max(counted, key=lambda subgraphs: subgraphs.distinct)
-        detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
-        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
 
 
 def _of_device(seen: OnDevice) -> Iterator[_Violation]:

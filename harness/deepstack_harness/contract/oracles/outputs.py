@@ -365,7 +365,9 @@ def _why_more_graphs(case: Case, observation: Observation) -> str | None:
 def _why_output_is_wrong(case: Case, observation: Observation, runs: list[Played], wrong: Played) -> str:
     """Return the first fact that sets the wrong run apart."""
     before = runs[: runs.index(wrong)]
-    if _rounding_explains(case, wrong[2]):
+    facts = wrong[2]
+    assert facts.distances is not None  # _is_off saw it
+    if facts.distances.eager <= explained(case, facts.distances):
         return (
             f"{_off_by(wrong)}, which rounding explains, but arm {case.arm.name} rounds as eager does: "
             "the same numbers were added in another order"
@@ -416,12 +418,6 @@ def _line(guard: DroppedGuard) -> str:
 def _is_off(case: Case, facts: StepFacts) -> bool:
     apart = facts.distances
     return apart is not None and apart.eager > tolerance(case, apart)
-
-
-def _rounding_explains(case: Case, facts: StepFacts) -> bool:
-    """Return whether an arm that may round as it likes could be as far off."""
-    assert facts.distances is not None  # _is_off saw it
-    return facts.distances.eager <= explained(case, facts.distances)
 
 
 def _why_replay_is_wrong(case: Case, before: list[Played], wrong: Played) -> str:

@@ -86,17 +86,14 @@ class Drawing:
         """Write the SVG, unless drawing failed."""
         try:
             if kind is None:
-                self.svg = _element(self._key, self._label, self._written())
+                text = io.BytesIO()
+                with warnings.catch_warnings():
+                    # Glyphs are only measured with matplotlib's font; the reader's fonts show them.
+                    warnings.filterwarnings("ignore", message="Glyph .* missing from")
+                    self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+                self.svg = _element(self._key, self._label, text.getvalue())
         finally:
             self._settings.__exit__(None, None, None)
-
-    def _written(self) -> bytes:
-        text = io.BytesIO()
-        with warnings.catch_warnings():
-            # Glyphs are only measured with matplotlib's font; the reader's fonts show them.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-        return text.getvalue()
 
 
 def _element(key: str, label: str, text: bytes) -> str:

@@ -355,10 +355,6 @@ def _kernel_row(graph: Mapping[str, Any]) -> tuple[str | float | None, ...]:
     return (*texts, *(_count_in(graph, name) for name in names), round(_excess(graph), 2))
 
 
-def _kernel_label(graph: Mapping[str, Any]) -> str:
-    return label_of(*(graph.get(name) for name in ("family", "revision", "target", "tokens")), "rows")
-
-
 def _plot_kernels(graphs: Sequence[Mapping[str, Any]]) -> str:
     drawing = Drawing(
         "kernels", "Bytes moved and bytes that must move, for each graph, log scale", 1.0 + 0.24 * len(graphs)
@@ -380,7 +376,13 @@ def _plot_kernels(graphs: Sequence[Mapping[str, Any]]) -> str:
             if chosen:
                 x, y = zip(*chosen, strict=True)
                 axes.plot(x, y, linestyle="", marker=marker, color=colour, label=label)
-        axes.set_yticks(places, [_kernel_label(graph) for graph in graphs])
+        axes.set_yticks(
+            places,
+            [
+                label_of(*(graph.get(name) for name in ("family", "revision", "target", "tokens")), "rows")
+                for graph in graphs
+            ],
+        )
         axes.set_ylim(0.4, len(graphs) + 0.6)
         axes.grid(visible=False, axis="y")
         powers_of_ten(axes, [*ideal, *moved])

@@ -259,13 +259,12 @@ def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]])
         cells_of[names][row.rule].append(row)
     rules = tuple(rule for rule in Rule if any(rule in by_rule for by_rule in cells_of.values()))
     return Matrix(
-        heads, rules, tuple(_matrix_line(names, rules, by_rule) for names, by_rule in cells_of.items())
-    )
-
-
-def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> MatrixLine:
-    return MatrixLine(
-        names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules)
+        heads,
+        rules,
+        tuple(
+            MatrixLine(names, tuple(Cell(rule, tuple(own[rule])) if rule in own else None for rule in rules))
+            for names, own in cells_of.items()
+        ),
     )
 
 
