@@ -1,4 +1,4 @@
-"""The contract as text: it has everything that a buffer written from it alone has to know."""
+"""The contract as text: it has everything that the author of a buffer has to know."""
 
 import pytest
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of each command of ours that a page shows; a line may go on behind a backslash."""
+    """Return the words of each command of ours that a page shows; a line may go on after a backslash."""
     whole = re.sub(r"\\\n *", "", page.read_text())
     text = [shlex.split(match[1].strip(), posix=True) for match in CALLED.finditer(whole)]
     return [words for words in text if words and words[0] in COMMANDS]
@@ -80,7 +80,7 @@ def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?|[\w/]+\.py)(?: [^`]*)?`")
 TO_BE_WRITTEN = re.compile(r"three_layers|growth|r15|90001|[A-Z]{4}|/rN")
-"""Files that the recipes of CONTRIBUTING.md tell to write, and names that stand for any file."""
+"""Files that the recipes of CONTRIBUTING.md write, and names that mean any file."""
 WRITTEN_BY_COMMANDS = re.compile(r"\.tox/|coverage/|fuzz/$|reports/")
 
 

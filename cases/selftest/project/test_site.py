@@ -85,7 +85,7 @@ def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None
     assert (reach, evidence, effect) == ("default", "run", "output")
     *_, reach, evidence, effect = cells_of(vllm, "a padded token count is checked")
     assert (reach, evidence, effect) == ("default", "run", "crash")
-    # A fault that no program shows, and a rule whose effect no fact tells.
+    # A fault that no program shows, and a rule whose effect no fact shows.
     assert cells_of(vllm, "answer garbage or NaN under torch.compile")[-1] == "not measured"
     assert cells_of(vllm, "storage moved")[-1] == "R6: not measured"
     assert cells_of(vllm, "PlaceholderRange")[-1] == "R12: not measured"

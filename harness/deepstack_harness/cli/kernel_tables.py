@@ -41,7 +41,8 @@ def show_measurement(measured: Measurement) -> Document:
     """Print every kernel, equal ones once with their number, and the totals."""
     yield from _print_measured_head(measured)
     for call in measured.calls:
-        yield Heading(_bound(call))
+        symbols = ", ".join(f"{name} = {value}" for name, value in sorted(call.symbols.items()))
+        yield Heading(f"graph {call.graph}, {symbols or 'no symbols'}")
         yield from _kernels(call)
         for title, total in _TOTALS:
             yield Line(f"{title:<28}  {total(call):>14,}")
@@ -143,18 +144,15 @@ def _print_doubt(measured: Measurement) -> Document:
         yield Line(doubt, "yellow")
 
 
-def _bound(call: GraphCall) -> str:
-    symbols = ", ".join(f"{name} = {value}" for name, value in sorted(call.symbols.items()))
-    return f"graph {call.graph}, {symbols or 'no symbols'}"
-
-
 def _kernels(call: GraphCall) -> Document:
     numbers = [Column(width=width, right=True) for width in (12, 12, 7, 13, 7)]
     columns = [Column(width=5, right=True), Column(width=9), *numbers, Column()]
     yield table_line(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
     for kernel, times in _counted(call.kernels):
         yield table_line(
-            columns, [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)], _style(kernel)
+            columns,
+            [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)],
+            "red" if kernel.bytes > kernel.ideal_bytes else "",
         )
         yield from _candidates(kernel)
 
@@ -227,10 +225,6 @@ def _kernel_cells(kernel: Kernel | None) -> _KernelCells:
         return _KernelCells()
     points, _, rows, moved, _ = _figures(kernel)
     return _KernelCells((points, rows, moved), kernel.bytes, _short(kernel.kernel))
-
-
-def _style(kernel: Kernel) -> str:
-    return "red" if kernel.bytes > kernel.ideal_bytes else ""
 
 
 def _short(name: str) -> str:

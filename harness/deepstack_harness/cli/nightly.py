@@ -80,7 +80,10 @@ def run(args: Namespace) -> Document[ExitCode]:
     try:
         for stage in night.run(left):
             ended.append(stage)
-            yield from _print_stage(stage)
+            why = stage.detail.splitlines()[-1] if stage.detail else ""
+            style = _STYLES.get(stage.outcome, "red")
+            yield table_line(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
+            yield stage
             # The report, the last stage, shows the others.
             lost = _write_summary(request.folder, _in_order(order, earlier, ended))
     except KeyboardInterrupt as error:
@@ -213,13 +216,6 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot write to '{folder}': {error.strerror}") from None
     if full:
         raise UsageError(f"'{folder}' is not empty: choose another --out folder")
-
-
-def _print_stage(stage: EndedStage) -> Document:
-    why = stage.detail.splitlines()[-1] if stage.detail else ""
-    style = _STYLES.get(stage.outcome, "red")
-    yield table_line(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
-    yield stage
 
 
 def _write_summary(folder: Path, ended: list[EndedStage]) -> str:
