@@ -87,6 +87,7 @@ def reason_of(error: UsageError) -> Reason:
 
 
 _LONGEST_LIST = 1000
+"""Characters of a list of names in a message; the others are counted."""
 _TWO_LINES = 200
 """Characters of a list of names that is printed in full: two lines of a terminal, roughly."""
 _LONGEST_NAME = 200

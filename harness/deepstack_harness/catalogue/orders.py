@@ -31,6 +31,7 @@ from deepstack_harness.contract.verdicts import Evidence
 from deepstack_harness.files import data, load_file
 
 SCHEMA_VERSION = 1
+"""The version of a file of orders; another one is refused."""
 
 
 class RecordedOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -174,7 +174,9 @@ def _is_dropped(node: ast.stmt) -> bool:
 
 
 _COMMENT_WIDTH = 100
+"""Columns of a comment in a script."""
 _LONGEST_LINE = 110
+"""Columns of a line of code in a script, as in this package."""
 _LIVE_OPS = frozenset({Op.PROFILE, Op.SET, Op.GET, Op.CLEAR, Op.FORWARD})
 _CAPTURED_OPS = frozenset({Op.CAPTURE, Op.SET, Op.REPLAY})
 
@@ -513,6 +515,7 @@ def _family_of(incident: Incident, name: str) -> Family:
 
 
 _FINDING_WIDTH = 110
+"""Columns of the list of calls in the program of a finding."""
 _OPTIONS = ("layout", "dtype", "values", "grad", "fail")
 _NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
 

@@ -20,9 +20,13 @@ from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 
 FACTOR = 32
+"""Pixels of a side of one visual token: Qwen3-VL merges 2 x 2 patches of 16 pixels."""
 MIN_PIXELS = 65_536
+"""The least area of an image in Qwen3-VL's processor; smaller ones are enlarged."""
 MAX_PIXELS = 16_777_216
+"""The largest area of an image in Qwen3-VL's processor; larger ones are reduced."""
 MAX_ASPECT = 200
+"""The largest ratio of the sides in Qwen3-VL's processor, which refuses others."""
 
 
 def smart_resize(height: int, width: int) -> tuple[int, int]:
@@ -111,9 +115,13 @@ def pad_to_multiple(tokens: int, ranks: int) -> int:
 
 
 BUDGET = 512
+"""Tokens of a step: small, so that prompts are split and a case plays in milliseconds."""
 SLOTS = 4
+"""Requests of a step: several, so that prompts and decodes share one."""
 TEXT_EVERY = 4
+"""One request of so many has no image: steps without a payload come between those with one."""
 TAIL_DECODES = 8
+"""Output tokens of a request: enough decodes after the last image to read a row that was not cleared."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, 
 from deepstack_harness.text import number
 
 _LONGEST_NAME = 60
+"""Columns of a kernel's name: Inductor joins the names of all operations that it fuses."""
 _GIB = 2**30
+"""Bytes of a GiB."""
 _PAYLOAD_FIRST = (
     "this decoder reads the payload's size first; vLLM 0.20.0 read the hidden states' first, which runs the "
     "step's rows only on torch 2.13 (family variant hidden_first), so what slowed production down is unproven"

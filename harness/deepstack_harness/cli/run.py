@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.store import RunPart
 
 _GIB = 2**30
+"""Bytes of a GiB."""
 _MOST_WORKERS = 1024
+"""Workers of `-n` at most: a mistyped number must not start a process for each case."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -142,6 +144,7 @@ def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
 
 
 _LONGEST = 200
+"""Characters of a line of progress."""
 
 
 class LiveTable:

@@ -17,7 +17,9 @@ _WIDEST = 80
 _LAST_CELL = 7
 """Columns that the last cell of a growing table needs; wider columns before it become narrower."""
 _GAP = 2
+"""Columns between two cells."""
 _INDENT = 2
+"""Columns by which the inside of a block is indented."""
 
 
 def columns_here() -> int:

@@ -53,7 +53,9 @@ SMALL = range(1, 5)
 LARGE = (16, 80, 320, 336, 480)
 """Capacities of the reported crashes."""
 RANKS = (1, 2, 4, 8, 16)
+"""Ranks that share a step in deployments of one node, and of two."""
 DRAWN = 60
+"""Larger counts that are drawn after all small ones."""
 
 
 def search_boundary(hunt: Hunt, drawn: int = DRAWN) -> None:
@@ -148,7 +150,9 @@ _VERSION = 3
 """The version of `run.json` and of findings: those of version 1 have a sentence as their shape, those of
 version 2 not the fields of a row."""
 _SHOW_S = 0.1
+"""Seconds between two lines of progress on a terminal."""
 _SAVE_S = 1.0
+"""Seconds between two times that progress is saved: so much is lost where the process is killed."""
 
 OnProgress = Callable[[Progress, list[Finding]], None]
 """Called now and then with the progress of a campaign and its findings so far."""

@@ -95,7 +95,7 @@ def simpler_traces(trace: Trace, needed: Collection[Op] = ()) -> Iterator[Trace]
 SEARCH = 250
 """Examples of one search; hypothesis shrinks the first fault of a search, and the next one begins anew."""
 PER_NAME = 5
-"""Findings of one rule or kind with different shapes; further ones are not reported."""
+"""Findings of one rule or kind with different shapes; others are not reported: the rule is broken anyway."""
 CAPACITY = 16
 """Rows of the buffer that a compiled decoder reads."""
 MOST_DEATHS = 8

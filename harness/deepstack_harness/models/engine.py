@@ -78,6 +78,7 @@ class Engine:
 
 
 _FAILED = -1
+"""The count that a rank sends in place of its rows where it raised."""
 
 
 class KnownToAllRanks(Exception):

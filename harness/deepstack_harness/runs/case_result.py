@@ -52,6 +52,7 @@ def script_of(judged_case: JudgedCase) -> str | None:
 
 
 _LONGEST_LINE = 300
+"""Characters of a sentence in a record."""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,11 @@ from deepstack_harness.runs.records import run_files_in
 from deepstack_harness.runs.store import read_about
 
 _HOUR = 3600.0
+"""Seconds."""
 _WHOLE_MATRIX_MINUTES = 120.0
 """Minutes of a night from which on every case of the matrix is played: on two cores they take an hour."""
 _MOST_WORKERS = 16
+"""Workers on a machine with a GPU at most: each holds a CUDA context of about 0.5 GiB."""
 
 
 class NightTier(StrEnum):

@@ -26,6 +26,7 @@ from deepstack_harness.workers.worker import Worker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
 _GPU_SECONDS = 180.0
+"""Seconds for one multiplication on the GPU, with the import of torch. After them the GPU counts as gone."""
 _LEAST_FREE = 2**29
 """Bytes that must be free on the disk for a stage to be started."""
 _BALLAST = 2**25
@@ -33,7 +34,9 @@ _BALLAST = 2**25
 _LONGEST_FILE = 2**31
 """Bytes of the longest file that a stage may write: a log without end must not fill the disk."""
 _LONGEST_DETAIL = 2000
+"""Characters of a stage's detail, the last ones: an error is at the end."""
 _LONGEST_CELL = 300
+"""Characters of a cell in the table of stages."""
 
 
 class StageOutcome(StrEnum):

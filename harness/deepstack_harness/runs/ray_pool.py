@@ -144,4 +144,5 @@ _MOST_LOST = 3
 """Processes of one group that may be lost; what kills its node each time will kill the next one too."""
 _SHORT = "/tmp"
 _START_S = 120.0
+"""Seconds in which a worker of Ray has to start. After them the run ends with exit code 3."""
 _NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -36,7 +36,9 @@ from deepstack_harness.sources.pip_settings import PipSettings, Redactor
 from deepstack_harness.sources.source import KnownPackage, NoSuchMember
 
 _SLACK = 1 << 12
+"""Bytes read beyond a member of a wheel, for the extra field of its header."""
 _NEAR = 1 << 16
+"""Bytes between two members up to which one request reads both: it costs less than a round trip."""
 
 _LOG = logging.getLogger("deepstack_harness.sources")
 

@@ -38,10 +38,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that this process gets when its parent ends."""
 _PR_SET_CHILD_SUBREAPER = 36
+"""Option of prctl(2): orphans below this process become its children."""
 _PARENT_CHECK_MS = 1000
+"""Milliseconds between two looks at the parent, where the signal of its end may be lost."""
 _COUNT_MS = 100
+"""Milliseconds between two counts of the processes of a worker that may have only so many."""
 _RESCAN_MS = 50
+"""Milliseconds between two rounds of ending a tree that starts further processes."""
 
 
 def main(settings: Mapping[str, Any]) -> None:

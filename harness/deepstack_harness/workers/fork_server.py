@@ -38,6 +38,7 @@ STREAMS = ("control", "output", "link", "requests", "results")
 LONGEST = 1 << 17
 """Bytes of the longest request."""
 _PARENT_CHECK_MS = 1000
+"""Milliseconds between two looks at the parent: a server ends a second after it at the latest."""
 
 
 def serve(settings: Mapping[str, Any]) -> dict[str, Any]:

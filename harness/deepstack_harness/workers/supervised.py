@@ -38,7 +38,9 @@ TAIL = 6000
 GRACE_S = 10.0
 """Seconds that a supervisor has to end its tree; a process inside a GPU driver may not end at all."""
 _WAIT_S = 1.0
+"""Seconds to wait for the last report of a supervisor that ended."""
 _CHUNK = 2**16
+"""Bytes of one read: the capacity of a pipe on Linux."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ def _of_device(seen: OnDevice) -> Iterator[_Violation]:
 
 
 MOST_POSITIONS = 6
+"""Positions of the longest placeholder, with 64 masks: runs, gaps and both edges are among them."""
 
 
 def placeholders() -> Iterator[tuple[str | None, int]]:

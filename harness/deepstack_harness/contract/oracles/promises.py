@@ -30,7 +30,7 @@ from deepstack_harness.text import number, plural, shortened
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
 _MOST_CAUSES = 3
-"""Inputs that are named where no single one explains a wrong output."""
+"""Inputs that are named where no single one explains a wrong output; the verdict does not depend on it."""
 
 
 @dataclass(frozen=True)

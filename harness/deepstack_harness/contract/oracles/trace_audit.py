@@ -75,6 +75,7 @@ def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
 
 
 _ZERO: RowOrigin = (0, 0, 0)
+"""The origin of a row of zeros."""
 _META = "meta"
 """The device whose tensors have no storage; a level on it breaks R7."""
 

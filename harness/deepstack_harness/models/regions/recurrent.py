@@ -24,6 +24,7 @@ from deepstack_harness.models.regions.program import (
 )
 
 REQUESTS = 6
+"""Requests that have a state."""
 
 
 def _decode() -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from deepstack_harness.models.regions.program import H, RegionProgram, Steps, indices, rows
 
 SLOTS = 12
+"""Rows of the cache."""
 
 
 class _WithCache(RegionProgram):

@@ -133,6 +133,7 @@ def _adapt(element: ET.Element, prefix: str, used: set[str]) -> None:
 
 
 MOST_TICKS = 6
+"""Numbers at an axis: more of them touch each other."""
 
 
 def powers_of_ten(

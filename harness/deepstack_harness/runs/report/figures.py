@@ -40,6 +40,7 @@ from deepstack_harness.runs.report.drawing import (
 from deepstack_harness.runs.report.run_data import Figure, RunData, Table, summarise
 
 MOST_DISTANCES = 36
+"""Lines of the plot of distances, the worst ones; the table has all."""
 # The output of an uncompiled run is not compared.
 _NOT_COMPARED = frozenset({Verdict.SKIP, Verdict.MISSING, Verdict.ERROR})
 _ZERO, _INFINITE = 1e-10, 1e6
@@ -162,6 +163,7 @@ def figure_fuzzing(run: RunData) -> Figure:
 
 
 MOST_ARMS = 6
+"""Arms of a plot, so that its colours differ."""
 _GRAPH_COLUMNS = (
     "family",
     "buffer",
@@ -241,6 +243,7 @@ def _plot_graphs(cases: Sequence[CaseRecord]) -> str | None:
 
 
 MOST_RUNS = 60
+"""Runs of the plot of the history: two months of nights."""
 _HISTORY_COLUMNS = (
     "started", "run", "commit", "torch", "cases", "unexpected", "broken as expected", "kept",
     "graphs", "seconds",
@@ -312,6 +315,7 @@ def _plot_history(points: Sequence[HistoryPoint]) -> str:
 
 
 MOST_KERNEL_GRAPHS = 30
+"""Graphs of the plot of kernels, the most wasteful ones; the table has all."""
 _WASTEFUL = 1.1  # times as many bytes as must move: above this a graph is marked
 _KERNEL_COLUMNS = (
     "family", "revision", "target", "dtype", "tokens", "capacity", "graph", "kernels", "largest, points",

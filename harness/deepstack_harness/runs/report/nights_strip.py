@@ -17,6 +17,7 @@ from deepstack_harness.runs.report.run_data import RunData, summarise
 from deepstack_harness.text import clean
 
 MOST_NIGHTS = 30
+"""Nights of a strip: a month, and the width of a phone."""
 FLIPS = 3
 """Times that a cell goes from red to not red or back, from which on it is flaky: one red night is two."""
 

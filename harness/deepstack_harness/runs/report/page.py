@@ -44,9 +44,13 @@ from deepstack_harness.runs.report.templating import new_environment, template_t
 from deepstack_harness.text import number
 
 MOST_FINDINGS = 300
+"""Findings that the page shows, the unexpected ones first; it counts all."""
 MOST_SLOW = 10
+"""Slowest cases that the page shows."""
 MOST_CHANGES = 100
+"""Changes since earlier runs that the page shows; it counts all."""
 MOST_TODAY = 12
+"""Lines of what is new today."""
 SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 

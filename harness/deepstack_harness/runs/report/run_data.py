@@ -282,6 +282,7 @@ def tested(run: RunData) -> str:
 
 
 _MOST_NAMES = 6
+"""Names that a sentence lists; it counts the others."""
 
 
 def _some(names: Iterable[str]) -> str:

@@ -28,7 +28,9 @@ from deepstack_harness.runs.torch_changes import VersionTable
 from deepstack_harness.text import one_line, shortened
 
 MOST_OUTPUT = 4_000
+"""Characters of a worker's output in a report."""
 MOST_DETAIL = 2_000
+"""Characters of the detail of a finding in a report."""
 
 Rows: TypeAlias = tuple[Row, ...]
 """A finding: the rows of one case, or of one class of a source, that somebody may want to look at."""

@@ -41,7 +41,9 @@ from deepstack_harness.runs.report.tables import (
 from deepstack_harness.text import one_line, plural, shortened
 
 MOST_FINDINGS = 60
+"""Findings in the Markdown of a run: a summary of a job is read in one go. It counts all."""
 MOST_CHANGES = 30
+"""Changes in the Markdown of a run; it counts all."""
 
 
 def render_markdown(run: RunData) -> str:
