@@ -261,7 +261,7 @@ class CompileArms(Fixture):
 
 
 _SCALES = tuple(8.0**power for power in range(20))
-"""Factors on a payload that are tried, up to 1e17; float16 ends before. Where none suffices R0 is not judged."""
+"""Factors on a payload that are tried, up to 1e17. Where none suffices R0 is not judged."""
 _MARGIN = 4
 """Payloads of later steps may have fewer rows than that of the first one, and move the output by less."""
 
