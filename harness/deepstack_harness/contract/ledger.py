@@ -8,7 +8,7 @@ buffer's choice, so the ledger is given what happened, and derives what must fol
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.rules import PayloadKind, Rule
@@ -228,24 +228,18 @@ class Ledger:
 
 def _held(payload: Payload, level: int, tokens: int) -> Iterator[tuple[int, RowRange]]:
     """Iterate over (first row, run) of the rows with data of a payload in [first_row, tokens)."""
-    runs = _runs_of(payload, level) if payload.content is None else _placed(payload.content[level])
+    if payload.content is None:
+        spans = payload.spans
+        runs = [(start, RowRange(payload.number, level, start, end - start)) for start, end in spans]
+    else:
+        content = payload.content[level]
+        starts = accumulate((run.rows for run in content), initial=0)
+        runs = list(zip(starts, content, strict=False))
     for start, run in runs:
         first, end = max(start, payload.first_row), min(start + run.rows, tokens)
         if first < end and run.payload != 0:
             counts_up = run.payload is not None and run.payload > 0
             yield first, run._replace(row=run.row + (first - start if counts_up else 0), rows=end - first)
-
-
-def _runs_of(payload: Payload, level: int) -> Iterator[tuple[int, RowRange]]:
-    for start, end in payload.spans:
-        yield start, RowRange(payload.number, level, start, end - start)
-
-
-def _placed(runs: tuple[RowRange, ...]) -> Iterator[tuple[int, RowRange]]:
-    row = 0
-    for run in runs:
-        yield row, run
-        row += run.rows
 
 
 def _has(payload: Payload, origin: tuple[int, int, int]) -> bool:

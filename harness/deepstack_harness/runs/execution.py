@@ -58,11 +58,11 @@ def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> l
     for device in devices:
         where = Where(_OWN_FAMILY, device=device)
         of_user = (planned for name in buffers for planned in plan_check(where, user_buffer(name)))
-        cases += of_user if buffers else [*_incidents(tier, device), *_contract(tier, device)]
+        cases += of_user if buffers else _of_catalogue(tier, device)
     return cases
 
 
-def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
+def _of_catalogue(tier: Tier, device: str) -> Iterator[PlannedCase]:
     for incident in catalogue():
         if incident.system != DEEPSTACK:
             continue
@@ -70,9 +70,6 @@ def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
             for planned in plan_incident(incident, Where(family, device=device)):
                 if tier is Tier.NIGHTLY or daily(incident, planned.case):
                     yield planned
-
-
-def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
     dtypes = _NIGHTLY_DTYPES if tier is Tier.NIGHTLY else _NIGHTLY_DTYPES[:1]
     for run in CONTRACT_RUNS.entries:
         for family in run.families:

@@ -107,13 +107,18 @@ def read_stored(folder: Path | str) -> StoredRun:
     parts = [read_part(files) for files in run_files_in(folder)]
     if not parts:
         raise UsageError(f"'{folder}' holds no run: it has no run.json, which 'run --out DIR' writes")
-    _refuse_mixed(folder, parts)
+    shards = [part.files.shard for part in parts if part.files.shard]
+    if len({(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}) > 1:
+        names = ", ".join(part.files.about.name for part in parts)
+        raise UsageError(f"'{folder}' holds parts of different runs: {names}")
+    present, count = {shard.index for shard in shards}, max((shard.count for shard in shards), default=0)
+    missing = (f"shard {n}/{count} is not here" for n in range(1, count + 1) if n not in present)
     run = StoredRun(
         folder.resolve().name,
         tuple(row for part in parts for row in part.rows),
         tuple(case for part in parts for case in part.cases),
         tuple(part.about for part in parts),
-        (*_missing_shards(parts), *(note for part in parts for note in part.notes)),
+        (*missing, *(note for part in parts for note in part.notes)),
     )
     if not run.mixed:
         return run
@@ -201,20 +206,6 @@ def _refuse_incomplete(part: RunPart) -> None:
             f"'{part.files.cases}' has {len(named)} cases, but the run finished "
             f"with {part.about.planned.cases}: the file was cut"
         )
-
-
-def _refuse_mixed(folder: Path, parts: Sequence[RunPart]) -> None:
-    """Refuse shards of different runs."""
-    kinds = {(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}
-    if len(kinds) > 1:
-        names = ", ".join(part.files.about.name for part in parts)
-        raise UsageError(f"'{folder}' holds parts of different runs: {names}")
-
-
-def _missing_shards(parts: Sequence[RunPart]) -> list[str]:
-    present = {part.files.shard.index for part in parts if part.files.shard}
-    count = max((part.files.shard.count for part in parts if part.files.shard), default=0)
-    return [f"shard {index}/{count} is not here" for index in range(1, count + 1) if index not in present]
 
 
 def read_nights(folder: Path) -> tuple[list[StoredRun], list[str]]:

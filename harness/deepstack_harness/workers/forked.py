@@ -56,7 +56,10 @@ class ForkedSupervisor:
     def wait(self) -> int:
         """Wait until it has ended, and return its exit status, that of the server where it ended with it."""
         while self._status is None:
-            chunk = self._receive()
+            try:
+                chunk = self._control.recv(64)
+            except ConnectionResetError:
+                chunk = b""
             self._heard += chunk
             *lines, _ = self._heard.split(b"\n")
             if len(lines) > 1:
@@ -66,12 +69,6 @@ class ForkedSupervisor:
         self._control.close()
         self._server = None
         return self._status
-
-    def _receive(self) -> bytes:
-        try:
-            return self._control.recv(64)
-        except ConnectionResetError:
-            return b""
 
 
 class _ForkServer:

@@ -200,7 +200,8 @@ def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Pope
         "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size,
                    "processes": limits.processes},
     }  # fmt: skip
-    environment = _environment(options.environment)
+    merged: dict[str, str | None] = {**os.environ, **(options.environment or {})}
+    environment = {name: value for name, value in merged.items() if value is not None}
     plain = StartOptions(options.settings, environment=options.environment, inherited=options.inherited)
     if options == plain and (forked := start_forked(settings, environment)) is not None:
         return forked
@@ -212,11 +213,6 @@ def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Pope
         cwd=options.folder, env=environment, pass_fds=[link, *options.inherited],
         start_new_session=True,
     )  # fmt: skip
-
-
-def _environment(added: Mapping[str, str | None] | None) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **(added or {})}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def read_now(stream: int) -> bytes | None:

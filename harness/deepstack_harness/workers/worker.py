@@ -428,6 +428,7 @@ class Worker(Closing):
         """Take a message; return the result of the call if it is one, or the end that it brings."""
         if message.call < self._call:  # of a thread of an earlier call that still runs
             return None
+        expected = ("answered", "raised") if self._ready else ("ready",)
         match message.kind:
             case "phase":
                 self._phase = str(message.value)
@@ -435,7 +436,7 @@ class Worker(Closing):
                 self._facts.append(message.value)
                 if on_fact is not None:
                     on_fact(message.value)
-            case kind if kind in self._expected_kinds and message.call == self._call:
+            case kind if kind in expected and message.call == self._call:
                 return self._result(message)
             case kind:
                 return self._garbage(f"a message '{kind}' of call {message.call}")
@@ -444,10 +445,6 @@ class Worker(Closing):
         if timeouts.renew():
             self._process.printed = 0
         return None
-
-    @property
-    def _expected_kinds(self) -> tuple[str, ...]:
-        return ("answered", "raised") if self._ready else ("ready",)
 
     def _result(self, message: Message) -> CallResult:
         # It may have been sent after some output, while `listen` was reading an earlier message.

@@ -188,19 +188,12 @@ def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
         return judgement
     own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(judgement.rule)
     deviations = own(observed) if own else observed.audited().deviations_of(judgement.rule)
-    effect = effect_of(judgement, deviations)
-    return replace(judgement, effect=effect, call=_call_of(judgement, observed))
-
-
-def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
-    """Return the call of the first step in which a rule broke; empty where no step is known."""
-    if judgement.step is None:
-        return ""
-    number = judgement.step - 1
-    raised, op = observed.observation.steps[number].raised, observed.case.trace.steps[number].op
-    if raised and judgement.exception:
-        return raised.call
-    return "get" if op in READS_BUFFER else op
+    call = ""
+    if judgement.step is not None:
+        op = observed.case.trace.steps[judgement.step - 1].op
+        raised = observed.observation.steps[judgement.step - 1].raised
+        call = raised.call if raised and judgement.exception else "get" if op in READS_BUFFER else op
+    return replace(judgement, effect=effect_of(judgement, deviations), call=call)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from deepstack_harness.contract.facts import (
     Bounds,
-    OnDevice,
     Operation,
     OrderingObservation,
     RangeObservation,
@@ -106,8 +105,12 @@ def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
         largest = max(observation.subgraphs, key=lambda subgraphs: subgraphs.distinct)
         detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
         yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
-    if observation.on_device:
-        yield from _of_device(observation.on_device)
+    seen = observation.on_device
+    if seen and seen.ended:
+        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
+    elif seen and seen.different:
+        words = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
+        yield _Violation(1, f"{seen.device}: {words}, the first with {seen.first}", FaultKind.OUTPUT)
 
 
 def _of_recording(recording: Recording) -> Iterator[_Violation]:
@@ -124,14 +127,6 @@ def _of_recording(recording: Recording) -> Iterator[_Violation]:
         yield _Violation(len(pairs), detail, FaultKind.UNORDERED)
     if not recording.equal:
         yield _Violation(1, f"{where}: another result than sequential", FaultKind.OUTPUT)
-
-
-def _of_device(seen: OnDevice) -> Iterator[_Violation]:
-    if seen.ended:
-        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
-    elif seen.different:
-        differ = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
-        yield _Violation(1, f"{seen.device}: {differ}, the first with {seen.first}", FaultKind.OUTPUT)
 
 
 MOST_POSITIONS = 6

@@ -156,9 +156,12 @@ EFFECT = 10
 def judge_output(observed: ObservedCase) -> Judgement:
     """Judge the step that is furthest above its tolerance, or closest to it; a decoder that raised fails."""
     case, observation = observed.case, observed.observation
-    why_not = _why_not_judged(case, observation)
-    if why_not:
-        return skip(Rule.OUTPUT, why_not)
+    if not (case.arm.compiled or case.arm.captured):
+        name = case.arm.name
+        return skip(Rule.OUTPUT, f"arm {name} is neither compiled nor captured: others are compared with it")
+    if observation.routed and case.dtype in HALF:
+        why = f"in {case.dtype} rounding may choose another expert: such families are compared in float32"
+        return skip(Rule.OUTPUT, why)
     if observation.error:
         return error(Rule.OUTPUT, observation.error)
     crashed = crashes(observed)
@@ -196,14 +199,6 @@ def crashes(observed: ObservedCase) -> list[Deviation]:
         for number, step, facts in numbered_steps(case, observation)
         if (raised := facts.raised) and raised.call == "decoder"
     ]
-
-
-def _why_not_judged(case: Case, observation: Observation) -> str | None:
-    if not (case.arm.compiled or case.arm.captured):
-        return f"arm {case.arm.name} is neither compiled nor captured: others are compared with it"
-    if observation.routed and case.dtype in HALF:
-        return f"in {case.dtype} rounding may choose another expert: such families are compared in float32"
-    return None
 
 
 _IGNORED = "the compiled output equals the model without image features: images are ignored"

@@ -145,7 +145,9 @@ def nights_of(run: RunData) -> Nights | None:
     for night in runs:
         nights.append(_night(night, nights[-1] if nights else None))
     states = [_states(night) for night in runs]
-    places = sorted({place for by_place in states for place in by_place}, key=_order)
+    rules = list(Rule)
+    seen = {place for by_place in states for place in by_place}
+    places = sorted(seen, key=lambda place: (rules.index(place[0]), place[1]))
     strips = [_strip(place, nights, states) for place in places]
     strips.sort(key=lambda strip: (strip.red_since is None, not strip.flaky, strip.last_tested is None))
     return Nights(tuple(nights), tuple(strips), len(before) + 1 - len(runs))
@@ -196,8 +198,3 @@ def _strip(place: Place, nights: Sequence[Night], by_night: Sequence[dict[Place,
         flips,
         nights[last] if lost else None,
     )
-
-
-def _order(place: Place) -> tuple[int, str]:
-    rule, family = place
-    return list(Rule).index(rule), family

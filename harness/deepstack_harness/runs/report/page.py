@@ -166,7 +166,11 @@ def _flat(about: object) -> list[tuple[str, str]]:
 @cache
 def _environment() -> jinja2.Environment:
     environment = new_environment()
-    environment.filters |= {"number": number, "duration": duration, "kind": _kind_of}
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "kind": lambda value: type(value).__name__,
+    }
     environment.filters |= {"safe_svg": Markup}
     environment.globals |= {
         "unexpected": UNEXPECTED, "key_of": key_of, "heading_of": heading_of, "traces_of": traces_of,
@@ -176,10 +180,6 @@ def _environment() -> jinja2.Environment:
         "rerun_command": rerun_command,
     }  # fmt: skip
     return environment
-
-
-def _kind_of(value: object) -> str:
-    return type(value).__name__
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def _changes(before: StoredRun, now: StoredRun) -> Changes:
 def _run_data(stored: StoredRun) -> RunData:
     """Return a stored run with all its text cleaned, without the other files of its folder."""
     # Workers end in any order: the same cases are to give the same report.
-    cases = {case.case: case for case in sorted(clean(stored.cases), key=_place)}
+    cases = {case.case: case for case in sorted(clean(stored.cases), key=attrgetter(*_ORDER))}
     order = {name: place for place, name in enumerate(cases)}
     rows = tuple(sorted(clean(stored.rows), key=lambda row: order[row.case]))
     return RunData(
@@ -163,8 +164,8 @@ def _with_stages(stored: StoredRun, history: Path | None) -> RunData:
     return replace(run, stages=stages)
 
 
-def _place(case: CaseRecord) -> tuple[str, ...]:
-    return case.family, case.arm, case.device, case.subject, case.dtype, case.trace, case.case
+_ORDER = ("family", "arm", "device", "subject", "dtype", "trace", "case")
+"""Fields by which cases are sorted."""
 
 
 def _stages(path: Path) -> tuple[EndedStage, ...] | None:

@@ -9,7 +9,7 @@ cell.
 import glob
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -178,18 +178,14 @@ def _subject_lines(cases: Iterable[CaseRecord], rows: dict[str, list[Row]]) -> l
     by_subject: dict[str, list[CaseRecord]] = defaultdict(list)
     for case in cases:
         by_subject[case.subject].append(case)
-    return [_subject_line(subject, members, rows) for subject, members in by_subject.items()]
-
-
-def _subject_line(subject: str, cases: Sequence[CaseRecord], rows: dict[str, list[Row]]) -> SubjectLine:
-    subject_rows = [row for case in cases for row in rows[case.case]]
-    return SubjectLine(
-        subject,
-        len(cases),
-        _in_order(rule for case in cases for rule in case.expected or ()),
-        _in_order(row.rule for row in subject_rows if row.verdict in BROKEN),
-        worst([row.verdict for row in subject_rows] or [Verdict.SKIP]),
-    )
+    lines = []
+    for subject, members in by_subject.items():
+        own = [row for case in members for row in rows[case.case]]
+        expected = _in_order(rule for case in members for rule in case.expected or ())
+        broken = _in_order(row.rule for row in own if row.verdict in BROKEN)
+        verdict = worst([row.verdict for row in own] or [Verdict.SKIP])
+        lines.append(SubjectLine(subject, len(members), expected, broken, verdict))
+    return lines
 
 
 def _in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
