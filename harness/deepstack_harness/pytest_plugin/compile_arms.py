@@ -239,7 +239,6 @@ class CompileArms(Fixture):
         return _checked(runs, [*_complaints(runs, options), *_without_effect(runs, effects)])
 
     def _place(self, options: Options) -> tuple[torch.dtype, torch.device]:
-        """Return the dtype and the device of the module."""
         dtype = parse_dtype(options.get("dtype", "float32"))
         return dtype, parse_device(self.device(options.get("device")))
 
