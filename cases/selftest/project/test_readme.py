@@ -1,7 +1,10 @@
 """README, CONTRIBUTING and docs/: short, links lead somewhere, and the parser takes each command."""
 
+import ast
+import importlib
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -94,6 +97,20 @@ def test_every_path_that_a_page_names_is_there(page: Path) -> None:
     named = {path for path in named if not (TO_BE_WRITTEN.search(path) or WRITTEN_BY_COMMANDS.match(path))}
     assert [path for path in named if not ((ROOT / path).exists() or (PACKAGE / path).exists())] == []
     assert page.name != "CONTRIBUTING.md" or len(named) > 50, "a pattern that finds nothing"
+
+
+def test_every_name_that_a_recipe_imports_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    recipes = re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    imports = [
+        (node.module, alias.name)
+        for recipe in recipes
+        for node in ast.walk(ast.parse(textwrap.dedent(recipe)))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("deepstack_harness.")
+        for alias in node.names
+    ]
+    assert len(imports) > 5
+    assert [name for name in imports if not hasattr(importlib.import_module(str(name[0])), name[1])] == []
 
 
 def test_the_map_has_a_row_for_each_room_in_the_order_of_the_layers() -> None:
