@@ -472,18 +472,14 @@ def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:
     def rules_shown(planned: PlannedCase) -> int:
         return len(_rules_shown(incident, planned))
 
+    # The subject that the incident's program shows comes first.
+    subjects = [*([incident.script.subject] if incident.script else []), *incident.faulty]
     for _, group in groupby((planned for planned in plan if not planned.is_control), key=place):
         of_subject = {planned.case.subject: planned for planned in group}
-        faulty = [of_subject[name] for name in _faulty_subjects(incident) if name in of_subject]
+        faulty = [of_subject[name] for name in subjects if name in of_subject]
         fixed = next((of_subject[name] for name in _fixed_subjects(incident) if name in of_subject), None)
         if fixed is not None and any(map(rules_shown, faulty)):
             yield max(faulty, key=rules_shown), fixed
-
-
-def _faulty_subjects(incident: Incident) -> list[str]:
-    """Return the subject that the incident's program shows, then the other faulty ones."""
-    shown = [incident.script.subject] if incident.script else []
-    return [*shown, *incident.faulty]
 
 
 def _fixed_subjects(incident: Incident) -> list[str]:

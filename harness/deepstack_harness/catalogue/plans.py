@@ -240,16 +240,14 @@ def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None
     if arm is not None and arm.interpreted and trace is None:
         alike = replace(arm, backend=Backend.INDUCTOR)
         plan = [planned for planned in plan if planned.case.arm == alike] or plan
-    rebuilt = (
-        _rebuilt(planned, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
-    )
+    rebuilt: list[PlannedCase] = []
+    for planned in plan:
+        if not planned.is_control:
+            played, under = trace or planned.case.trace, arm or planned.case.arm
+            budget = graph_budget(played, under)
+            case = replace(planned.case, trace=played, arm=under, graph_budget=budget)
+            rebuilt.append(PlannedCase(case, None, incident=planned.incident))
     return list(dict.fromkeys(rebuilt))
-
-
-def _rebuilt(planned: PlannedCase, trace: Trace, arm: ArmSpec | None) -> PlannedCase:
-    arm = arm or planned.case.arm
-    case = replace(planned.case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm))
-    return PlannedCase(case, None, incident=planned.incident)
 
 
 def _cost(planned: PlannedCase) -> int:
