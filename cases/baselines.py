@@ -1,7 +1,7 @@
 """Facts of kernels as measured before: `fixtures/baselines/` has a file for each target.
 
 Counts, sizes and bytes, never generated text.  A line of a file is one fact of one subject with a column for
-each torch, so that what a torch changed is seen at a glance.  A real GPU has columns of its own beside the
+each torch, so that what a torch changed is seen at a glance.  A real GPU has columns of its own next to the
 prediction for it.
 The page docs/reference/baselines.md shows what moved (`tools/baselines_page.py`).  No torch.
 """
@@ -128,7 +128,7 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The subject, as `name_of` says it."""
+        """The subject, as `name_of` returns it."""
         return name_of(self)
 
 
@@ -158,7 +158,7 @@ class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: dict[str, dict[str, int | float | str]]
 
     def __post_init__(self) -> None:
-        """Refuse what is no entry in some column; msgspec says where."""
+        """Refuse what is no entry in some column; msgspec reports where."""
         for column in self.columns:
             msgspec.convert(self._fields(column), BaselineEntry)
 
@@ -222,7 +222,7 @@ class Difference:
 
 
 def path_of(target: str, device: str) -> Path:
-    """Return the file of a target; a real GPU of a name that is predicted stands beside its prediction."""
+    """Return the file of a target; the figures of a real GPU are next to the prediction."""
     predicted = [name for name, gpu in GPUS.items() if target == CUDA and gpu.name in device]
     return data("fixtures/baselines") / f"kernels-{predicted[0] if predicted else target}.json"
 
@@ -254,7 +254,7 @@ def differences(
     before = {entry.name: entry for entry in known}
     unused = [Difference(State.UNUSED, name) for name in before if name not in names]
     compared = (_difference(before.get(entry.name), entry) for entry in measured)
-    return unused + [one for one in compared if one is not None]
+    return unused + [comparison for comparison in compared if comparison is not None]
 
 
 def update(

@@ -1,4 +1,4 @@
-"""A pytest plugin: the files that a night keeps of what its cases measured."""
+"""A pytest plugin: the files in which a night stores what its cases measured."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from deepstack_harness.contract.facts import Measured
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the files that a night keeps of what its cases measured."""
+    """Add the files in which a night stores what its cases measured."""
     group = parser.getgroup("what cases measure")
     group.addoption(
         "--measured", metavar="FILE", help="append the figures of cases that measure, as JSON lines"
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def keep_figure(pytestconfig: pytest.Config) -> Callable[[Measured], None]:
-    """A function that keeps one figure (`contract.facts.Measured`) where `--measured` says, else nowhere."""
+    """A function that stores one figure (`contract.facts.Measured`) in the file of `--measured`."""
     from deepstack_harness.text import json_line
 
     path = pytestconfig.getoption("--measured")

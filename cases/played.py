@@ -22,7 +22,7 @@ from deepstack_harness.play.play_case import play_case
 
 
 def observed(case: Case, *, few_layers: bool = False) -> Observation:
-    """Play a case of a named buffer; tests of one process that ask for the same case share it.
+    """Play a case of a named buffer; tests of one process that need the same case share it.
 
     With `few_layers` its family has two, which compile three times as fast.
     """
@@ -81,7 +81,7 @@ def play_judged(
     """Play `REVISION[@CALLER]` and judge it.
 
     `family` names the model where it is another one than the tiny decoder of that name; `make` is a buffer
-    that no name stands for.
+    that has no name.
     """
     revision, caller = parse_subject(subject)
     spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)

@@ -86,7 +86,7 @@ def play(variant: str, source: str | None, device: str, repetitions: int) -> dic
 
 
 def real_lanes() -> Lanes:
-    """Return one CUDA stream beside the current one."""
+    """Return one CUDA stream in addition to the current one."""
     stream: Callable[[], Any] = torch.cuda.Stream
     return Lanes(_EVENT(), (_EVENT(),), (stream(),), torch.cuda.stream, Tensor.record_stream)
 
@@ -155,7 +155,7 @@ def way_of(variant: str, source: str | None) -> DualStream:
 
 
 def _check_distinct(rights: Sequence[Tensor]) -> None:
-    if any(not different_bits(one, other) for one, other in pairwise(rights)):
+    if any(not different_bits(first, other) for first, other in pairwise(rights)):
         raise NotMeasured("two inputs give one result: an old result would go unseen")
 
 

@@ -46,11 +46,11 @@ def together(release: str) -> pytest.MarkDecorator:
 
 
 DAILY = {"0.22.1"}
-"""The release with R1 beside the others; an audit of each other one, 5 s, is nightly."""
+"""The release with R1 in addition to the others; an audit of each other one, 5 s, is nightly."""
 
 
 def each(releases: Iterable[str]) -> list[object]:
-    return [pytest.param(one, marks=marks(one)) for one in releases]
+    return [pytest.param(release, marks=marks(release)) for release in releases]
 
 
 def marks(release: str) -> list[pytest.MarkDecorator]:
@@ -65,8 +65,12 @@ class Audit(NamedTuple):
 @cache
 def audit(release: str) -> Audit:
     with SourceWorker(f"vllm=={release}") as worker:
-        classes = {one.model_class: one for one in worker.classes()}
-        judged = {name: judge_class(one, worker) for name, one in classes.items() if one.can_be_judged}
+        classes = {model_class.model_class: model_class for model_class in worker.classes()}
+        judged = {
+            name: judge_class(model_class, worker)
+            for name, model_class in classes.items()
+            if model_class.can_be_judged
+        }
     return Audit(classes, judged)
 
 
@@ -77,7 +81,7 @@ def verdicts_of(release: str) -> list[ClassVerdicts]:
 
 @pytest.mark.parametrize("release", each(BROKEN))
 def test_rules_broken_per_release(release: str) -> None:
-    judged = {one.model_class: one for one in verdicts_of(release)}
+    judged = {verdicts.model_class: verdicts for verdicts in verdicts_of(release)}
     assert judged.keys() >= TABLE
     for name in TABLE:
         assert judged[name].broken == BROKEN[release]
@@ -86,8 +90,8 @@ def test_rules_broken_per_release(release: str) -> None:
 
 @pytest.mark.parametrize("release", each(UNCHANGED))
 def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
-    for one in verdicts_of(release):
-        assert one.unexpected == frozenset(), one.model_class
+    for verdicts in verdicts_of(release):
+        assert verdicts.unexpected == frozenset(), verdicts.model_class
 
 
 @pytest.mark.parametrize("release", each(UNCHANGED))
@@ -100,7 +104,9 @@ def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None
     assert rows
     for row in rows:
         entries = [
-            each for each in KNOWN_FAILURES.entries if each.is_about(package, version, str(row.model_class))
+            entry
+            for entry in KNOWN_FAILURES.entries
+            if entry.is_about(package, version, str(row.model_class))
         ]
         known = {
             effect
@@ -120,8 +126,8 @@ def test_a_release_has_the_classes_that_it_is_known_to_break(release: str) -> No
 @pytest.mark.slow  # 19 s
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
     with SourceWorker("vllm==0.33.0") as worker:
-        classes = {each.model_class: each for each in worker.classes()}
-    judged = {name for name, each in classes.items() if each.can_be_judged}
+        classes = {model_class.model_class: model_class for model_class in worker.classes()}
+    judged = {name for name, model_class in classes.items() if model_class.can_be_judged}
     assert judged >= {
         "CohereCompassForConditionalGeneration",
         "Cosmos3ForConditionalGeneration",
@@ -129,7 +135,11 @@ def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
         "MossAudioModel",
         *TABLE,
     }
-    assert all(each.ways.refusals or each.ended for name, each in classes.items() if name not in judged)
+    assert all(
+        model_class.ways.refusals or model_class.ended
+        for name, model_class in classes.items()
+        if name not in judged
+    )
 
 
 LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
@@ -152,7 +162,7 @@ REACH = [
 
 @pytest.mark.parametrize(
     ("release", "name", "rule", "regime", "reach"),
-    [pytest.param(*one, marks=marks(one[0])) for one in REACH],
+    [pytest.param(*expected, marks=marks(expected[0])) for expected in REACH],
 )
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime: Regime, reach: str) -> None:
     judged = audit(release).verdicts[name]

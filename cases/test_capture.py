@@ -1,6 +1,6 @@
-"""Buffers under captured graphs: what a replay reads, and how far its answer is from the right one.
+"""Buffers under captured graphs: what a replay reads, and how far its output is from the right one.
 
-Which rules each revision breaks there stands in incidents.toml and contract.toml.
+Which rules each revision breaks there is in incidents.toml and contract.toml.
 """
 
 from dataclasses import replace
@@ -54,9 +54,9 @@ def test_growth_costs_a_step_without_a_graph_and_no_compile(buffer: str) -> None
 
 
 def of_a_gpu() -> list[PlannedCase]:
-    """Return the cases of 43602 that are played on a GPU alone."""
+    """Return the cases of 43602 that are played only on a GPU."""
     on_gpu, on_cpu = (
-        plan_incident(find("43602"), Where("qwen3_vl", device=each)) for each in ("cuda", "cpu")
+        plan_incident(find("43602"), Where("qwen3_vl", device=device)) for device in ("cuda", "cpu")
     )
     elsewhere = {replace(planned.case, device="cuda") for planned in on_cpu}
     return [planned for planned in on_gpu if planned.case not in elsewhere]
@@ -64,8 +64,8 @@ def of_a_gpu() -> list[PlannedCase]:
 
 def test_43602_is_played_under_each_mode_of_cuda_graphs() -> None:
     planned = of_a_gpu()
-    assert {each.case.arm.capture for each in planned} == set(Capture) - {Capture.NONE}
-    assert {each.case.device for each in planned} == {"cuda"}
+    assert {planned_case.case.arm.capture for planned_case in planned} == set(Capture) - {Capture.NONE}
+    assert {planned_case.case.device for planned_case in planned} == {"cuda"}
 
 
 @pytest.mark.xdist_group("eager")
@@ -81,9 +81,11 @@ def test_43602_is_played_under_each_mode_of_cuda_graphs() -> None:
     ],
 )
 def test_43602_on_a_gpu_is_rehearsed_with_recorded_graphs(mode: Capture) -> None:
-    """Dynamo's graphs alone: Inductor's are compiled at night, on the GPU."""
-    cases = [each for each in of_a_gpu() if each.case.arm.name == f"eager/drop_all/{mode}"]
-    assert {each.case.subject for each in cases} == {"pr40145", "pr40932", "pr43617", "reference"}
+    """Only Dynamo's graphs: Inductor's are compiled at night, on the GPU."""
+    cases = [
+        planned_case for planned_case in of_a_gpu() if planned_case.case.arm.name == f"eager/drop_all/{mode}"
+    ]
+    assert {case.case.subject for case in cases} == {"pr40145", "pr40932", "pr43617", "reference"}
     for planned in cases:
         case = replace(planned.case, device="cpu")
         judged = judge_case(PlannedCase(case, None), observed(case, few_layers=True))

@@ -47,6 +47,7 @@ def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> N
         seen = observe_ordering(SystemSubject(System.DUAL_STREAM, f"vllm {release}", name, "vllm"), way)
         assert judge(seen).verdict is Verdict.PASS, judge(seen)
         used = {
-            recording.setting: {one.stream for one in recording.operations} for recording in seen.recordings
+            recording.setting: {operation.stream for operation in recording.operations}
+            for recording in seen.recordings
         }
         assert used["two streams"] == {"main", "aux"}

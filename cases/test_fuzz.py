@@ -1,4 +1,4 @@
-"""Fuzzing our buffers: released ones are found out with no hint, `reference` keeps every rule."""
+"""Fuzzing our buffers: released ones are found out with no hint, `reference` passes every rule."""
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +15,7 @@ RELEASED = {
     "pr40932": {"R1", "R3", "R4", "R5", "R8"},
     "pr43617": {"R3", "R4", "R5", "R8"},
 }
-"""Rules that are broken on a buffer alone."""
+"""Rules that are broken on a buffer without a decoder."""
 
 
 # 5 s to 30 s each; every day `cases/selftest/fuzz/test_hunt.py` hunts on the newest of them.

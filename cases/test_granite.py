@@ -1,7 +1,7 @@
 """Whole buffers of Granite in the compiled decoder (vllm 40917): traced at n = capacity, called with fewer.
 
 Whichever input carries the shared size first decides it, and whether Inductor
-asserts sizes; behind tensors of the step's own size the rows too many would be
+asserts sizes; after tensors of the step's own size the rows too many would be
 nobody's memory, so inputs are slices of static storage, as an engine's are.
 """
 
@@ -114,7 +114,7 @@ def test_one_row_is_broadcast_over_the_whole_buffer_without_inductor(first: Firs
     ("arm", "broken"), by_day([("eager", {R.BOUNDARY}), ("eager/stock", {R.BOUNDARY, R.GRAPHS})])
 )
 def test_where_the_sizes_are_compared_again_the_rows_too_many_are_cut(arm: str, broken: set[Rule]) -> None:
-    # With guards kept that comparison is one more graph: for sizes above 1 there are two.
+    # With guards that comparison is one more graph: for sizes above 1 there are two.
     run = played(granite("hidden"), "granite_full", arm, "cap 64: profile 64; forward 9; forward 1")
     assert (run.attended, run.broken) == ([64, 9, 1], broken)
 
@@ -152,14 +152,14 @@ TRACES = [
 
 
 def as_forwards(trace: str) -> Trace:
-    """Upstream clears right behind what reads, and nowhere else."""
+    """Upstream clears right after what reads, and nowhere else."""
     steps = [str(step) for step in Trace.parse(trace) if step.op is not Op.CLEAR]
     text = "; ".join(f"{step}; {step.replace('get', 'clear')}" if "get" in step else step for step in steps)
     return Trace.parse(f"cap 16: {text}")
 
 
 def facts(model: Model, make: BufferFactory, trace: str) -> list[object]:
-    """Everything of each step that does not depend on where the code stands."""
+    """Everything of each step that does not depend on where the code is."""
     case = Case("qwen3_vl", registered("any"), as_forwards(trace), EAGER, compare=Compare.NOTHING)
     return [
         (

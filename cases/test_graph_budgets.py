@@ -89,7 +89,7 @@ def test_small_sizes_first_cost_graphs_that_they_would_not_later(arm: str, graph
 def traffic() -> Trace:
     """Geometry3K's, of 8 requests, two at a time in steps of up to 128 tokens: text and images take turns."""
     steps = serve(load_workload()[:8], budget=128, slots=2)
-    assert sum(one.visual != other.visual for one, other in pairwise(steps)) > 10
+    assert sum(step.visual != other.visual for step, other in pairwise(steps)) > 10
     return to_trace(steps, capacity=128)
 
 
@@ -106,7 +106,7 @@ def traffic() -> Trace:
 @pytest.mark.slow  # 2 s each
 def test_traffic_that_alternates(traffic: Trace, revision: str, graphs: int, broken: set[Rule]) -> None:
     found = played(revision, "eager/stock", traffic, compare=Compare.EAGER)
-    # 1 token is a graph of its own; so is None where the buffer answers with it.
+    # 1 token is a graph of its own; so is None where the buffer returns it.
     assert (found.graphs, found.case.graph_budget, found.broken) == (graphs, 2, broken)
     assert len({step.tokens for step in traffic if step.op in RUNS_DECODER}) > 10
 
@@ -127,4 +127,4 @@ def test_without_guards_the_first_value_is_used_for_ever() -> None:
     found = played("reference@state_in_trace", "eager/drop_all", sizes(9, 17, 5))
     assert (found.graphs, found.broken) == (1, {R.OUTPUT})
     distances = [facts.distances for facts in found.observation.steps if facts.step.startswith("forward")]
-    assert all(one is not None and one.eager > 1 and one.no_deepstack == 0 for one in distances)
+    assert all(apart is not None and apart.eager > 1 and apart.no_deepstack == 0 for apart in distances)

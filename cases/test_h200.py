@@ -57,7 +57,7 @@ def test_a_right_buffer_keeps_every_rule_and_no_kernel_reads_more_than_the_step(
     assert not found.broken, found.judgements
     assert verdicts(found, *MEASURED) == [Verdict.PASS] * len(MEASURED)
     facts = [step.accesses for step in found.observation.steps if step.accesses is not None]
-    assert [one.launches > 5 and 0 < one.share < 1 for one in facts] == [True] * 3
+    assert [work.launches > 5 and 0 < work.share < 1 for work in facts] == [True] * 3
 
 
 def others() -> Iterator[object]:
@@ -82,7 +82,7 @@ def test_families_and_dtypes(family: str, revision: str, arm: str, dtype: str) -
 def test_43602_shows_in_the_output_and_in_the_accesses(revision: str) -> None:
     """A graph that was traced without a payload goes on without one, and no kernel reads a row of it."""
     found = judged("qwen3_vl", revision, trace="cap 16: profile 16; set 16; forward 16")
-    (step,) = [one for one in found.observation.steps if one.distances and one.distances.effect > 0]
+    (step,) = [step for step in found.observation.steps if step.distances and step.distances.effect > 0]
     assert step.distances is not None
     assert step.accesses is not None
     assert found.broken == {Rule.OUTPUT, Rule.STRUCTURE}
@@ -127,15 +127,17 @@ def test_whole_buffers_are_touched_row_by_row_and_slices_are_not(steps: dict[str
 @pytest.mark.slow
 def test_the_static_count_is_what_is_touched(steps: dict[str, ExecutedStep]) -> None:
     for step in (steps["rows"], steps["sliced"]):
-        assert [launch.bytes for launch in step.launches] == [one.counted.bytes for one in step.launches]
+        assert [launch.bytes for launch in step.launches] == [
+            launch.counted.bytes for launch in step.launches
+        ]
 
 
 @pytest.mark.slow
 def test_only_gathers_are_counted_otherwise(steps: dict[str, ExecutedStep]) -> None:
     """Qwen3-VL picks one of three axes of its positions for each rotary lane; statically that is one axis."""
-    apart = [one for one in steps["short"].launches if one.bytes != one.counted.bytes]
-    assert {one.bytes - one.counted.bytes for one in apart} == {2 * 8 * TOKENS}
-    assert {"positions" in {access.tensor for access in one.accesses} for one in apart} == {True}
+    apart = [launch for launch in steps["short"].launches if launch.bytes != launch.counted.bytes]
+    assert {launch.bytes - launch.counted.bytes for launch in apart} == {2 * 8 * TOKENS}
+    assert {"positions" in {access.tensor for access in launch.accesses} for launch in apart} == {True}
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from deepstack_harness.contract.trace import Trace
 
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("h200")]
 SHOWN_BY_KERNELS = {Rule.OUTPUT, Rule.WORK, Rule.GRAPHS, Rule.MEMORY}
-"""The rules that compiled code may break; those of the buffer alone are judged without it."""
+"""The rules that compiled code may break; those of only the buffer are judged without it."""
 
 
 class Planted(NamedTuple):
@@ -71,7 +71,7 @@ def test_what_kernels_show_when_they_run_is_seen_when_they_are_interpreted(
     }  # fmt: skip
     broken_by = {by: ", ".join(sorted(rules)) for by, rules in seen.items() if rules}
     told = f"{planted.name}: seen by {broken_by or 'neither'}"
-    print(told)  # the comparison is what is asked for
+    print(told)  # the comparison is what is requested
     conditions: dict[str, str | int | float] = {"planted": planted.name, "device": device}
     keep_figure(
         Measured("rules that real kernels break", len(real), "rules", len(interpreted), conditions, told)

@@ -1,4 +1,4 @@
-"""The arm `h200` with guards that are kept, sizes that are compiled in, and sizes that are unbacked."""
+"""The arm `h200` with guards, sizes that are compiled in, and sizes that are unbacked."""
 
 import re
 from typing import NamedTuple
@@ -76,7 +76,7 @@ def without_bound(reason: str) -> str:
 def test_graphs_and_the_reasons_for_them_are_those_of_dynamo_on_the_cpu(
     policy: str, trace: str, revision: str
 ) -> None:
-    """A guard that looks at a device, and fails for one that only says so, would make one graph more."""
+    """A guard that looks at a device, and fails for one in name only, would make one graph more."""
     here, known = graphs(f"h200/{policy}", trace, revision), graphs(f"eager/{policy}", trace, revision)
     assert (here.graphs, here.recompiles, here.breaks) == (known.graphs, known.recompiles, known.breaks)
     assert list(map(without_bound, here.reasons)) == list(map(without_bound, known.reasons))

@@ -1,4 +1,4 @@
-"""Incidents of any compiled region: each wrong program breaks its promises, and each right one keeps them."""
+"""Incidents of any compiled region: a wrong program breaks its promises, and a right one fulfils them."""
 
 import pytest
 
@@ -16,18 +16,24 @@ def marks(incident: Incident) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize(
-    "incident", [pytest.param(each, id=each.id, marks=marks(each)) for each in INCIDENTS]
+    "incident", [pytest.param(incident, id=incident.id, marks=marks(incident)) for incident in INCIDENTS]
 )
 def test_wrong_programs_are_caught_and_right_ones_kept(incident: Incident) -> None:
     programs = list(judge_programs(incident))
-    assert [f"{each.name} under {each.arm}\n{each.judged}" for each in programs if not each.as_expected] == []
-    broken = {each.name for each in programs if each.broken}
+    assert [
+        f"{program.name} under {program.arm}\n{program.judged}"
+        for program in programs
+        if not program.as_expected
+    ] == []
+    broken = {program.name for program in programs if program.broken}
     assert broken == set(incident.faulty)
-    assert {promise for each in programs for promise in each.promises} == set(incident.promises)
+    assert {promise for program in programs for promise in program.promises} == set(incident.promises)
     script = incident.script
     assert script is not None
-    of_script = [each for each in programs if (each.name, each.arm) == (script.subject, script.arm)]
-    effects = {finding.effect for each in of_script for finding in each.broken}
+    of_script = [
+        program for program in programs if (program.name, program.arm) == (script.subject, script.arm)
+    ]
+    effects = {finding.effect for program in of_script for finding in program.broken}
     assert effects - {None} == set(incident.effects)
 
 

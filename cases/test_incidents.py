@@ -59,7 +59,7 @@ def programs() -> Iterator[object]:
             continue
         subject, arm = incident.script.subject, ArmSpec.parse(incident.script.arm)
         plan = plan_incident(incident, Where(incident.families[0]))
-        of_program = [each for each in plan if (each.case.subject, each.case.arm) == (subject, arm)]
+        of_program = [case for case in plan if (case.case.subject, case.case.arm) == (subject, arm)]
         marks = [pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))]
         marks += [pytest.mark.slow] if arm.backend is Backend.INDUCTOR or incident.nightly else []
         yield pytest.param(incident, of_program, id=incident.id, marks=marks)
@@ -70,9 +70,9 @@ def test_the_program_of_an_incident_has_its_effects(incident: Incident, cases: l
     few = not incident.nightly
     judged = [
         judge_case(
-            each, observed(each.case, few_layers=few and each.case.arm.compiled and each.case.arm.ranks == 1)
+            case, observed(case.case, few_layers=few and case.case.arm.compiled and case.case.arm.ranks == 1)
         )
-        for each in cases
+        for case in cases
     ]
     effects = {
         judgement.effect

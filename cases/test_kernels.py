@@ -75,7 +75,7 @@ def measured(target: str) -> Mapping[str, Measurement]:
     return _measured(target)
 
 
-@cache  # pytest forgets what a module's fixture gave as soon as it is asked for another target
+@cache  # pytest forgets what a module's fixture gave as soon as another target is requested
 def _measured(target: str) -> Mapping[str, Measurement]:
     found = measure([subject(target, **changes) for changes in SUBJECTS.values()])
     return dict(zip(SUBJECTS, found, strict=True))
@@ -92,7 +92,9 @@ def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pyte
     names = ("sliced", "full", "rows")
     asked = [subject(target, **SUBJECTS[name]) for name in names]
     found = measure(asked)
-    verdicts = {name: judge(one.calls, TOKENS).verdict for name, one in zip(names, found, strict=True)}
+    verdicts = {
+        name: judge(kernels.calls, TOKENS).verdict for name, kernels in zip(names, found, strict=True)
+    }
     assert {name for name, verdict in verdicts.items() if verdict is not Verdict.PASS} == FAULTY & {*names}
     entries = [*map(BaselineEntry.of, found)]
     hold_against_baseline(request, target, found[0], entries, all_of_it=False)
@@ -165,7 +167,7 @@ def test_another_process_with_other_compile_threads_gives_equal_facts(
 
 def test_the_rule_of_work_is_broken_by_whole_buffers_only(calls: Calls) -> None:
     judgements = {name: judge([call], TOKENS) for name, call in calls.items()}
-    assert {name for name, one in judgements.items() if one.verdict is not Verdict.PASS} == FAULTY
+    assert {name for name, judgement in judgements.items() if judgement.verdict is not Verdict.PASS} == FAULTY
     for name in FAULTY:
         judgement = judgements[name]
         assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, CAPACITY, TOKENS)
@@ -179,11 +181,11 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
     monkeypatch.setattr(
         systems,
         "measure",
-        lambda asked: [known[replace(one, target=target, layers=1)] for one in asked],
+        lambda asked: [known[replace(request, target=target, layers=1)] for request in asked],
     )
     incident = find("granite-rows")
-    judged = {one.subject: one for one in systems.Kernels().ours(incident)}
-    assert all(one.as_expected for one in judged.values()), judged
+    judged = {variant.subject: variant for variant in systems.Kernels().ours(incident)}
+    assert all(judgement.as_expected for judgement in judged.values()), judged
     for name in (name for name in incident.faulty if judged[name].must_break):
         (row,) = judged[name].rows
         assert (row.system, row.incident, row.rule) == ("kernels", "granite-rows", "R10")
@@ -213,7 +215,7 @@ def hold_against_baseline(
     A torch without a column is compared with nothing: skipped, with the command that writes the column.
     """
     path, column = path_of(target, made_by.device), column_of(made_by)
-    node = request.node.nodeid.partition("@")[0]  # pytest-xdist puts the group behind it
+    node = request.node.nodeid.partition("@")[0]  # pytest-xdist appends the group
     command = f"python -m pytest -m '' '{node}' --deepstack-update-baselines=all"
     known = load(path) if path.exists() else None
     names = {entry.name for entry in entries}
@@ -244,24 +246,27 @@ def test_a_decoder_of_real_size_is_measured_without_its_weights(target: str) -> 
 def test_what_is_predicted_for_an_h200_is_what_one_runs(
     request: pytest.FixtureRequest, keep_figure: Callable[[Measured], None]
 ) -> None:
-    """On another GPU everything is measured and kept, and the share that was predicted is not judged."""
+    """On another GPU everything is measured and stored, and the share that was predicted is not judged."""
     asked = [subject("h200", **SUBJECTS[name], cubin=True) for name in OF_FAMILIES]
-    on_gpu = [replace(one, target=CUDA, cubin=False) for one in asked]
+    on_gpu = [replace(request, target=CUDA, cubin=False) for request in asked]
     predicted, real = measure(asked), measure(on_gpu)
-    found = [agreement(one.calls[0], other.calls[0]) for one, other in zip(predicted, real, strict=True)]
+    found = [
+        agreement(predicted_kernels.calls[0], other.calls[0])
+        for predicted_kernels, other in zip(predicted, real, strict=True)
+    ]
     for seen, agreeing in zip(real, found, strict=True):
         keep_figure(figure_of(seen, agreeing))
     entries = [BaselineEntry.of(seen, agreeing.share) for seen, agreeing in zip(real, found, strict=True)]
     if folder := request.config.getoption("--baselines-out"):
         keep_baseline(Path(folder), real[0], entries)
-    assert all(kernel.grid for one in real for kernel in one.calls[0].generated)
+    assert all(kernel.grid for kernels in real for kernel in kernels.calls[0].generated)
     if "H200" in real[0].device:
-        assert min(one.share for one in found) >= 0.9, [one.differing for one in found]
+        assert min(share.share for share in found) >= 0.9, [share.differing for share in found]
     hold_against_baseline(request, CUDA, real[0], entries)
 
 
 def keep_baseline(folder: Path, made_by: Measurement, entries: Sequence[BaselineEntry]) -> None:
-    """Write the file of baselines of a GPU into a folder, with its column beside those that are known."""
+    """Write the file of baselines of a GPU into a folder, with its column next to those that are known."""
     known = path_of(CUDA, made_by.device)
     file = folder / known.name
     folder.mkdir(parents=True, exist_ok=True)

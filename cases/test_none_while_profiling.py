@@ -48,7 +48,9 @@ def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(backend: str,
     assert [guard.rule for guard in observation.graphs.failed] == ["L['payload'] is None"]
 
 
-@pytest.mark.parametrize("revision", [FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
+@pytest.mark.parametrize(
+    "revision", [FIX, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)]
+)
 @pytest.mark.parametrize("backend", by_day(BACKENDS))
 def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> None:
     observation = played(revision, f"{backend}/drop_all")
@@ -61,7 +63,8 @@ def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> No
 
 @pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize(
-    "revision", [FAULTY[1], FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in (FAULTY[0], *OTHERS))]
+    "revision",
+    [FAULTY[1], FIX, *(pytest.param(revision, marks=pytest.mark.slow) for revision in (FAULTY[0], *OTHERS))],
 )
 @pytest.mark.slow  # 2 s each; eager/stock of test_incidents.py by day
 def test_guards_kept_all_are_right(revision: str) -> None:

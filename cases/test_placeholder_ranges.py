@@ -20,7 +20,7 @@ from deepstack_harness.engines.known import open_source
 
 
 def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
-    """In what the sum is kept, and what R12 says."""
+    """In what the sum is held, and the verdict of R12."""
     seen = observe_ranges(SystemSubject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
     return seen.kept_as, judge(seen)
 

@@ -59,7 +59,7 @@ def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: st
 @EAGER_BACKEND
 @pytest.mark.parametrize(
     "revision",
-    ["original", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pr43617", "pr49397"))],
+    ["original", *(pytest.param(revision, marks=pytest.mark.slow) for revision in ("pr43617", "pr49397"))],
 )
 def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")

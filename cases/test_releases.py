@@ -20,7 +20,7 @@ DAILY = (FAULTY[0], FREE[-1])
 
 def each(releases: tuple[str, ...]) -> list[object]:
     slow = pytest.mark.slow
-    return [one if one in DAILY else pytest.param(one, marks=slow) for one in releases]
+    return [release if release in DAILY else pytest.param(release, marks=slow) for release in releases]
 
 
 def rules_broken(release: str) -> frozenset[Rule]:

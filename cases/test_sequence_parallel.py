@@ -30,9 +30,9 @@ TOKENS = [9, 7, 14]
 
 def trace(ranks: int, tokens: list[int] = TOKENS) -> str:
     """A profile run, then image after image with text between, each step padded to the ranks."""
-    padded = [pad_to_multiple(one, ranks) for one in tokens]
+    padded = [pad_to_multiple(token, ranks) for token in tokens]
     images = [
-        f"set {one}; forward {share}; forward {ranks}" for one, share in zip(tokens, padded, strict=True)
+        f"set {count}; forward {share}; forward {ranks}" for count, share in zip(tokens, padded, strict=True)
     ]
     return f"cap {max(padded)}: profile {max(padded)}; {'; '.join(images)}"
 
@@ -76,7 +76,7 @@ def test_so_do_the_ranks_of_other_families(family: str) -> None:
 
 @pytest.mark.parametrize("caller", FAULTY)
 @pytest.mark.parametrize(
-    ("family", "ranks"), by_day([("qwen3_vl", 4), ("qwen3_vl", 3), *((one, 2) for one in FAMILIES)])
+    ("family", "ranks"), by_day([("qwen3_vl", 4), ("qwen3_vl", 3), *((family, 2) for family in FAMILIES)])
 )
 def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: str, ranks: int) -> None:
     judged = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
@@ -185,7 +185,7 @@ STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3_vl", *(pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES[1:])]
+    "family", ["qwen3_vl", *(pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES[1:])]
 )
 @pytest.mark.slow  # 3 s
 def test_levels_of_the_second_stage_are_lost_without_an_error(family: str) -> None:
@@ -250,7 +250,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_case_and_every_process(monkeypatch: 
     hung = play(f"reference@{MISBEHAVING}:Hangs", "eager/tp2", STAGES)
     assert {said.verdict for said in hung.judgements} == {Verdict.ERROR}
     why = told(hung, Rule.SHARDING)
-    # Rank 0 said that it waited in vain; the one at fault is the one that said nothing.
+    # Rank 0 reported that it waited in vain; the one at fault is the one that reported nothing.
     assert why.startswith("rank 1 of 2: no answer within 6 s\nrank 1 printed: printed before\n")
     assert "in misbehave" in why, "the output does not show where it hangs"
     grandchild = re.search(r"^grandchild (\d+)$", why, re.MULTILINE)

@@ -44,8 +44,8 @@ def test_all_detectors_find_the_fault_of_a_program_and_no_other(specimen: Specim
 
 
 OURS = [
-    pytest.param(each, marks=[pytest.mark.slow] if each.generates_code else [])
-    for each in chain(kit.regions(), kit.histories())
+    pytest.param(specimen, marks=[pytest.mark.slow] if specimen.generates_code else [])
+    for specimen in chain(kit.regions(), kit.histories())
 ]
 """Data of the package; kernels take 10 s to compile."""
 
@@ -93,7 +93,7 @@ def test_each_buffer_that_an_audit_does_not_find_is_a_specimen() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name, each in PROGRAMS.items() if each.fact], ids=str)
+@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.fact], ids=str)
 def test_graphs_of_a_gpu_are_watched_as_those_of_a_cpu_are(name: str) -> None:
     with torch.device("cuda"):
         decisive = watch_replays(PROGRAMS[name], device="cuda").decisive
@@ -101,7 +101,7 @@ def test_graphs_of_a_gpu_are_watched_as_those_of_a_cpu_are(name: str) -> None:
 
 
 def test_each_fault_that_a_detector_does_not_see_is_one_of_a_specimen() -> None:
-    assert {*UNSEEN, *UNJUDGED} <= {each.name for each in chain(PROGRAMS.values(), kit.regions())}
+    assert {*UNSEEN, *UNJUDGED} <= {specimen.name for specimen in chain(PROGRAMS.values(), kit.regions())}
 
 
 @pytest.mark.slow  # 6 s

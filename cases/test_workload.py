@@ -23,7 +23,7 @@ def trace() -> Trace:
 def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:
     plan = plan_workload(find("43602"), Where("qwen3_vl"), trace)
     arm = ArmSpec.parse("eager/drop_all")
-    planned = next(one for one in plan if (one.case.buffer.name, one.case.arm) == (revision, arm))
+    planned = next(case for case in plan if (case.case.buffer.name, case.case.arm) == (revision, arm))
     seen = play_case(planned.case)
     return seen, evaluate(planned.case, seen)
 

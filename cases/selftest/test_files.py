@@ -1,4 +1,4 @@
-"""Atomic writes: the old file or the whole new one, and nothing left beside it."""
+"""Atomic writes: the old file or the whole new one, and nothing left next to it."""
 
 from pathlib import Path
 

@@ -125,6 +125,6 @@ def test_a_request_is_made_of_its_options(words: str, others: dict[str, Any], wa
     assert parsed(given, type(wanted), **others) == wanted
 
 
-@pytest.mark.parametrize("record", [each[0] for each in DEFAULTS])
+@pytest.mark.parametrize("record", [default[0] for default in DEFAULTS])
 def test_a_flag_is_off_unless_it_is_given(record: type[Any]) -> None:
-    assert all(each.default is False for each in fields(record) if each.type in (bool, "bool"))
+    assert all(field.default is False for field in fields(record) if field.type in (bool, "bool"))

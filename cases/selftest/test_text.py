@@ -97,7 +97,7 @@ def test_errors_and_notices_are_clean(
         raise UsageError(f"wrong {HOSTILE[kind]}")
 
     monkeypatch.setattr("deepstack_harness.cli.list.run", told)
-    # pytest keeps records that reach the root logger, and xdist cannot send half a pair.
+    # pytest stores records that reach the root logger, and xdist cannot send half a pair.
     monkeypatch.setattr(logging.getLogger("deepstack_harness"), "propagate", False)
     assert cli.main(["list"]) == ExitCode.USAGE
     shown = clean(HOSTILE[kind])

@@ -16,8 +16,8 @@ def print_all() -> None:
     counts: Counter[tuple[str, str, str, str]] = Counter()
     programs = chain(PROGRAMS.values(), kit.regions(), kit.histories())
     played = chain(
-        ((each, playing.findings(each)) for each in programs),
-        ((each, buffers.findings(each)) for each in buffers.buffers()),
+        ((program, playing.findings(program)) for program in programs),
+        ((program, buffers.findings(program)) for program in buffers.buffers()),
     )
     for specimen, findings in played:
         found = dict(findings)

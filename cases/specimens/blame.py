@@ -61,7 +61,7 @@ class Carries(nn.Module):
 
 @specimen("I3", "`self.carried`", "eager/stock")
 def neutral_rows_of_the_region() -> Made:
-    """Rows of a buffer that were never written reach the answer."""
+    """Rows of a buffer that were never written reach the output."""
     asked = {"neutral": lambda region, _, count: [region.carried[count:]]}
     return Carries(), [(rows(6), 4), (rows(6, 1), 4)], asked
 
@@ -73,7 +73,7 @@ def neutral_views() -> Made:
 
 
 class Mixed(nn.Module):
-    """Layers in half precision, and an answer in full."""
+    """Layers in half precision, and an output in full."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Mixed(nn.Module):
 
 @specimen(arms="inductor/stock")
 def half_precision_inside() -> Made:
-    """A bfloat16 model with float32 inputs and answers."""
+    """A bfloat16 model with float32 inputs and outputs."""
     return Mixed(torch.bfloat16), [Call(rows(4)), Call(rows(4, 1)), Call(rows(5, 2))]
 
 
@@ -155,7 +155,7 @@ def small_fault_beside_a_narrow_table() -> Made:
 
 @specimen("I1", "`step`", words=("answer[1]",))
 def small_fault_of_a_wide_part() -> Made:
-    """The first answer is narrow inside, the second is not and loses 0.01."""
+    """The first output is narrow inside, the second is not and loses 0.01."""
 
     def two(x: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
         y = x.bfloat16()
@@ -279,7 +279,7 @@ def of_two_numbers(x: Tensor, first: int, second: int) -> Tensor:
 
 @specimen("I1", "`first` was int 2", FULL, words=("`second` was int 5",))
 def two_causes() -> Made:
-    """Neither number explains the answer without the other."""
+    """Neither number explains the output without the other."""
     x = rows(4)
     return of_two_numbers, [(x, 2, 5), (x, 3, 7)]
 

@@ -93,7 +93,7 @@ def regions() -> Iterator[Specimen]:
 
 def histories() -> Iterator[Specimen]:
     """Yield the programs of incidents as specimens, one for each run; promises are separated by spaces."""
-    for incident in (each for each in catalogue() if each.system == STEPS):
+    for incident in (incident for incident in catalogue() if incident.system == STEPS):
         for run in incident.region:
             for name in run.programs or incident.revisions:
                 program: Any = HISTORIES.load(

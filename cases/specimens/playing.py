@@ -37,7 +37,7 @@ UNJUDGED = dict.fromkeys(
     ("count_of_the_python_module", "count_of_a_class", "count_in_a_closure"),
     "all runs share the data of classes and of Python modules, so that two uncompiled runs differ",
 )
-"""What `steps` does not judge, and says so."""
+"""What `steps` does not judge, and reports as such."""
 OBJECT_OF = {"plan_shared_with_the_warm_up": "self.plan"}
 """Objects that a watch names where `steps` names the numbers in them."""
 

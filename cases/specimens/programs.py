@@ -214,14 +214,14 @@ def size_branch() -> Made:
 
 
 class Counter(nn.Module):
-    """Module that counts its calls in Python, and answers by the count."""
+    """Module that counts its calls in Python, and returns a value by the count."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Answer (n, H)."""
+        """Return (n, H)."""
         self.calls += 1
         return x + 1
 
@@ -255,7 +255,7 @@ def callable_object() -> Made:
 
 @specimen("I1", "factor")
 def partial_argument() -> Made:
-    """A bound method behind `functools.partial`, whose module changes."""
+    """A bound method in a `functools.partial`, whose module changes."""
     module = Scorer()
     return partial(module.forward, mask=None), [(rows(3),), _set_factor_of_partial, (rows(3),)]
 
@@ -288,7 +288,7 @@ def dtype_of_an_object() -> Made:
 
 @specimen()
 def zeros_for_none() -> Made:
-    """The right twin of `optional_tensor`: zeros stand for an absent mask."""
+    """The right twin of `optional_tensor`: zeros in place of an absent mask."""
     return Scorer(), [Call(rows(4), torch.zeros(4, H)), Call(rows(4, 1), mask=rows(4, 2))]
 
 
@@ -303,7 +303,7 @@ class Cached(nn.Module):
         self.layer = nn.Linear(H, H)
 
     def forward(self, x: Tensor, slots: Tensor) -> Tensor:
-        """Write rows (n, H) to slots (n,), and answer with the mean of the cache added."""
+        """Write rows (n, H) to slots (n,), and return them with the mean of the cache added."""
         self.cache.index_copy_(0, slots, self.layer(x))
         return x + self.cache.mean(0)
 
@@ -331,7 +331,7 @@ def recurrent() -> Made:
 
 @specimen()
 def output_buffer() -> Made:
-    """A buffer into which the region writes its answer."""
+    """A buffer into which the region writes its output."""
     out = torch.zeros(6, H)
 
     def run(x: Tensor, out: Tensor) -> Tensor:
@@ -343,13 +343,13 @@ def output_buffer() -> Made:
 
 @specimen()
 def nan_answers() -> Made:
-    """Answers with NaN and infinity, equal in both."""
+    """Outputs with NaN and infinity, equal in both."""
     return torch.log, [(torch.tensor([-1.0, 0.0, 2.0]),), (torch.tensor([3.0, -2.0, 0.0, 5.0]),)]
 
 
 @specimen()
 def nested_answers() -> Made:
-    """Answers in containers, with None and numbers among them."""
+    """Outputs in containers, with None and numbers among them."""
 
     def run(x: Tensor) -> dict[str, object]:
         return OrderedDict(last=x[-1], rest=[x.sum(), None, (3, "text")])

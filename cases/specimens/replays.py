@@ -44,9 +44,9 @@ class Net(nn.Module):
     ) -> Tensor:
         """Return (3, 4)."""
         out = x * self.weight * scale
-        for each in (payload, self.side, self.own_rows()):
-            if each is not None:
-                out = out + each
+        for tensor in (payload, self.side, self.own_rows()):
+            if tensor is not None:
+                out = out + tensor
         if isinstance(parts, Proxies):
             parts = parts.tensors
         for part in parts.values() if isinstance(parts, dict) else parts or ():
@@ -231,7 +231,7 @@ def rows_written_in_place() -> Made:
 
 
 class Keeps(nn.Module):
-    """A layer that keeps what it computed last, and tables that it made, by their size."""
+    """A layer that stores what it computed last, and tables that it made, by their size."""
 
     last: Tensor | None = None
 

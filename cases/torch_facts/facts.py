@@ -1,7 +1,7 @@
-"""State facts of torch that the harness rests on, so that a new torch says by name what it changed.
+"""State facts of torch that the harness rests on, so that a new torch shows by name what it changed.
 
 Each test in this folder is one fact: what a public or private API of torch does today.  Where a fact no
-longer holds, the test says which API changed or is gone, and which module of ours rests on it, before that
+longer holds, the test names which API changed or is gone, and which module of ours rests on it, before that
 turns hundreds of cases red.  `pytest cases/torch_facts` takes less than two minutes.
 """
 
@@ -36,7 +36,7 @@ def fact(
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Turn a test into a fact about `api`, on which the module `used_by` of the harness rests.
 
-    A fact that `ended` with this torch, or has not yet `began`, must fail: where it holds, that is told too.
+    A fact that `ended` with this torch, or has not yet `began`, must fail; otherwise that is reported too.
     """
 
     def decorate(test: Callable[P, None]) -> Callable[P, None]:

@@ -1,4 +1,4 @@
-"""A fact that stops to hold is told by the name of its API, as changed or gone."""
+"""A fact that stops to hold is reported by the name of its API, as changed or gone."""
 
 from collections.abc import Callable
 

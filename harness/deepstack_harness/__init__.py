@@ -6,7 +6,7 @@ print the rows. Importing this package, or anything in its first rooms, never im
 
 Public are the names in `__all__`, which are imported from here when they are first used, the options of the
 command line, the fields of `Row`, the groups of entry points, and the fixtures of the pytest plugin. Every
-room below is private, as its docstring says: its modules and names may move or change with any release.
+room below is private, as its docstring states: its modules and names may move or change with any release.
 """
 
 TYPE_CHECKING = False  # `typing` would be half of the time that this import takes

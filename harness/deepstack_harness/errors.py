@@ -14,7 +14,11 @@ from types import TracebackType
 
 
 class ExitCode(IntEnum):
-    """Exit status of a command; `--bisect` turns 2, 3 and 4 into 125."""
+    """Exit status of a command; `--bisect` turns 2, 3 and 4 into 125.
+
+    >>> ExitCode(1)
+    <ExitCode.BROKEN: 1>
+    """
 
     HOLDS = 0
     BROKEN = 1
@@ -25,13 +29,22 @@ class ExitCode(IntEnum):
 
 
 class HarnessError(Exception):
-    """A sentence for the user, and the exit code it ends the command with."""
+    """A sentence for the user, and the exit code it ends the command with.
+
+    >>> HarnessError("a case has no family").exit_code
+    <ExitCode.BUG: 4>
+    """
 
     exit_code = ExitCode.BUG
 
 
 class UsageError(HarnessError):
-    """The call was wrong: an unknown name, file, release or class."""
+    """The call was wrong: an unknown name, file, release or class.
+
+    >>> Trace.parse("cap 16: sett 16")
+    Traceback (most recent call last):
+    deepstack_harness.contract.trace.TraceError: ...
+    """
 
     exit_code = ExitCode.USAGE
 
@@ -74,6 +87,7 @@ def reason_of(error: UsageError) -> Reason:
 
 
 _LONGEST_LIST = 1000
+"""Characters of a list of names in a message; the others are counted."""
 _TWO_LINES = 200
 """Characters of a list of names that is printed in full: two lines of a terminal, roughly."""
 _LONGEST_NAME = 200
@@ -144,7 +158,11 @@ def missing_extra(error: BaseException) -> "MachineError | None":
 
 
 class MachineError(HarnessError):
-    """The machine cannot: no network, no GPU, no compiler, no room on the disk."""
+    """The machine cannot: no network, no GPU, no compiler, no room on the disk.
+
+    >>> MachineError("no GPU is here").exit_code
+    <ExitCode.MACHINE: 3>
+    """
 
     exit_code = ExitCode.MACHINE
 

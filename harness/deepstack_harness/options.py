@@ -50,7 +50,6 @@ def option(text: str, name: str = "", *, default: object = MISSING, **how: objec
 
 
 def _name(declared: Field[Any]) -> str:
-    """Return the name of the option of a field."""
     return str(declared.metadata["name"]) or f"--{declared.name.replace('_', '-')}"
 
 

@@ -1,4 +1,4 @@
-"""Installed distributions made by hand: metadata with entry points, and modules beside it."""
+"""Installed distributions made by hand: metadata with entry points, and the modules."""
 
 from collections.abc import Mapping
 from pathlib import Path

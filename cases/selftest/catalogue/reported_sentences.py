@@ -1,6 +1,6 @@
 """Sentences of users, each from the issue or pull request that is named, and the incident that it is about.
 
-Titles are cut to a few words or told in other words.  `WRITTEN_FIRST` was written before the search and the
+Titles are cut to a few words or reworded.  `WRITTEN_FIRST` was written before the search and the
 catalogue's symptoms were, `WRITTEN_LAST` after both.
 """
 

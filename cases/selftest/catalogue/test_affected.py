@@ -16,7 +16,10 @@ from deepstack_harness.catalogue.known import LIVE_FAULTS
 
 
 def ids(answer: ReleaseAnswer, group: str = "affected") -> list[str]:
-    return [each.incident.id if each.incident else each.fault.id for each in getattr(answer, group)]
+    return [
+        sighting.incident.id if sighting.incident else sighting.fault.id
+        for sighting in getattr(answer, group)
+    ]
 
 
 def ask(package: str, version: str, model: str | None = None) -> ReleaseAnswer:
@@ -42,7 +45,7 @@ def test_a_release_has_the_fault_of_its_range(version: str, has_it: bool) -> Non
 
 
 def test_default_settings_come_first_then_flags_then_what_nobody_knows() -> None:
-    reaches = [each.releases.reach_kind for each in ask("vllm", "0.33.0").affected]
+    reaches = [sighting.releases.reach_kind for sighting in ask("vllm", "0.33.0").affected]
     order = ["default", "flag", "unknown"]
     assert reaches == sorted(reaches, key=order.index)
     assert reaches[0] == "default"
@@ -99,7 +102,7 @@ def test_the_ends_of_what_was_looked_at() -> None:
 
 
 def test_every_live_fault_is_a_sighting() -> None:
-    faults = {each.fault.id for each in every_sighting() if each.fault}
+    faults = {sighting.fault.id for sighting in every_sighting() if sighting.fault}
     assert faults == {fault.id for fault in LIVE_FAULTS.entries}
     assert {"vllm", "sglang", "transformers", "fastdeploy", "tensorrt-llm"} <= set(packages())
 

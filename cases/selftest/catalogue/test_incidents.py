@@ -134,7 +134,7 @@ def test_an_entry_that_contradicts_itself_is_refused(
     with pytest.raises(UsageError) as raised:
         read(tmp_path, FILE.replace(old, new, 1))
     assert sentence in str(raised.value)
-    assert "$.incident" in str(raised.value)  # where it stands
+    assert "$.incident" in str(raised.value)  # its place
 
 
 def test_a_script_of_another_system_has_no_arm(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_every_rule_is_broken_by_a_faulty_case_beside_a_correct_one(incident: In
     for family in incident.families:
         plan = plan_incident(incident, Where(family))
         cases = decisive(incident, plan)
-        assert cases == [each for each in plan if each in cases] or len(cases) == len(set(cases))
+        assert cases == [case for case in plan if case in cases] or len(cases) == len(set(cases))
         faulty, fixed = cases[::2], cases[1::2]
-        reachable = {rule for each in plan for rule in each.must_break or ()} & set(incident.rules)
-        assert {rule for each in faulty for rule in each.must_break or ()} >= reachable
-        assert not any(each.must_break for each in fixed)
+        reachable = {rule for case in plan for rule in case.must_break or ()} & set(incident.rules)
+        assert {rule for case in faulty for rule in case.must_break or ()} >= reachable
+        assert not any(case.must_break for case in fixed)
         assert [(item.case.trace, item.case.arm) for item in faulty] == [
             (item.case.trace, item.case.arm) for item in fixed
         ]
@@ -184,14 +184,14 @@ def test_every_rule_is_broken_by_a_faulty_case_beside_a_correct_one(incident: In
 @pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda item: item.id)
 def test_they_are_few_and_inductor_comes_last_in_one_pair(incident: Incident) -> None:
     cases = chosen(incident, incident.families[0])
-    dear = [each.case.arm.backend is Backend.INDUCTOR for each in cases]
+    dear = [case.case.arm.backend is Backend.INDUCTOR for case in cases]
     assert len(cases) <= 6
     assert dear == sorted(dear)
     assert sum(dear) <= 2
 
 
 def test_the_fix_that_a_reference_names_stands_beside_the_fault() -> None:
-    assert [(each.case.subject, each.case.arm.name) for each in chosen(find("43602"), "qwen3_vl")] == [
+    assert [(case.case.subject, case.case.arm.name) for case in chosen(find("43602"), "qwen3_vl")] == [
         ("pr40932", "eager"), ("pr43617", "eager"),
         ("pr40932", "eager/drop_all"), ("pr43617", "eager/drop_all"),
         ("pr40932", "inductor/drop_all"), ("pr43617", "inductor/drop_all"),
@@ -204,7 +204,7 @@ def test_a_trace_that_inductor_alone_plays_is_kept() -> None:
     arms = [ArmSpec.parse(name) for name in ("inductor/drop_all", "inductor/stock")]
     traces = [Trace.parse(f"cap 16: profile 16; set {n}; forward 16") for n in (16, 9)]
     plan = [replace(first, case=replace(first.case, trace=t, arm=arm)) for t in traces for arm in arms]
-    assert {each.case.trace for each in decisive_of_source(plan)} == set(traces)
+    assert {case.case.trace for case in decisive_of_source(plan)} == set(traces)
     assert len(decisive_of_source(plan)) < len(plan)
 
 
@@ -216,8 +216,8 @@ def test_a_source_is_played_on_every_trace(incident: Incident) -> None:
     for family in incident.families:
         plan = plan_source(incident, Where(family), buffer)
         kept = decisive_of_source(plan)
-        assert {each.case.trace for each in kept} == {each.case.trace for each in plan}
-        traces = [each.case.trace for each in kept if each.case.arm.backend is Backend.INDUCTOR]
+        assert {case.case.trace for case in kept} == {case.case.trace for case in plan}
+        traces = [case.case.trace for case in kept if case.case.arm.backend is Backend.INDUCTOR]
         assert len(traces) <= max(1, len(set(traces)))
 
 
@@ -230,7 +230,7 @@ def test_an_incident_is_told_in_the_words_of_users(incident: Incident) -> None:
 
 
 def test_no_releases_are_told_twice() -> None:
-    # A live fault has the releases of its incident: of a package they stand in one of the two files.
+    # A live fault has the releases of its incident: of a package they are in one of the two files.
     for fault in LIVE_FAULTS.entries:
         for affected in find(fault.incident).affected if fault.incident else ():
             same = canonicalize_name(affected.package) == canonicalize_name(fault.package)
@@ -239,17 +239,17 @@ def test_no_releases_are_told_twice() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [each for each in KNOWN_FAILURES.entries if each.reference != "unreported"],
+    [entry for entry in KNOWN_FAILURES.entries if entry.reference != "unreported"],
     ids=lambda failure: f"{failure.package} {failure.releases} {failure.reference}",
 )
 def test_releases_that_break_a_rule_of_an_incident_are_among_its_affected(failure: KnownFailure) -> None:
-    incidents = [each for each in INCIDENTS.entries if failure.reference in each.references]
+    incidents = [entry for entry in INCIDENTS.entries if failure.reference in entry.references]
     ranges = [
         entry
-        for entry in (*(part for each in incidents for part in each.affected), *LIVE_FAULTS.entries)
+        for entry in (*(part for incident in incidents for part in incident.affected), *LIVE_FAULTS.entries)
         if entry.package == failure.package and entry.versions
     ]
-    ends = [Version(each.version) for each in SpecifierSet(failure.releases) if each.operator != "<"]
+    ends = [Version(bound.version) for bound in SpecifierSet(failure.releases) if bound.operator != "<"]
     assert incidents
     assert all(any(covers(entry.versions, end) for entry in ranges) for end in ends)
 

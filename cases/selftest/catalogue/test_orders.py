@@ -130,9 +130,9 @@ def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
 
 def test_a_source_inherits_a_recording_where_all_that_decides_is_equal() -> None:
     orders = orders_of("vllm", {**RECORDING.deciding, "another": "function"})
-    seen = [each for each in (*orders.live, *orders.replayed) if each.evidence is not Evidence.READ]
+    seen = [order for order in (*orders.live, *orders.replayed) if order.evidence is not Evidence.READ]
     assert len(seen) == len(RECORDING.orders) > 0
-    assert {str(each.trace) for each in seen} == {each.trace for each in RECORDING.orders}
+    assert {str(order.trace) for order in seen} == {order.trace for order in RECORDING.orders}
 
 
 @pytest.mark.parametrize("name", sorted(RECORDING.deciding))
@@ -151,17 +151,17 @@ def test_a_recording_that_names_no_function_speaks_of_no_source() -> None:
 def test_an_order_that_was_read_gives_way_to_a_recorded_one_that_is_like_it() -> None:
     read = (*VLLM_ORDERS.live, *VLLM_ORDERS.replayed)
     both = (*RECORDED.live, *RECORDED.replayed)
-    covered = [each for each in read if each.covered]
-    assert [each for each in read if each not in both] == covered
+    covered = [order for order in read if order.covered]
+    assert [order for order in read if order not in both] == covered
     assert len(covered) == 3
-    seen = [(each.setting, shape_of(each.trace)) for each in both if each.evidence is not Evidence.READ]
-    for each in covered:
-        settings = {each.setting, *(other.text for other in each.others)}
-        assert any(setting in settings and shape[:2] == shape_of(each.trace)[:2] for setting, shape in seen)
+    seen = [(order.setting, shape_of(order.trace)) for order in both if order.evidence is not Evidence.READ]
+    for order in covered:
+        settings = {order.setting, *(other.text for other in order.others)}
+        assert any(setting in settings and shape[:2] == shape_of(order.trace)[:2] for setting, shape in seen)
 
 
 def shape_of(trace: Trace) -> list[tuple[bool, bool]]:
-    """Return for each step behind the profile runs: is it visual, and does it fill the budget."""
+    """Return for each step after the profile runs whether it is visual, and whether it fills the budget."""
     calls = [step for step in trace.steps if step.op in {Op.SET, Op.FORWARD}]
     pairs = zip([None, *calls], calls, strict=False)
     return [

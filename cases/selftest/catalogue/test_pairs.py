@@ -19,9 +19,11 @@ from deepstack_harness.models.reference import ReferenceBuffer
 
 
 def test_every_pair_of_two_values_is_in_a_row() -> None:
-    wanted = sum(len(AXES[one]) * len(AXES[other]) for one, other in combinations(AXES, 2))
+    wanted = sum(len(AXES[first]) * len(AXES[other]) for first, other in combinations(AXES, 2))
     rows = [*covering_array()]
-    pairs = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(AXES, 2)}
+    pairs = {
+        ((first, row[first]), (other, row[other])) for row in rows for first, other in combinations(AXES, 2)
+    }
     assert len(pairs) == wanted
     assert len(rows) < wanted / 20
 

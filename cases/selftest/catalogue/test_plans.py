@@ -79,14 +79,14 @@ def test_of_a_source_nothing_is_expected() -> None:
     plan = plan_source(find("43602"), WHERE, source_buffer("vllm", "1.2.3", "vllm 1.2.3", "SomeModel"))
     of_source = [planned for planned in plan if not planned.is_control]
     buffers = {planned.case.buffer for planned in of_source}
-    assert [(each.source, each.package, each.version, each.model_class) for each in buffers] == [
+    assert [(buffer.source, buffer.package, buffer.version, buffer.model_class) for buffer in buffers] == [
         ("vllm 1.2.3", "vllm", "1.2.3", "SomeModel")
     ]
     assert {planned.must_break for planned in of_source} == {None}
 
 
 @pytest.mark.parametrize(
-    "incident", [each for each in catalogue() if each.families], ids=lambda incident: incident.id
+    "incident", [incident for incident in catalogue() if incident.families], ids=lambda incident: incident.id
 )
 def test_no_note_of_a_source_speaks_of_one_of_our_revisions(incident: Incident) -> None:
     where = replace(WHERE, family=incident.families[0])
@@ -115,11 +115,11 @@ def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:
 
 
 def test_the_sample_is_small() -> None:
-    """Its size stands for its time: 104 traces took 2.6 s of processor time, half of it the first capture."""
+    """Its size decides its time: 104 traces took 2.6 s of processor time, half of it the first capture."""
     sample = [Trace.parse(text) for text in check_traces()]
     assert 90 <= len(sample) <= 110
     assert sum(len(trace.steps) for trace in sample) <= 2_000
-    # Each row of an answer is compared: 8192 rows are fine where there is one level of four columns.
+    # Each returned row is compared: 8192 rows are fine where there is one level of four columns.
     elements = [
         step.tokens * (trace.levels or 3) * (trace.hidden or 128)
         for trace in sample

@@ -61,12 +61,12 @@ def test_classes_are_read_with_what_they_state_and_nothing_is_imported(tmp_path:
 
 
 def engines(base: type[Engine]) -> set[type[Engine]]:
-    return {base}.union(*(engines(each) for each in base.__subclasses__()))
+    return {base}.union(*(engines(subclass) for subclass in base.__subclasses__()))
 
 
 def test_every_engine_is_a_caller_but_for_two_bases() -> None:
     named = {imported(entry.target) for entry in CALLERS.own.values()}
-    ours = {each for each in engines(Engine) if each.__module__.startswith("deepstack_harness.models.")}
+    ours = {engine for engine in engines(Engine) if engine.__module__.startswith("deepstack_harness.models.")}
     assert ours - named == {SequenceParallel, MadeElsewhere}
     assert next(iter(CALLERS)) == "engine"
 
@@ -310,7 +310,7 @@ SEEN = Observation("float32", "cpu", levels=3, hidden=8, torch="2.13", steps=())
 
 
 def judged(place: Path, monkeypatch: pytest.MonkeyPatch, function: str, ours: Verdict) -> Judgement:
-    """R2, of which ours says `ours`, with a function of another package as an oracle of R2."""
+    """R2, of which ours is marked with `ours`, with a function of another package as an oracle of R2."""
     (place / "acme.py").write_text(ORACLE)
     declare(place, "acme-one", {"oracles": {"R2.acme": f"acme:{function}"}})
     monkeypatch.setattr(judge, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))

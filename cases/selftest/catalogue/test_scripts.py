@@ -40,7 +40,9 @@ Render = Callable[[Incident, str], str]
 
 def test_every_incident_has_a_script() -> None:
     # But those of generated code, which `kernels` shows with figures: no short program can.
-    assert {each.id for each in WRITTEN} == {each.id for each in catalogue() if each.system != "kernels"}
+    assert {incident.id for incident in WRITTEN} == {
+        incident.id for incident in catalogue() if incident.system != "kernels"
+    }
 
 
 @both
@@ -270,9 +272,9 @@ def test_our_buffers_are_inlined(tmp_path: Path) -> None:
     printed = run_scripts(tmp_path, texts)
     seen = [(code, out.partition("\n")[0]) for code, out in printed.values()]
     assert [
-        (each, wanted)
-        for each, (*_, wanted) in zip(seen, INLINED, strict=True)
-        if each[0] != int(wanted != "no fault") or not each[1].startswith(wanted)
+        (line, wanted)
+        for line, (*_, wanted) in zip(seen, INLINED, strict=True)
+        if line[0] != int(wanted != "no fault") or not line[1].startswith(wanted)
     ] == []
     assert [text for text in texts.values() if "harness" in text] == []
 
@@ -397,7 +399,7 @@ FIXED = CLASS.format(none="")
 
 
 def outcome(folder: Path, text: str) -> tuple[int, str]:
-    """Write the test beside a package with the class of `text`, and run it as that project would."""
+    """Write the test next to a package with the class of `text`, and run it as that project would."""
     write_compiling(folder, text)
     (folder / "pytest.ini").write_text("[pytest]\n")  # else a checkout above TMPDIR is taken for its root
     path = folder / "test_deepstack_compile.py"

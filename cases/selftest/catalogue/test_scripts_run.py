@@ -40,7 +40,7 @@ in_groups = pytest.mark.parametrize(
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],
 )
-# A pytest file says what its script says: all but a few are nightly.
+# A pytest file and its script have the same result: all but a few are nightly.
 pytest_files_in_groups = pytest.mark.parametrize(
     "numbers",
     [

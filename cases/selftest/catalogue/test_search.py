@@ -16,23 +16,23 @@ def names(text: str) -> list[str]:
     return [match.name for match in search(text)]
 
 
-@pytest.mark.parametrize(("sentence", "incident"), [(each[1], each[2]) for each in WRITTEN_FIRST])
+@pytest.mark.parametrize(("sentence", "incident"), [(query[1], query[2]) for query in WRITTEN_FIRST])
 def test_a_reported_sentence_finds_its_incident_first(sentence: str, incident: str) -> None:
     assert names(sentence)[0] == incident
 
 
-@pytest.mark.parametrize(("sentence", "incident"), [(each[1], each[2]) for each in WRITTEN_LAST])
+@pytest.mark.parametrize(("sentence", "incident"), [(query[1], query[2]) for query in WRITTEN_LAST])
 def test_a_sentence_that_nothing_was_made_for_finds_its_incident(sentence: str, incident: str) -> None:
     assert incident in names(sentence)[:2]
 
 
 @pytest.mark.parametrize(
-    ("reference", "incident"), [(each[0], each[2]) for each in WRITTEN_FIRST + WRITTEN_LAST]
+    ("reference", "incident"), [(query[0], query[2]) for query in WRITTEN_FIRST + WRITTEN_LAST]
 )
 def test_the_report_of_a_sentence_belongs_to_its_incident_or_to_no_other(
     reference: str, incident: str
 ) -> None:
-    owners = [each.id for each in INCIDENTS.entries if reference in each.references]
+    owners = [entry.id for entry in INCIDENTS.entries if reference in entry.references]
     assert owners in ([incident], [])
 
 
@@ -64,8 +64,8 @@ def test_symptoms_models_releases_and_errors_lead_to_an_incident(text: str, firs
 
 def test_a_release_without_the_fault_speaks_against_it() -> None:
     assert names("wrong answers Qwen3-VL vllm==0.33.0")[0] != "43602"
-    (score,) = [each.score for each in search("wrong answers vllm==0.22.1") if each.name == "43602"]
-    (less,) = [each.score for each in search("wrong answers vllm==0.19.1") if each.name == "43602"]
+    (score,) = [match.score for match in search("wrong answers vllm==0.22.1") if match.name == "43602"]
+    (less,) = [match.score for match in search("wrong answers vllm==0.19.1") if match.name == "43602"]
     assert less < score
 
 
@@ -87,7 +87,7 @@ def test_faults_of_other_engines_and_reports_without_an_incident_take_part() -> 
     entries = {match.name: match.entry for match in search("masked_scatter drops payload rows lmdeploy")}
     assert isinstance(entries["F10-lmdeploy"], LiveFault)
     (report,) = [
-        each for each in search("FlashComm removed, enable_sp read") if each.name == "vllm-ascend 13946"
+        match for match in search("FlashComm removed, enable_sp read") if match.name == "vllm-ascend 13946"
     ]
     assert isinstance(report.entry, Report)
     assert not report.command
@@ -122,7 +122,7 @@ def test_an_exact_name_is_no_search() -> None:
     assert entry.id == "43602"
     fault = find_or_search("f14")
     assert isinstance(fault, list)
-    assert [match.entry for match in fault] == [each for each in LIVE_FAULTS.entries if each.id == "F14"]
+    assert [match.entry for match in fault] == [entry for entry in LIVE_FAULTS.entries if entry.id == "F14"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The versions that were run: what an entry says of a torch and a Python, and files that are refused."""
+"""The versions that were run: the result of an entry for a torch and a Python, and files that are refused."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_what_is_red_or_did_not_finish_is_told_beside_what_passed(run: SuiteRun,
 
 
 def test_entries_are_in_order_of_their_release() -> None:
-    numbers = [int(each.torch.removeprefix("2.")) for each in VERSIONS.entries]
+    numbers = [int(entry.torch.removeprefix("2.")) for entry in VERSIONS.entries]
     assert numbers == sorted(set(numbers))
     assert pythons()[0] == "3.11"
 

@@ -279,7 +279,7 @@ def test_text_only_steps_set_nothing() -> None:
 def test_the_workload_shows_what_an_evaluation_shows() -> None:
     steps = serve(load_workload())
     text_only = sum(not step.visual for step in steps)
-    shrinking = sum(one.visual and other.tokens < one.tokens for one, other in pairwise(steps))
+    shrinking = sum(step.visual and other.tokens < step.tokens for step, other in pairwise(steps))
     assert len(steps) >= 400
     assert len({step.tokens for step in steps}) >= 100
     assert sum(step.tokens == 1 for step in steps) >= 8
@@ -326,7 +326,7 @@ def test_rows_become_requests(tmp_path: Path) -> None:
 
 
 def test_an_image_is_not_decoded(tmp_path: Path) -> None:
-    huge = written(tmp_path, [row(images=[png(12_000, 9_000)])])  # and no pixels behind the header
+    huge = written(tmp_path, [row(images=[png(12_000, 9_000)])])  # and no pixels after the header
     assert load_workload(huge)[0].images == ((9_000, 12_000),)
 
 
@@ -421,7 +421,7 @@ def row(**cells: object) -> dict[str, Any]:
 
 
 def png(width: int, height: int) -> dict[str, Any]:
-    """A file that says its size and has no pixels: also sizes that no library would write."""
+    """A file that states its size and has no pixels: also sizes that no library would write."""
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
     content = b"".join(
@@ -476,13 +476,13 @@ def test_offline_a_hub_name_fails_and_says_what_to_do() -> None:
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path) -> None:
-    # A port that nothing listens on; datasets would be imported, and try for 20 seconds, if it were asked.
+    # A port that nothing listens on; with a request, datasets would be imported, and try for 20 seconds.
     done = run(tmp_path, ASKS_THE_HUB, HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.startswith("3 False data set 'nobody/nothing' cannot be fetched (")
 
 
 class NothingThere(BaseHTTPRequestHandler):
-    """Answers as the hub does for a name that it does not have."""
+    """Responds as the hub does for a name that it does not have."""
 
     def do_GET(self) -> None:
         self.send_response(404)
@@ -506,7 +506,7 @@ def test_a_name_that_the_hub_does_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_datasets_fetches_is_read_as_a_file_is(tmp_path: Path) -> None:
-    # A folder stands for the hub: the same call of the same library.
+    # A folder in place of the hub: the same call of the same library.
     (tmp_path / "like").mkdir()
     shutil.move(written(tmp_path, [row(), row(images=[])]), tmp_path / "like" / "test.parquet")
     same, error = run(tmp_path, COMPARES).splitlines()

@@ -36,7 +36,7 @@ print(json.dumps(ended))
 """
 _PYTEST = "import pytest, sys; sys.modules['deepstack_harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
 # Without the settings of a project that the temporary folder may lie in.
-# Without its conftest, too: these files need torch and pytest alone.
+# Without its conftest, too: these files need only torch and pytest.
 _ALONE = ("--rootdir", ".", "--confcutdir", ".", "-p", "no:cacheprovider")
 OPTIONS = ("-c", os.devnull, *_ALONE, "-rA", "--tb=line")
 

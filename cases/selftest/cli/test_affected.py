@@ -73,8 +73,8 @@ def test_models_are_looked_up_in_turn_and_one_that_is_affected_is_enough(
     names = ["Qwen3VLForConditionalGeneration", "CohereCompassForConditionalGeneration"]
     words = ["affected", "vllm==0.11.2", *names, "--model", "Qwen3-VL", "--json", str(path)]
     assert main(words) == ExitCode.BROKEN
-    found = [each for each in rows(path) if each["kind"] == "answer"]
-    assert [each["model"] for each in found] == [*names, "Qwen3-VL"]
+    found = [row for row in rows(path) if row["kind"] == "answer"]
+    assert [row["model"] for row in found] == [*names, "Qwen3-VL"]
     assert [main(["affected", "vllm==0.11.2", name]) for name in names] == [ExitCode.BROKEN, ExitCode.HOLDS]
     assert "vllm 0.11.2, CohereCompassForConditionalGeneration: nothing is known" in capsys.readouterr().out
 
@@ -89,8 +89,8 @@ def test_a_release_has_no_fault_of_a_class_that_came_later(
     path = tmp_path / "rows.jsonl"
     main(["affected", f"vllm=={release}", "--json", str(path), "--quiet"])
     found = rows(path)
-    models = {str(name) for each in found if each["kind"] == "affected" for name in each["models"]}  # type: ignore[attr-defined]
-    classes = {str(each["model_class"]) for each in found if each["kind"] == "class"}
+    models = {str(name) for row in found if row["kind"] == "affected" for name in row["models"]}  # type: ignore[attr-defined]
+    classes = {str(row["model_class"]) for row in found if row["kind"] == "class"}
     later = {"Cosmos3", "Cohere Compass"}
     assert models & later == there
     assert {name for name in later if f"{name.replace(' ', '')}ForConditionalGeneration" in classes} == there
@@ -100,7 +100,7 @@ def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> N
     path = tmp_path / "rows.jsonl"
     assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
     *found, answer = rows(path)
-    faults = [each for each in found if each["kind"] == "affected"]
+    faults = [row for row in found if row["kind"] == "affected"]
     first = faults[0]
     assert (first["incident"], first["reach"], first["evidence"]) == ("43602", "default", "engine")
     assert first["effects"] == ["output"]
@@ -141,7 +141,7 @@ def test_what_is_no_release_is_refused(words: list[str], sentence: str, capsys: 
 
 
 def releases_of(sighting: Sighting) -> Version | None:
-    bounds = [each.version for each in SpecifierSet(sighting.releases.versions) if each.operator != "<"]
+    bounds = [bound.version for bound in SpecifierSet(sighting.releases.versions) if bound.operator != "<"]
     return Version(bounds[0]) if bounds else None
 
 
@@ -171,8 +171,8 @@ def test_affected_show_and_audit_have_the_same_facts(release: str, tmp_path: Pat
     package, _, number = release.partition("==")
     version, path = Version(number), tmp_path / "rows.jsonl"
     main(["affected", release, "--json", str(path), "--quiet"])
-    listed = {str(each["model_class"]): each["rules"] for each in rows(path) if each["kind"] == "class"}
-    names = {name for each in KNOWN_FAILURES.entries if each.package == package for name in each.classes}
+    listed = {str(row["model_class"]): row["rules"] for row in rows(path) if row["kind"] == "class"}
+    names = {name for entry in KNOWN_FAILURES.entries if entry.package == package for name in entry.classes}
     audited = {name: known_rules_of(package, version, name) for name in names}
     assert listed == {name: rules for name, rules in audited.items() if rules}
     for name, rules in audited.items():
@@ -182,7 +182,7 @@ def test_affected_show_and_audit_have_the_same_facts(release: str, tmp_path: Pat
         for rule in rules:
             assert main(["show", rule]) == ExitCode.HOLDS
             assert name in capsys.readouterr().out
-    for reference in {each for rules in audited.values() for each in rules.values()} - {UNREPORTED}:
+    for reference in {rule for rules in audited.values() for rule in rules.values()} - {UNREPORTED}:
         assert main(["show", reference]) == ExitCode.HOLDS
         shown = capsys.readouterr().out
         assert all(name in shown for name, rules in audited.items() if reference in rules.values())
@@ -196,12 +196,12 @@ def test_an_incident_of_a_release_is_not_without_releases(incident: Incident, ca
 
 
 def failures_of(incident: Incident) -> list[KnownFailure]:
-    return [each for each in KNOWN_FAILURES.entries if each.reference in incident.references]
+    return [entry for entry in KNOWN_FAILURES.entries if entry.reference in incident.references]
 
 
 def test_no_known_failure_is_of_a_class_before_its_first_release() -> None:
     """Cosmos3 came with 0.23.0: an earlier release has no such class."""
-    (old,) = (each for each in KNOWN_FAILURES.entries if each.reference == "vllm 41485")
+    (old,) = (entry for entry in KNOWN_FAILURES.entries if entry.reference == "vllm 41485")
     assert "Cosmos3ForConditionalGeneration" not in old.classes
 
 

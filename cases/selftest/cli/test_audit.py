@@ -96,12 +96,12 @@ def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Captu
     (run,) = json.loads(path.read_text())["runs"]
     results = [
         (
-            each["level"],
-            each["message"]["text"],
-            each["locations"][0]["physicalLocation"]["region"]["startLine"],
+            result["level"],
+            result["message"]["text"],
+            result["locations"][0]["physicalLocation"]["region"]["startLine"],
         )
-        for each in run["results"]
-        if each["ruleId"] == "not-judged"
+        for result in run["results"]
+        if result["ruleId"] == "not-judged"
     ]
     assert results == [
         ("error", "Qwen3Omni: it was not judged: its forward needs a tower", 7),
@@ -165,7 +165,7 @@ def test_findings_have_rule_file_lines_and_link() -> None:
 def test_a_base_tells_new_from_unchanged() -> None:
     text = sarif_of(audited(KNOWN_ROW, NEW), Gate.ANY, base_with(KNOWN_ROW))
     (run,) = Sarif.model_validate_json(text).runs
-    assert [(each.baselineState.value, each.level.value) for each in run.results or []] == [
+    assert [(result.baselineState.value, result.level.value) for result in run.results or []] == [
         ("new", "error"), ("unchanged", "note"),
     ]  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_the_lines_are_those_of_the_method_that_the_rule_is_about(tmp_path: Path
         class_verdicts(*rows, row(Rule.BOUNDARY, Verdict.PASS)), open_source(str(root)), qwen
     ).rows
     lines = (root / MEMBER).read_text().splitlines()
-    firsts = [int((each.where or "").partition(":")[2].partition("-")[0]) for each in placed[:3]]
+    firsts = [int((result.where or "").partition(":")[2].partition("-")[0]) for result in placed[:3]]
     assert [lines[first - 1].split("(")[0].strip() for first in firsts] == [
         "def _get_deepstack_input_embeds", "def _set_deepstack_input_embeds",
         "def _clear_deepstack_input_embeds",

@@ -1,4 +1,4 @@
-"""`check`: its exit code follows the regime asked for, and it says for whom the other one matters."""
+"""`check`: its exit code follows the requested regime, and it prints for whom the other one matters."""
 
 import json
 from dataclasses import replace
@@ -110,7 +110,7 @@ def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
 def test_a_buffer_that_needs_shared_memory_is_judged_by_what_it_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its answers are copies, which are right in live use: what a graph reads is gone."""
+    """It returns copies, which are right in live use: what a graph reads is gone."""
     assert main(["check", f"{MODULE}:SharesMemory"]) == ExitCode.HOLDS
     printed = capsys.readouterr().out
     assert "sandbox" not in printed

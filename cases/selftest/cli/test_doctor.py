@@ -1,4 +1,4 @@
-"""`doctor`: each check says what is here, and what does not work without it, whatever its tool does."""
+"""`doctor`: each check reports what is here, and what does not work without it, whatever its tool does."""
 
 import importlib.metadata
 import os
@@ -96,7 +96,7 @@ def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> 
         check = [doctor.torch_version(), doctor.gpu(), doctor.inductor(60), doctor.dropped_guards()]
     finally:
         monkeypatch.undo()
-    assert [each.here for each in check] == [False] * 4
+    assert [thing.here for thing in check] == [False] * 4
     assert "pip install" in check[0].found
     assert check[1].found == "unknown: torch is needed to look for one"
     assert check[2].found == "torch is needed to compile"

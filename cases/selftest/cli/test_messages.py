@@ -27,7 +27,9 @@ from deepstack_harness.fuzz.faults import Finding
 from deepstack_harness.fuzz.player import FindingKind
 
 Capture = pytest.CaptureFixture[str]
-AROUND = next(one for one in catalogue() if not one.about_sources and one.system == "deepstack")
+AROUND = next(
+    incident for incident in catalogue() if not incident.about_sources and incident.system == "deepstack"
+)
 
 
 def refused(words: Sequence[str], capsys: Capture) -> tuple[int, str]:

@@ -22,7 +22,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def variables(columns: int) -> dict[str, str]:
-    """Return the environment of a terminal; rich asks the variables first, and then the terminal."""
+    """Return the environment of a terminal; rich reads the variables first, and then the terminal."""
     return {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
 
 
@@ -76,7 +76,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int, command: str) -> None:
     assert too_wide(columns, command) == []
 
 
-@pytest.mark.slow  # seconds to a minute each; one of them asks the index
+@pytest.mark.slow  # seconds to a minute each; one of them requests the index
 @pytest.mark.network
 @pytest.mark.parametrize("columns", [80, 100, 200])
 @pytest.mark.parametrize("command", LONG)

@@ -1,7 +1,7 @@
 """One table of wrong calls: the words, the sentence on stderr, and the exit code.
 
-A call that is wrong by its words alone is refused before torch is imported and before a file is made.  Calls
-that are wrong for a source, a folder or a machine stand beside the tests of what they are about."""
+A call that is wrong by its words is refused before torch is imported and before a file is made.  Calls
+that are wrong for a source, a folder or a machine are next to the tests of what they are about."""
 
 import json
 import os

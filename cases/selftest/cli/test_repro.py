@@ -150,7 +150,7 @@ STALE = Answer("tensors", ((RowRange(1, 0, 0, 16),),), (8,), ("float32",), ("cpu
 
 
 def stale_case(text_only: Distances) -> JudgedCase:
-    """A visual step that is right, and behind it a step of text that reads the payload again."""
+    """A visual step that is right, followed by a step of text that reads the payload again."""
     visual = StepFacts("replay 16", 16, answer=STALE, distances=replace(RIGHT, no_deepstack=3.0))
     text = StepFacts("replay 16", 16, answer=STALE, distances=text_only)
     capture = StepFacts("capture 16", 16, answer=answer())
@@ -325,7 +325,7 @@ def test_the_last_line_is_the_verdict_on_everything(
 def test_every_class_is_looked_at_whatever_cases_are_chosen(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    """The classes of the source and of the family are stubs here: only who is asked is looked at."""
+    """The classes of the source and of the family are stubs here: only the calls are looked at."""
 
     def verdict(judged: SourceVerdict) -> Document[SourceVerdict]:
         yield from ()

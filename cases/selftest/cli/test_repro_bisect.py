@@ -1,4 +1,4 @@
-"""`repro --bisect`: the cheapest cases of a step, the search over releases, and what both tell."""
+"""`repro --bisect`: the cheapest cases of a step, the search over releases, and what both print."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def test_inductor_is_played_where_nothing_else_shows_the_fault(
 
 
 def test_each_trace_of_each_incident_keeps_the_rules_that_it_shows_and_its_cheapest_arm() -> None:
-    """Whatever the catalogue says a trace shows is put to the test, by the first backend that shows it."""
+    """What a trace shows in the catalogue is put to the test, by the first backend that shows it."""
     looked_at = 0
     for incident in catalogue():
         if incident.system != DEEPSTACK or not incident.about_sources:
@@ -185,7 +185,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judging(first: str, *, absent: str = "") -> Callable[[str], Document[SourceVerdict]]:
-    """Judge by the version alone: the fault is there from `first` on; of `absent` the class is not there."""
+    """Judge by the version: the fault is there from `first` on; of `absent` the class is not there."""
 
     def judge(text: str) -> Document[SourceVerdict]:
         yield BLANK

@@ -1,4 +1,4 @@
-"""`repro` where the payload is an argument: graphs have the fault, or not, or cannot be asked."""
+"""`repro` where the payload is an argument: graphs have the fault, or not, or cannot be judged."""
 
 import json
 from argparse import Namespace

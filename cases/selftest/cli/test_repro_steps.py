@@ -93,7 +93,9 @@ def test_what_the_catalogue_does_not_expect_is_told(
 
 def test_a_program_that_tests_nothing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = [
-        each for each in repro_steps.judge_programs(find("53915")) if each.name == "op_writes_into_a_buffer"
+        program
+        for program in repro_steps.judge_programs(find("53915"))
+        if program.name == "op_writes_into_a_buffer"
     ]
     assert program.as_expected
     skipped = repro_steps.JudgedProgram(
@@ -122,7 +124,9 @@ def test_options_of_decoders_are_refused(
 
 
 @pytest.mark.parametrize(
-    "incident", [each for each in catalogue() if each.system == STEPS], ids=lambda each: each.id
+    "incident",
+    [incident for incident in catalogue() if incident.system == STEPS],
+    ids=lambda incident: incident.id,
 )
 def test_a_page_has_the_promises_the_programs_and_the_commands(
     incident: Incident, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""A run says how fast it goes, and when it is interrupted, how it is continued."""
+"""A run prints how fast it goes, and when it is interrupted, how it is continued."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`show`: an incident in full, at any width; `list` tells why a name of another package cannot be used."""
+"""`show`: an incident in full, at any width; `list` prints why a name of another package cannot be used."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-@pytest.mark.parametrize("incident", [each.id for each in catalogue()])
+@pytest.mark.parametrize("incident", [incident.id for incident in catalogue()])
 def test_all_of_an_incident_is_told_within_the_width(
     incident: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -23,7 +23,7 @@ def test_all_of_an_incident_is_told_within_the_width(
     assert main(["show", incident]) == ExitCode.HOLDS
     out = capsys.readouterr().out
     output = "".join(out.split())
-    (entry,) = [each for each in catalogue() if each.id == incident]
+    (entry,) = [entry for entry in catalogue() if entry.id == incident]
     for text in (
         entry.title,
         entry.symptom,
@@ -31,7 +31,7 @@ def test_all_of_an_incident_is_told_within_the_width(
         *entry.references,
         *entry.symptoms,
         *entry.errors,
-        *(each.in_words for each in entry.affected),
+        *(release.in_words for release in entry.affected),
         *(run.note for run in entry.run),
     ):
         assert "".join(text.split()) in output
@@ -49,7 +49,7 @@ def test_a_program_gets_the_entry_with_links_and_releases(tmp_path: Path) -> Non
     entry = json.loads(path.read_text())
     assert entry["id"] == "43602"
     assert entry["links"]["vllm 43602"] == "https://github.com/vllm-project/vllm/issues/43602"
-    assert {each["reference"] for each in entry["known_failures"]} == {"vllm 43602"}
+    assert {failure["reference"] for failure in entry["known_failures"]} == {"vllm 43602"}
 
 
 def test_a_live_fault_and_the_state_of_a_report_are_told(capsys: Capture, tmp_path: Path) -> None:

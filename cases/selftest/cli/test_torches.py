@@ -90,7 +90,7 @@ def test_an_interrupted_run_prints_the_command_that_continues_it(
     assert words[words.index("--torch") + 1] == sys.executable
 
 
-# The search over releases: what is played is written by hand, what is asked and told is real.
+# The search over releases: what is played is written by hand, calls and output are real.
 
 ASKED = [Version(text) for text in ("2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")]
 
@@ -133,7 +133,7 @@ def test_the_search_finds_the_torch_that_changes_a_case_cheap_arms_first(
     assert ["inductor" in text for text in searched] == sorted("inductor" in text for text in searched)
     assert [text.partition(" ")[0] for text in searched[:2]] == ["2.10.0", "2.14.0"]
     answers = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
-    last = [each for each in answers if each["system"] == "bisect"][-1]
+    last = [row for row in answers if row["system"] == "bisect"][-1]
     assert (last["before"], last["after"]) == ("2.11.0", "2.13.0")
     assert last["not_judged"] == {"2.12.0": "the installation failed"}
 

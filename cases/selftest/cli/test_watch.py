@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_wrong_program_is_told_with_argument_step_and_line(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And the guard that changes its answers is named, where it is run again with the guard put back."""
+    """And the guard that changes its outputs is named, where it is run again with the guard put back."""
     words = ["watch", "--restore", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
     first, _, counts, region, restored = capfd.readouterr().out.splitlines()
@@ -196,7 +196,7 @@ def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
 def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The graph was compiled in the parent; each process tells its own rank, calls and findings."""
+    """The graph was compiled in the parent; each process reports its own rank, calls and findings."""
     (folder / "ranks.py").write_text(
         PROGRAM + "import os\nfor rank in range(2):\n    if not os.fork():\n"
         "        os.environ['RANK'] = str(rank)\n"

@@ -1,4 +1,4 @@
-"""Cases: what they are about, which regime they are in, and ids that tell them apart."""
+"""Cases: what they are about, which regime they are in, and ids that distinguish them."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_ids_differ_where_cases_do() -> None:
     ]
     ids = {case.id for case in [CASE, *others]}
     assert len(ids) == len(others) + 1
-    assert {len(each) for each in ids} == {12}
+    assert {len(id_) for id_ in ids} == {12}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from deepstack_harness.contract.trace import Op, Step, Trace
 
 
 def follow(ledger: Ledger, trace: Trace) -> list[Read]:
-    """What a buffer that keeps the contract, and grows, answers."""
+    """What a buffer returns that fulfils the contract, and grows."""
     reads: list[Read] = []
     for step in trace:
         expected = ledger.expect(step)
@@ -129,7 +129,7 @@ def test_at_most_one_payload_lives(steps: list[str]) -> None:
         ("set 8; get 4; clear 4; get 2; clear 2", (4, 8), range(4, 8)),  # cleared rows stay cleared
         ("set 8; forward 4", (4, 8), range(4, 8)),
         ("set 8; get 0; clear 0", (0, 8), range(8)),
-        ("set 8; clear 4", None, range(0)),  # nobody asked for these rows
+        ("set 8; clear 4", None, range(0)),  # nobody requested these rows
         ("set 8; get 8; clear 4", None, range(0)),
         ("set 8; get 4; set 8; clear 4", None, range(0)),
         ("set 8; clear 0", None, range(0)),

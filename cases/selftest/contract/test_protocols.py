@@ -1,4 +1,4 @@
-"""The contract as text: it has everything that a buffer written from it alone has to know."""
+"""The contract as text: it has everything that the author of a buffer has to know."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from deepstack_harness.contract.rules import Rule
         "positions (3, n) int64",
         "promises\n    that its storage never moves",
         "as many rows were cleared as set",
-        "Below N it raises and changes nothing, or keeps all N rows",
+        "Below N it raises and changes nothing, or retains all N rows",
     ],
 )
 def test_the_text_is_complete(part: str) -> None:

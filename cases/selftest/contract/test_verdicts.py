@@ -139,7 +139,7 @@ def test_the_promise_of_a_row_follows_from_its_rule() -> None:
         Promise.OWNERSHIP: {Rule.SHARDING},
         None: {Rule.CAPACITY, Rule.REJECTION, Rule.WORK, Rule.RANGES, Rule.ORDERING, Rule.MEMORY},
     }
-    assert {rule: each for each, rules in promises.items() for rule in rules} == {
+    assert {rule: promise for promise, rules in promises.items() for rule in rules} == {
         rule: Row(revision="", rule=rule, verdict=Verdict.PASS).promise for rule in Rule
     }
     row = row_of_case(CASE, SAID, "")

@@ -67,7 +67,7 @@ def test_each_block_has_its_markdown() -> None:
 
 @pytest.mark.parametrize("most", range(0, 330, 7))
 def test_what_finds_no_room_is_counted(most: int) -> None:
-    whole, text = (fitted(BLOCKS, each, "line", "the page has them.").splitlines() for each in (1_000, most))
+    whole, text = (fitted(BLOCKS, size, "line", "the page has them.").splitlines() for size in (1_000, most))
     if text != whole:
         assert re.fullmatch(r"\d lines? found no room here; the page has them\.", text.pop())
         assert len("\n".join(text).encode()) <= most

@@ -105,7 +105,7 @@ def test_no_line_of_a_long_command_is_wider(
     assert too_wide(command, capsys) == []
 
 
-@pytest.mark.parametrize("incident", [each.id for each in catalogue()])
+@pytest.mark.parametrize("incident", [incident.id for incident in catalogue()])
 def test_no_line_about_an_incident_is_wider(
     incident: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

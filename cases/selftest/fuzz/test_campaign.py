@@ -212,7 +212,7 @@ def test_a_finding_on_a_class_of_a_source_is_told_with_its_reach(monkeypatch: py
     findings = [replace(FINDING, model_class="Vl"), replace(FINDING, model_class="Gone")]
     findings.append(replace(FINDING, model_class="Vl", rule=None, kind=FindingKind.CRASH))
     told = campaign_module.with_reach(findings, FuzzRequest(source="TREE"))
-    assert [one.reach for one in told] == ["R5 Vl", "unknown", None]
+    assert [finding.reach for finding in told] == ["R5 Vl", "unknown", None]
     assert campaign_module.with_reach([FINDING], FuzzRequest(source="TREE")) == [FINDING]
     assert asked == ["TREE"]
 
@@ -249,7 +249,7 @@ def test_a_campaign_at_the_boundary_asks_its_questions_and_draws_nothing(
     monkeypatch.setattr(Hunt, "search", lambda *_: pytest.fail("it drew traces"))
     done = Campaign(FuzzRequest(revision="reference"), tmp_path, 7, boundary=True)
     assert not campaign_module.run_campaign(done, Hunted(), lambda *_: None).complete
-    assert [one.target.subject for one in asked] == ["reference"]
+    assert [campaign.target.subject for campaign in asked] == ["reference"]
 
 
 def boundary_hunt(buffer: str, drawn: int) -> Hunt:

@@ -36,7 +36,7 @@ def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     found = read_journal(folder)
     rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
     assert {(row["rule"], row["promise"]) for row in rows} == {("R3", "I3")}
-    assert [row["trace"] for row in rows] == [one.trace for one in found]
+    assert [row["trace"] for row in rows] == [finding.trace for finding in found]
     assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
     assert filled_columns(rows) <= stated_columns("finding")
     assert rows[0].keys() - {field.name for field in fields(Row)} == stated_columns("finding") - {
@@ -44,7 +44,7 @@ def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     }
     assert {row["effect"] for row in rows} <= {"padding", "output"}
     assert {row["regime"] for row in rows} == {"live"}
-    assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]
+    assert (folder / "findings.txt").read_text().splitlines() == [finding.line for finding in found]
 
 
 def test_there_is_a_program_for_each_and_it_shows_its_fault(folder: Path) -> None:

@@ -139,7 +139,7 @@ def clear(self, n):
 """
     )
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-    changes = {f"{each.before} -> {each.after}" for each in changed_lines(tree, [function])}
+    changes = {f"{mutant.before} -> {mutant.after}" for mutant in changed_lines(tree, [function])}
     assert changes >= {
         "n > 0 -> n >= 0",
         "0 -> 1",
@@ -156,10 +156,12 @@ def clear(self, n):
 def test_changed_lines_of_a_class_are_compared_with_the_class(tmp_path: Path) -> None:
     name = "Qwen3VLForConditionalGeneration"
     found = ReleasedClass.find(open_source(str(WholeClass().write(tmp_path))), name)
-    mutants = {each.name: each for each in changed_lines(found.tree, found.methods)}
+    mutants = {mutant.name: mutant for mutant in changed_lines(found.tree, found.methods)}
     base = found.judge(tmp_path / "base", ast.unparse(found.tree))
     wrong = mutants["_clear_deepstack_input_embeds: rows.zero_() -> pass"]
     assert found.outcome(base, wrong)
     assert not found.outcome(base, replace(wrong, module=found.tree))
-    (drops,) = (each for key, each in mutants.items() if re.match("forward: .*language_model.*-> pass", key))
+    (drops,) = (
+        mutant for key, mutant in mutants.items() if re.match("forward: .*language_model.*-> pass", key)
+    )
     assert found.outcome(base, drops) == "exit code 1: it carries no payload any more"

@@ -1,4 +1,4 @@
-"""A hunt: the same seed finds the same, each fault once, shrunk, and shown by its text alone."""
+"""A hunt: the same seed finds the same, each fault once, shrunk, and shown by its text."""
 
 from dataclasses import replace
 
@@ -72,7 +72,9 @@ class Traces(Watch):
 @pytest.mark.slow  # 16 s
 def test_the_same_seed_finds_the_same() -> None:
     one, other = hunted(FAULTY, 25).findings, hunted(FAULTY, 25).findings
-    assert [(each.examples, each.line) for each in one] == [(each.examples, each.line) for each in other]
+    assert [(finding.examples, finding.line) for finding in one] == [
+        (finding.examples, finding.line) for finding in other
+    ]
 
 
 @pytest.mark.slow  # 2 s
@@ -84,7 +86,7 @@ def test_another_seed_plays_other_traces() -> None:
 
 
 def test_a_rejected_call_is_not_blamed_for_rows_that_were_wrong_before_it() -> None:
-    """New storage of this buffer is not zero; the first read stands behind a rejected call."""
+    """New storage of this buffer is not zero; the first read follows a rejected call."""
     done = Hunt(target("padding_not_zeroed"), InProcessPlayer())
     faults = done.new_faults(done.play_example(Trace.parse("cap 2: get -1; get 2")))
     assert [fault.rule for fault in faults] == [Rule.REJECTION]
@@ -130,12 +132,12 @@ def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)
     again.search(lifecycles(), 60)
-    known = {(one.name, one.shape) for one in found}
-    assert not {(one.name, one.shape) for one in again.findings} & known
+    known = {(finding.name, finding.shape) for finding in found}
+    assert not {(finding.name, finding.shape) for finding in again.findings} & known
 
 
 def test_a_finding_survives_json(found: list[Finding]) -> None:
-    assert [Finding.from_json(one.to_json()) for one in found] == found
+    assert [Finding.from_json(finding.to_json()) for finding in found] == found
 
 
 def test_reference_survives_and_everything_is_played() -> None:
@@ -148,7 +150,7 @@ def test_reference_survives_and_everything_is_played() -> None:
 
 @pytest.mark.parametrize("examples", [1, 7, 40])
 def test_a_hunt_that_is_ended_at_any_example_finds_nothing_in_reference(examples: int) -> None:
-    """As by a clock: the answers of hypothesis's test function change when the time is over."""
+    """As by a clock: the results of hypothesis's test function change when the time is over."""
 
     class After(Watch):
         def __init__(self) -> None:
@@ -224,7 +226,7 @@ def test_a_compiled_decoder_shows_its_fault_behind_the_profile_run_that_it_needs
 
 @pytest.mark.slow
 def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> None:
-    found = {one.name: one for one in hunted("pr40932", 20, "eager/drop_all").findings}
+    found = {finding.name: finding for finding in hunted("pr40932", 20, "eager/drop_all").findings}
     assert found["R0"].alone
     assert found["R0"].trace == "cap 2: profile 2; set 1; forward 1"
 
@@ -232,7 +234,7 @@ def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> Non
 @pytest.mark.slow
 def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
     told = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
-    assert {one.rule for one in told if one.alone} == {Rule.GRAPHS}
+    assert {finding.rule for finding in told if finding.alone} == {Rule.GRAPHS}
 
 
 def test_captured_graphs_are_hunted_on() -> None:
@@ -257,7 +259,7 @@ class Replays(Hunt):
     @override
     def replay(self, trace: Trace, *, new_session: bool) -> tuple[list[Fault], bool]:
         self.played.append((str(trace), new_session))
-        return [replace(one, trace=trace) for one in self.given], False
+        return [replace(fault, trace=trace) for fault in self.given], False
 
 
 def fault(rule: Rule, trace: str = "cap 4: get 4") -> Fault:
@@ -270,7 +272,7 @@ def test_graphs_that_a_new_session_does_not_show_are_told_as_they_are() -> None:
     assert _Search(shown, 9)._is_shown_again(wanted)
     assert shown.findings == []
     assert not _Search(hidden, 9)._is_shown_again(wanted)
-    assert [(one.rule, one.alone) for one in hidden.findings] == [(Rule.GRAPHS, False)]
+    assert [(finding.rule, finding.alone) for finding in hidden.findings] == [(Rule.GRAPHS, False)]
     assert shown.played == hidden.played == [("cap 4: get 4", True)]
     assert _Search(hidden, 9)._is_shown_again(fault(Rule.BOUNDARY))  # a session that goes on shows it again
 

@@ -60,11 +60,11 @@ def test_a_worker_sees_what_this_process_sees(player: WorkerPlayer) -> None:
     seen = here.play(target.case(Trace.parse(trace), 1), new_session=True)
     assert isinstance(there, Observation)
     assert isinstance(seen, Observation)
-    assert [(one.step, one.capacity, one.generation) for one in there.steps] == [
-        (one.step, one.capacity, one.generation) for one in seen.steps
+    assert [(step.step, step.capacity, step.generation) for step in there.steps] == [
+        (step.step, step.capacity, step.generation) for step in seen.steps
     ]
-    assert [one.answer and one.answer.rows for one in there.steps] == [
-        one.answer and one.answer.rows for one in seen.steps
+    assert [step.answer and step.answer.rows for step in there.steps] == [
+        step.answer and step.answer.rows for step in seen.steps
     ]
 
 

@@ -130,7 +130,7 @@ def test_a_blind_judge_misses_a_region_and_says_so(
 ) -> None:
     def blind(region: object) -> object:
         judged = judge_steps(region)  # type: ignore[arg-type]
-        return replace(judged, rows=tuple(each for each in judged.rows if each.promise != "I2"))
+        return replace(judged, rows=tuple(row for row in judged.rows if row.promise != "I2"))
 
     monkeypatch.setattr(regions, "judge_steps", blind)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""`selftest`: it says which mutants are missed, and a harness that was made blind does not pass it."""
+"""`selftest`: it prints which mutants are missed, and a harness that was made blind does not pass it."""
 
 import json
 from collections.abc import Collection
@@ -74,7 +74,7 @@ def test_each_mutant_and_the_control_have_a_row_and_the_tables_fit_into_80_colum
 def test_right_buffers_are_tried_in_the_regimes_in_which_they_are_right() -> None:
     right = {(trial.subject, trial.arm) for trial in trials_for(ALL_MUTANTS, seed=0) if trial.rule is None}
     live = {"reference", *CORRECT}
-    both = {"reference", *(name for name, one in CORRECT.items() if one.regimes == "both")}
+    both = {"reference", *(name for name, buffer in CORRECT.items() if buffer.regimes == "both")}
     assert {name for name, arm in right if arm == "eager"} == live
     assert {name for name, arm in right if arm == "eager/full"} == both
     assert both < live
@@ -85,7 +85,9 @@ def test_a_right_buffer_that_is_refused_is_named(
 ) -> None:
     def refuses_copies(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
         said, name = judge_all(observed, rules), observed.case.buffer.name
-        return [replace(one, verdict=Verdict.FAIL) if name == "lazy" else one for one in said]
+        return [
+            replace(judgement, verdict=Verdict.FAIL) if name == "lazy" else judgement for judgement in said
+        ]
 
     monkeypatch.setattr(judge, "judge_all", refuses_copies)
     proof = next(prove([Trial("lazy", None, "eager", 3, 0, 0, "right buffer")], workers=0))
@@ -119,7 +121,10 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
 ) -> None:
     def nervous(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
         said = judge_all(observed, rules)
-        return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.PLACEMENT else one for one in said]
+        return [
+            replace(judgement, verdict=Verdict.FAIL) if judgement.rule is Rule.PLACEMENT else judgement
+            for judgement in said
+        ]
 
     monkeypatch.setattr(judge, "judge_all", nervous)
     assert run("none_when_empty") == 1

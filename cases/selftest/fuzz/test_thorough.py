@@ -65,8 +65,8 @@ def test_there_are_real_sizes_all_sizes_and_long_histories(thorough: list[Trace]
 def test_each_call_follows_each_other_call(captured: bool, thorough: list[Trace]) -> None:
     ops = {*CALLS, Op.REPLAY} if captured else {*CALLS}
     traces = [trace for trace in thorough if is_captured(trace) is captured]
-    seen = {(one.op, other.op) for trace in traces for one, other in pairwise(trace)}
-    missing = {(one, other) for one in ops for other in ops} - seen
+    seen = {(step.op, other.op) for trace in traces for step, other in pairwise(trace)}
+    missing = {(operation, other) for operation in ops for other in ops} - seen
     assert len(missing) <= 1, missing  # none with hypothesis 6.170; another release draws other traces
 
 

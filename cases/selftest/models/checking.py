@@ -38,8 +38,8 @@ def broken_in(
 ) -> dict[Rule, str]:
     """Return the rules that the traces of one regime see broken, with a trace and what was seen.
 
-    With `until_first` the traces behind the first that breaks a rule are not played, with `until` those
-    behind the first that breaks this rule.
+    With `until_first` the traces after the first that breaks a rule are not played, with `until` those
+    after the first that breaks this rule.
     """
     buffer = live_buffer("checked", adapter_of(make))
     plan = [

@@ -1,9 +1,9 @@
-"""Buffers whose get answers a container that is no tuple, written from the description of those of engines.
+"""Buffers whose get returns a container that is no tuple, written from the description of those of engines.
 
 `Named` is like vLLM's `IntermediateTensors`: a dataclass whose `__getitem__` takes a name or a slice, so that
 an iterator over it never ends.
 """
-# ruff: noqa: ANN401  # answers have any type
+# ruff: noqa: ANN401  # get returns any type
 
 import weakref
 from collections import OrderedDict
@@ -84,7 +84,7 @@ class InNamed(Plain):
 
 
 class SlicesNamed(Plain):
-    """Keeps one container of all rows, and answers a slice of it."""
+    """Holds one container of all rows, and returns a slice of it."""
 
     def get(self, tokens: int) -> Any:
         self.require(tokens)

@@ -1,6 +1,6 @@
 """Right buffers in unusual style, written from the text of the contract before the inputs that judge them.
 
-Each class keeps every rule in live use.  Classes are made with (capacity, hidden, levels, *, dtype, device).
+Each class passes every rule in live use.  Classes are made with (capacity, hidden, levels, *, dtype, device).
 """
 
 import functools
@@ -23,7 +23,7 @@ class Refusal(Exception):
 
 
 class OneMemory:
-    """Keeps all levels in one flat tensor, and answers windows; its exception has no text."""
+    """Holds all levels in one flat tensor, and returns windows; its exception has no text."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -54,7 +54,7 @@ class OneMemory:
 
 
 class RowsInADict:
-    """Keeps each row for itself in a dict, and stacks what is asked for."""
+    """Holds each row for itself in a dict, and stacks the requested ones."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -86,7 +86,7 @@ class RowsInADict:
 
 
 class Columns:
-    """Keeps hidden first and rows last; every answer is a transposed view with the strides (1, capacity)."""
+    """Holds hidden first and rows last; get returns a transposed view with the strides (1, capacity)."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -118,7 +118,7 @@ class Columns:
 
 
 class CopiesOnEveryCall:
-    """Keeps the payload alone, of exactly N rows, and answers padded copies."""
+    """Holds only the payload, of exactly N rows, and returns padded copies."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -147,7 +147,7 @@ class CopiesOnEveryCall:
 
 
 class TwoBanks:
-    """Writes each payload into the other one of two banks, and answers from the bank written last."""
+    """Writes each payload into the other one of two banks, and returns views of the bank written last."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -177,7 +177,7 @@ class TwoBanks:
 
 
 class ZeroesLate:
-    """Zeroes stale rows when they are asked for, and has twice the room that it was made with."""
+    """Zeroes stale rows when they are requested, and has twice the room that it was made with."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -239,7 +239,7 @@ def made_of_functions(
 
 
 class KeepsTheOtherMicroBatch:
-    """Clears the rows of a micro-batch alone where the get before asked for just these."""
+    """Clears only the rows of a micro-batch where the get before returned just these."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -275,7 +275,7 @@ class KeepsTheOtherMicroBatch:
 
 
 class SkipsEqualPayloads:
-    """Keeps a copy of the caller's payload, and skips a set of an equal one."""
+    """Holds a copy of the caller's payload, and skips a set of an equal one."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -314,7 +314,7 @@ class SkipsEqualPayloads:
 
 
 class FreesIdleStorage:
-    """Gives its storage back after a minute without a payload, and makes it anew when it is asked."""
+    """Gives its storage back after a minute without a payload, and makes it anew at the next call."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device

@@ -65,7 +65,7 @@ class RequestSeeds:
     fixed={"dtype": "int64", "levels": 3, "hidden": 1},
 )
 class Positions:
-    """Positions (3, N) int64 of text, height and width in one tensor, as an engine keeps those of M-RoPE."""
+    """Positions (3, N) int64 of text, height and width in one tensor, as an engine holds those of M-RoPE."""
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
@@ -183,7 +183,7 @@ class OutputRows:
     )
 )
 class ListOfLevels:
-    """A list of tensors in, a list of tensors out; grows to a power of two, and says so."""
+    """A list of tensors in, a list of tensors out; grows to a power of two, and states so."""
 
     def __init__(self, capacity: int, hidden: int, levels: int, dtype: torch.dtype) -> None:
         self.capacity, self.generation = capacity, 0
@@ -234,7 +234,7 @@ class ListOfLevels:
     clear=lambda made, tokens: made.erase(tokens),
 )
 class Stacked:
-    """Answers one tensor (levels, P, hidden)."""
+    """Returns one tensor (levels, P, hidden)."""
 
     def __init__(self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: str) -> None:
         self.capacity = capacity
@@ -265,7 +265,7 @@ class Stacked:
     clear=lambda made, tokens: made.erase(tokens),
 )
 class TokensFirst(Stacked):
-    """Keeps and answers (P, levels, hidden); takes (N, levels, hidden)."""
+    """Holds and returns (P, levels, hidden); takes (N, levels, hidden)."""
 
     def read(self, tokens: int) -> Tensor:
         return super().read(tokens).transpose(0, 1)
@@ -278,7 +278,7 @@ class TokensFirst(Stacked):
 
 @right(**numbers("as_tensor", "from_tensor", "wipe", dtype="int32"), live_alone=True)
 class OverNumpy:
-    """Rows (N,) int32 in an array of numpy; each answer has a storage of its own over that memory."""
+    """Rows (N,) int32 in an array of numpy; each get has a storage of its own over that memory."""
 
     def __init__(self, size: int) -> None:
         self._array = np.zeros(size, np.int32)
@@ -336,7 +336,7 @@ class GrowsByJoining:
     live_alone=True,
 )
 class KeywordsOnly:
-    """Every argument by its name alone, read and written by index, which it looks at; one level."""
+    """Every argument by its name, read and written by index, which it looks at; one level."""
 
     def __init__(self, *, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._pool = torch.zeros(64, width, dtype=dtype, device=device)
@@ -353,7 +353,7 @@ class KeywordsOnly:
 
 
 class Hidden(NamedTuple):
-    """The levels of an answer."""
+    """The levels that get returns."""
 
     low: Tensor
     middle: Tensor
@@ -365,7 +365,7 @@ class Hidden(NamedTuple):
     fixed={"dtype": "float32", "hidden": 64},
 )
 class NamedLevels:
-    """Three levels of 64 columns, whatever is asked for, answered in a named tuple."""
+    """Three levels of 64 columns, whatever is requested, returned in a named tuple."""
 
     def __init__(self, capacity: int, levels: int = 3) -> None:
         self.capacity = capacity
@@ -396,7 +396,7 @@ class NamedLevels:
 
 @right(**{**numbers("read", "write", "reset", capacity=64), "make": lambda cls, _: cls()})
 class AlwaysSixtyFour:
-    """64 rows (N,) int64 whatever happens; no argument says so, and what is above it raises."""
+    """64 rows (N,) int64 whatever happens; no argument states it, and what is above it raises."""
 
     def __init__(self) -> None:
         self._rows = [torch.zeros((), dtype=torch.int64) for _ in range(64)]
@@ -427,7 +427,7 @@ class AlwaysSixtyFour:
     live_alone=True,
 )
 class TwoInTurns:
-    """Block counts (N,) int32 of requests in two storages by turns: the last answer stays as it was."""
+    """Block counts (N,) int32 of requests in two storages by turns: what get returned last stays so."""
 
     def __init__(self, capacity: int, dtype: torch.dtype) -> None:
         self.capacity = capacity

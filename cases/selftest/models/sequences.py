@@ -2,8 +2,8 @@
 
 Measured on released vLLM sources.  Per get: (rows, rows that hold data), one such
 pair per level where they differ, None, or the name of the exception; `contract` is
-what the ledger must say.  Granite, which reads and clears inside one forward, was
-measured with a clear behind every get (`cases/test_granite.py`).
+what the ledger must expect.  Granite, which reads and clears inside one forward, was
+measured with a clear after every get (`cases/test_granite.py`).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Read = tuple[int, int] | tuple[tuple[int, int], ...] | str | None
 
 @dataclass(frozen=True)
 class Sequence:
-    """One trace and, per revision, what its gets answer in order."""
+    """One trace and, per revision, what its gets return in order."""
 
     trace: str
     original: list[Read]
@@ -26,10 +26,10 @@ class Sequence:
     omni_0_22: list[Read] | None = None
 
     def of(self, revision: str) -> list[Read]:
-        """What a revision answers that has no column of its own: those behave as another one here.
+        """What a revision returns that has no column of its own: those behave as another one here.
 
         #49397 differs only in a model without a vision tower, #44384 where the buffer was
-        made elsewhere, `granite_rows` inside the graph; the reference keeps the contract, and so does
+        made elsewhere, `granite_rows` inside the graph; the reference fulfils the contract, and so does
         `omni_0_22` where it has no column.
         """
         if revision == "omni_0_22":

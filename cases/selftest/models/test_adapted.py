@@ -42,7 +42,7 @@ class HandsOn:
 
 
 def test_members_that_are_handed_on_are_there() -> None:
-    check_interface(HandsOn, "HandsOn")  # type: ignore[arg-type]  # what it has, no type says
+    check_interface(HandsOn, "HandsOn")  # type: ignore[arg-type]  # no type states what it has
 
 
 def written(make: object, target: str, folder: Path) -> object:

@@ -1,5 +1,5 @@
-"""Answers of get in the containers that engines use: levels in order, or a refusal with a wrapper."""
-# ruff: noqa: ANN401  # classes whose get answers anything
+"""What get returns in the containers that engines use: levels in order, or a refusal with a wrapper."""
+# ruff: noqa: ANN401  # classes whose get returns anything
 
 import importlib.util
 from pathlib import Path

@@ -127,7 +127,7 @@ def test_half_precision_stays_near_fp32(name: str, kind: str, dtype: torch.dtype
     exact = cast(batch, torch.float32)
     out = run(build(name + kind, dtype), batch, batch.payload)
     assert out.dtype == dtype
-    # Where a rounded router chooses another expert, a few rows are far off: the mean tells.
+    # Where a rounded router chooses another expert, a few rows are far off: the mean decides.
     off = (out.float() - run(build(name), exact, exact.payload)).abs().mean().item()
     assert off < (0.05 if dtype == torch.bfloat16 else 0.01)
 
@@ -285,7 +285,7 @@ def test_another_order_of_additions_shows_in_half_precision_only(name: str, toke
 @INDUCTOR
 def test_inductor_can_round_as_eager_does() -> None:
     # `emulate_precision_casts` is not enough: a pattern makes one addmm of each product and the
-    # addition behind it, and rounds once instead of twice (torch 2.13, CPU).
+    # addition after it, and rounds once instead of twice (torch 2.13, CPU).
     options: dict[str, Any] = {"emulate_precision_casts": True, "pattern_matcher": False}
     family = Qwen3VLFamily(Qwen3VLConfig(layers=1, levels=1))
     decoder = family.build(dtype=torch.bfloat16, device=CPU, seed=0)
@@ -300,7 +300,7 @@ def test_inductor_can_round_as_eager_does() -> None:
     assert shares.count(0) >= 3
 
 
-# What the released models' configurations say (hidden, mlp, heads, kv_heads, head_dim, sections).
+# Values of the released models' configurations (hidden, mlp, heads, kv_heads, head_dim, sections).
 RELEASED = {
     "qwen3_vl:2b": (2048, 6144, 16, 8, 128, (24, 20, 20)),
     "qwen3_omni_moe_thinker:30b_a3b": (2048, 768, 32, 4, 128, (24, 20, 20)),
@@ -409,7 +409,7 @@ def test_names_that_are_wrong_are_quoted(text: str, says: str) -> None:
 
 
 def test_a_family_of_fixed_sizes_has_neither_variants_nor_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give an object with the members of `Family` alone, which another package may declare."""
+    """Give an object with only the members of `Family`, which another package may declare."""
     members = ("name", "hidden", "levels", "routed", "build", "positions")
     fixed = SimpleNamespace(**{name: getattr(tiny("qwen3_vl"), name) for name in members})
     monkeypatch.setattr(Names, "load", lambda *_: fixed)

@@ -150,7 +150,7 @@ def test_sdpa_runs_no_fused_kernel(dtype: torch.dtype) -> None:
     platform.machine() != "x86_64", reason="division by zero is no signal on other processors"
 )
 def test_the_fused_kernel_still_ends_a_process_at_0_tokens() -> None:
-    # If this fails, torch was mended: then `sdpa` need not ask for the plain kernel on that torch.
+    # If this fails, torch was mended: then `sdpa` need not choose the plain kernel on that torch.
     target = "cases.selftest.models.checking:attend"
     with Worker(Limits(call_s=120)) as worker:
         single, none = (worker.call(target, {"tokens": tokens}) for tokens in (1, 0))

@@ -1,4 +1,4 @@
-"""Per-layer inputs: their buffer, what is asked of it, and the engines around it, right and wrong."""
+"""Per-layer inputs: their buffer, what is requested of it, and the engines around it, right and wrong."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from deepstack_harness.play.model import Model
 
 CPU = torch.device("cpu")
 PADDED = "cap 16: set 12; forward 12; set 9; forward 16"
-"""A step of 9 tokens, padded to 16, behind a longer one."""
+"""A step of 9 tokens, padded to 16, after a longer one."""
 
 
 def played(subject: str, arm: str, trace: str) -> Played:

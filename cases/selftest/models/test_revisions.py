@@ -1,4 +1,4 @@
-"""Every revision answers S1..S10 as its releases did; right buffers of other designs break no rule."""
+"""Every revision returns for S1..S10 what its releases did; right buffers of other designs break no rule."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_sequences(qwen: Model, sequence: Sequence, revision: str) -> None:
 
 
 def test_every_registered_revision_is_held_to_the_table() -> None:
-    # `test_per_layer_inputs.py` has what that buffer answers: nothing is cleared there, by design.
+    # `test_per_layer_inputs.py` has what that buffer returns: nothing is cleared there, by design.
     assert set(REGISTERED) == {*REVISIONS, "per_layer_inputs"}
 
 
@@ -71,7 +71,7 @@ def test_without_a_vision_tower_there_is_never_an_answer() -> None:
     assert made.get(4) is None
 
 
-@pytest.mark.parametrize("revision", [each for each in REVISIONS if each not in GROWS])
+@pytest.mark.parametrize("revision", [revision for revision in REVISIONS if revision not in GROWS])
 @pytest.mark.parametrize("step", ["get -1", "clear -1", "resize 20"])
 def test_steps_that_granite_has_not(qwen: Model, revision: str, step: str) -> None:
     *_, facts, _ = observe(qwen, f"cap 16: set 9; {step}; get 16", revision).steps
@@ -116,7 +116,7 @@ def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
     assert {level.dtype for level in rows_of(made)} == {torch.float32}
 
 
-LIVE_ONLY = [name for name, one in CORRECT.items() if one.regimes == "live"]
+LIVE_ONLY = [name for name, buffer in CORRECT.items() if buffer.regimes == "live"]
 
 
 @pytest.mark.parametrize(("number", "name"), [*enumerate(CORRECT)])
@@ -156,11 +156,11 @@ def test_one_that_runs_out_of_memory_is_not_refused(name: str) -> None:
 
 def test_there_are_eight_designs_none_of_which_is_the_references() -> None:
     assert len(CORRECT) >= 8
-    for each in CORRECT.values():
-        made_by = imported(each.target)
+    for buffer in CORRECT.values():
+        made_by = imported(buffer.target)
         assert isinstance(made_by, type)
         assert ReferenceBuffer not in made_by.__mro__
-        assert each.regimes in {"live", "both"}
+        assert buffer.regimes in {"live", "both"}
 
 
 def test_a_class_has_to_say_in_which_regimes_it_is_right(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Right buffers that were written from the text of the contract alone pass."""
+"""Right buffers that were written from nothing but the text of the contract pass."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Transformers' own text models beside our families, small, with random weights, run eagerly."""
+"""Transformers' own text models for comparison with our families, small, with random weights, run eagerly."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 COUNTS = (1, 2, 17, 33, 64, 257)
 NAMES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision", "gemma4")
 VISUAL = NAMES[:3]
-"""Families whose payload has rows of visual tokens alone."""
+"""Families whose payload has rows only of visual tokens."""
 EMBEDDING_MULTIPLIER = 8.0  # released: 12; this one undoes itself without rounding
 
 
@@ -82,14 +82,14 @@ def oracle(name: str) -> nn.Module:
 
 
 def loaded(name: str) -> nn.Module:
-    """Our decoder with the oracle's weights; of `name`, the part before `:` says which."""
+    """Our decoder with the oracle's weights; which is the part of `name` before `:`."""
     decoder = build(name)
     decoder.load_state_dict(oracle(name.partition(":")[0]).state_dict(), strict=True)
     return decoder
 
 
 def ask(name: str, batch: Inputs, visual: Tensor | None) -> Tensor:
-    """The oracle's answer (n, h); it takes a batch, and of the payload the rows of `visual` (n,) only."""
+    """The oracle's output (n, h); it takes a batch, and of the payload the rows of `visual` (n,) only."""
     sparse = None
     if visual is not None and batch.payload is not None:
         sparse = [level[visual] for level in batch.payload]

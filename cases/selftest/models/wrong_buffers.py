@@ -3,7 +3,7 @@
 Each class has one fault, and `BREAKS` names the rule that has to catch it.  Classes are made with
 (capacity, hidden, levels, *, dtype, device), as `check MODULE:CLASS` makes them.
 """
-# ruff: noqa: ANN401  # answers of wrong buffers have any type
+# ruff: noqa: ANN401  # wrong buffers return any type
 
 import contextlib
 import ctypes
@@ -99,7 +99,7 @@ class Growing(Plain):
 
 @breaks("R2")
 class IgnoresTheStrideOfColumns(Plain):
-    """Reads the columns of a row one behind the other, whatever their stride is."""
+    """Reads the columns of a row one after the other, whatever their stride is."""
 
     def write(self, payload: Tensor) -> None:
         if payload.stride(2) > 1 and payload.dtype == self.rows[0].dtype:
@@ -199,7 +199,7 @@ class MultipliesByZero(Plain):
 
 @breaks("R3")
 class MasksWhatIsBehind(Plain):
-    """Multiplies rows behind a new payload by zero, which keeps the NaN of the replaced one."""
+    """Multiplies rows after a new payload by zero, which leaves the NaN of the replaced one."""
 
     def write(self, payload: Tensor) -> None:
         self.count = payload.size(1)
@@ -210,7 +210,7 @@ class MasksWhatIsBehind(Plain):
 
 @breaks("R2")
 class SharesStorage(Plain):
-    """Keeps its storage per size in the class, so that two buffers of one size share it."""
+    """Holds its storage per size in the class, so that two buffers of one size share it."""
 
     storage: ClassVar[dict[tuple[object, ...], list[Tensor]]] = {}
 
@@ -275,7 +275,7 @@ class CopiesInAThread(Plain):
 
 @breaks("R11")
 class AnswersItsParameters(Plain):
-    """Answers the parameters themselves at full capacity, and tensors below."""
+    """Returns the parameters themselves at full capacity, and tensors below."""
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -300,7 +300,7 @@ Answer.__module__ = "builtins"
 
 @breaks("R11")
 class AnswersATupleOfItsOwn(Plain):
-    """Answers a subclass of tuple that is called tuple while a payload is set, and a tuple without one."""
+    """Returns a subclass of tuple that is called tuple while a payload is set, and a tuple without one."""
 
     def get(self, tokens: int) -> Any:
         answer = super().get(tokens)
@@ -309,7 +309,7 @@ class AnswersATupleOfItsOwn(Plain):
 
 @breaks("R1")
 class AnswersOneTensor(Plain):
-    """Answers one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
+    """Returns one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
 
     def get(self, tokens: int) -> Any:
         return torch.stack(super().get(tokens))
@@ -317,7 +317,7 @@ class AnswersOneTensor(Plain):
 
 @breaks("R1")
 class UnpacksOneLevel(Plain):
-    """Answers the tensor itself where it has one level."""
+    """Returns the tensor itself where it has one level."""
 
     def get(self, tokens: int) -> Any:
         answer = super().get(tokens)
@@ -326,7 +326,7 @@ class UnpacksOneLevel(Plain):
 
 @breaks("R11")
 class SpreadsASingleRow(Plain):
-    """Answers one row from a wider tensor, so that its columns have another stride."""
+    """Returns one row from a wider tensor, so that its columns have another stride."""
 
     def get(self, tokens: int) -> Any:
         answer = super().get(tokens)
@@ -335,7 +335,7 @@ class SpreadsASingleRow(Plain):
 
 @breaks("R11")
 class TurnsNoRows(Plain):
-    """Answers no rows from a fresh tensor of other strides while there is a payload."""
+    """Returns no rows from a fresh tensor of other strides while there is a payload."""
 
     def get(self, tokens: int) -> Any:
         answer = super().get(tokens)
@@ -375,7 +375,7 @@ class TurnsTheCallersTensor(Plain):
 
 @breaks("R2")
 class ExpiresByTheClock(Plain):
-    """Answers zeros for a payload that was set more than ten minutes ago."""
+    """Returns zeros for a payload that was set more than ten minutes ago."""
 
     since = 0.0
 
@@ -404,7 +404,7 @@ class WrapsACounter(Plain):
 
 @breaks("R2")
 class CountsIn16Bits(Plain):
-    """Keeps the count of rows in a 16-bit number, beyond which rows are lost."""
+    """Holds the count of rows in a 16-bit number, beyond which rows are lost."""
 
     def write(self, payload: Tensor) -> None:
         super().write(payload)
@@ -446,7 +446,7 @@ class HasAWidestRow(Plain):
 
 @breaks("R2")
 class TakesBitsOfIntegers(Plain):
-    """Takes int32 payloads, and keeps their bits where their values belong."""
+    """Takes int32 payloads, and copies their bits where their values belong."""
 
     def write(self, payload: Tensor) -> None:
         same = payload.element_size() == self.rows[0].element_size()
@@ -483,7 +483,7 @@ class SkipsEqualSums(Plain):
 
 @breaks("R3")
 class ForgetsWhatIsAboveTheFirstCapacity(Growing):
-    """Zeroes the rows behind a payload up to the capacity that it was made with."""
+    """Zeroes the rows after a payload up to the capacity that it was made with."""
 
     def forget(self) -> None:
         self.made_with = getattr(self, "made_with", self.capacity)
@@ -494,7 +494,7 @@ class ForgetsWhatIsAboveTheFirstCapacity(Growing):
 
 @breaks("R2")
 class RefusesNothingAtFirst(Plain):
-    """Takes an empty payload only behind another one."""
+    """Takes an empty payload only after another one."""
 
     def write(self, payload: Tensor) -> None:
         self.written = getattr(self, "written", False) or payload.size(1) > 0
@@ -598,7 +598,7 @@ class FollowsTheFirstPayload(Plain):
 
 @breaks("R11")
 class NamesItsLevels(Plain):
-    """Answers a named tuple after the first hundred calls."""
+    """Returns a named tuple after the first hundred calls."""
 
     calls = 0
 

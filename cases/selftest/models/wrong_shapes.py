@@ -109,7 +109,7 @@ class Rows:
 
 @wrong("R3")
 class StaleNumbers(Numbers):
-    """Leaves the numbers of a longer payload behind a shorter one."""
+    """Leaves the numbers of a longer payload after those of a shorter one."""
 
     def write(self, numbers: Tensor) -> None:
         self.held = self.check(numbers)
@@ -130,7 +130,7 @@ class LeavesTheLastRequest(Numbers):
 
 @wrong("R2")
 class Narrow(Numbers):
-    """Keeps int64 in 32 bits, and answers int64."""
+    """Stores int64 in 32 bits, and returns int64."""
 
     def write(self, numbers: Tensor) -> None:
         super().write(numbers.to(torch.int32))
@@ -138,14 +138,14 @@ class Narrow(Numbers):
 
 @wrong("R7")
 class AnswersNarrow(Numbers):
-    """Answers int32 where int64 is due."""
+    """Returns int32 where int64 is due."""
 
     kind = torch.int32
 
 
 @wrong("R2")
 class ThroughFloat(Numbers):
-    """Keeps integers in float32, which rounds those above 2**24, and answers them as int64."""
+    """Stores integers in float32, which rounds those above 2**24, and returns them as int64."""
 
     def write(self, numbers: Tensor) -> None:
         super().write(numbers.float().long())
@@ -153,7 +153,7 @@ class ThroughFloat(Numbers):
 
 @wrong("R1")
 class NoneWhenEmpty(Numbers):
-    """Answers None until something is set."""
+    """Returns None until something is set."""
 
     def read(self, count: int) -> Tensor:
         if not self.held:
@@ -196,7 +196,7 @@ class ClearsBeforeItRefuses(Numbers):
 
 @wrong("R3", _ROWS)
 class KeepsTheTensor(Rows):
-    """Keeps the tensor of the caller where it fills the buffer."""
+    """Holds the tensor of the caller where it fills the buffer."""
 
     def write(self, rows: Tensor) -> None:
         if self.check(rows) == self.capacity and rows.dtype == self.store.dtype:
@@ -207,7 +207,7 @@ class KeepsTheTensor(Rows):
 
 @wrong("R2")
 class AnswersOneMore(Numbers):
-    """Answers a row more than was asked for, up to the capacity."""
+    """Returns a row more than was requested, up to the capacity."""
 
     def read(self, count: int) -> Tensor:
         super().read(count)
@@ -216,7 +216,7 @@ class AnswersOneMore(Numbers):
 
 @wrong("R2")
 class PadsWithMinusOne(Numbers):
-    """Pads with -1, as block tables do, where rows behind N are due as zeros."""
+    """Pads with -1, as block tables do, where rows after N are due as zeros."""
 
     def write(self, numbers: Tensor) -> None:
         super().write(numbers)
@@ -291,7 +291,7 @@ class ForgetsTheLastLevel(Layers):
 
 @wrong("R11", _LIST)
 class TupleWhenSet(Layers):
-    """Answers a list until something is set, and then a tuple."""
+    """Returns a list until something is set, and then a tuple."""
 
     full = False
 
@@ -313,7 +313,7 @@ class TupleWhenSet(Layers):
     },
 )
 class TurnsTheLevels(Layers):
-    """Answers one tensor with its levels in another order."""
+    """Returns one tensor with its levels in another order."""
 
     def write(self, levels: Tensor) -> None:  # type: ignore[override]
         if levels.dim() != 3:
@@ -327,7 +327,7 @@ class TurnsTheLevels(Layers):
 
 @wrong("R5", {**_NUMBERS, "clear": lambda made, tokens: (not_negative(tokens), made.reset())})
 class ClearsNothing(Numbers):
-    """A reset without arguments that resets a counter alone."""
+    """A reset without arguments that only resets a counter."""
 
     def reset(self) -> None:  # type: ignore[override]
         self.held = 0
@@ -335,7 +335,7 @@ class ClearsNothing(Numbers):
 
 @wrong("R3", {**_ROWS, "clear": None})
 class SkipsEqualSizes(Rows):
-    """Keeps the earlier rows where as many are written again; nothing clears it."""
+    """Leaves the earlier rows where as many are written again; nothing clears it."""
 
     last = -1
 
@@ -377,7 +377,7 @@ class Broadcasts(Rows):
 
 @wrong("R2", numbers("read", "write", "reset", dtype="uint8"))
 class Saturates(Numbers):
-    """Keeps bytes up to 127."""
+    """Stores bytes up to 127."""
 
     kind = torch.uint8
 
@@ -395,7 +395,7 @@ class FlattensAnything(Numbers):
 
 @wrong("R2")
 class SharedByAll(Numbers):
-    """Keeps the storage in the class, so that two buffers of one size share it."""
+    """Holds the storage in the class, so that two buffers of one size share it."""
 
     shared: ClassVar[dict[int, Tensor]] = {}
 
@@ -415,7 +415,7 @@ class SortsForTheCaller(Numbers):
 
 @wrong("R8")
 class TakesNegativeCounts(Numbers):
-    """Answers a negative count as a slice does."""
+    """Treats a negative count as a slice does."""
 
     def read(self, count: int) -> Tensor:
         if count > self.capacity:

@@ -55,7 +55,7 @@ class Job:
     def _run(self, name: str, inputs: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a step by its script, with the shell that GitHub starts."""
         action = yaml.safe_load(ACTION.read_text())
-        (step,) = (each for each in action["runs"]["steps"] if each["name"] == name)
+        (step,) = (step for step in action["runs"]["steps"] if step["name"] == name)
         values = {name: entry["default"] for name, entry in action["inputs"].items()}
         values |= inputs
         assert set(inputs) <= set(action["inputs"])
@@ -192,7 +192,7 @@ def test_actions_of_others_are_pinned_to_a_commit() -> None:
 def test_the_example_workflow_names_inputs_that_there_are() -> None:
     inputs = yaml.safe_load(ACTION.read_text())["inputs"]
     jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
-    steps = [step for each in jobs for step in each["steps"] if step.get("uses", "").startswith("deepstack")]
+    steps = [step for job in jobs for step in job["steps"] if step.get("uses", "").startswith("deepstack")]
     assert len(steps) == 2
     assert all(set(step["with"]) <= set(inputs) for step in steps)
 

@@ -9,7 +9,7 @@ from deepstack_harness.contract.observation import RowRange
 
 
 def marks_of(sample: list[Any]) -> list[tuple[object, list[str]]]:
-    return [(each.values, [mark.name for mark in each.marks]) for each in sample]
+    return [(parameter.values, [mark.name for mark in parameter.marks]) for parameter in sample]
 
 
 def test_all_but_the_first_of_each_kind_are_slow() -> None:

@@ -1,4 +1,4 @@
-"""The projects in `examples/`, copied out of the checkout and run as their README says."""
+"""The projects in `examples/`, copied out of the checkout and run as in their README."""
 
 import os
 import re

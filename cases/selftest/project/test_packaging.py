@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def run(command: Sequence[str | Path], where: Path, **environment: str) -> str:
-    """What the command printed; fails with everything it said unless it exits 0."""
+    """What the command printed; fails with all of its output unless it exits 0."""
     done = subprocess.run(
         command,
         cwd=where,

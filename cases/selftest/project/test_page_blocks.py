@@ -33,7 +33,7 @@ from tools.page_blocks import ROOT, Block, State, blocks, pages
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 SHELL = re.compile(r"[|&;<>$`]|^(?!deepstack-harness |python -m deepstack_harness )")
-"""A command that is not one of ours alone."""
+"""A command that is more than one of ours."""
 OURS = ("deepstack-harness", "python -m deepstack_harness", "python3 -m deepstack_harness")
 REASONS = ("GPU", "minutes", "network", "installs", "excerpt of", "for your", "needs")
 """How a reason begins for which a block may stay unrun."""
@@ -43,7 +43,7 @@ SHOWN = pages()
 def shown_in(shown: str, printed: str) -> str | None:
     """Return the first part of what a page shows that was not printed; None where all was, in this order.
 
-    `..` stands for anything, and white space is one blank, because a terminal folds long lines.
+    `..` matches anything, and white space is one blank, because a terminal folds long lines.
     """
     rest = " ".join(printed.split())
     for part in re.split(r"(?:^|\s)\.\.(?=\s|$)|(?<=\S)\.\.$", shown, flags=re.MULTILINE):
@@ -61,7 +61,7 @@ class NoChannel(Channel):
         """Open nothing."""
 
     def phase(self, name: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 def run_here(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
@@ -141,7 +141,7 @@ class Played:
                 if alone:
                     patched.setattr(steps, "_run", run_here)
                 self.code = main(words[1:])
-            # Behind it: lines of progress stand anywhere between those of a table.
+            # At the end: lines of progress would be anywhere between those of a table.
             self.printed = stdout.getvalue() + stderr.getvalue()
             return
         shim = f'deepstack-harness() {{ "{sys.executable}" -m deepstack_harness "$@"; }}\n'

@@ -34,7 +34,7 @@ PLACES = re.compile(
 
 
 def declared() -> list[Requirement]:
-    """What pyproject.toml asks for: dependencies, extras, the build, and the tools of a checkout."""
+    """What pyproject.toml requires: dependencies, extras, the build, and the tools of a checkout."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = settings["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
@@ -59,9 +59,9 @@ def needed(wanted: list[Requirement]) -> Iterator[str]:
             continue
         extras = requirement.extras or {""}
         wanted += [
-            each
-            for each in further
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+            path
+            for path in further
+            if path.marker is None or any(path.marker.evaluate({"extra": extra}) for extra in extras)
         ]
 
 
@@ -83,7 +83,7 @@ def third_party(path: Path) -> set[str]:
 
 def test_every_import_of_the_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    # A library that an extra brings is imported where it is used alone.
+    # A library that an extra brings is imported only where it is used.
     extras = project["optional-dependencies"]
     own = ("reports", "workload", "kernels", "ray")
     dependencies = [*project["dependencies"], *(line for name in own for line in extras[name])]
@@ -92,7 +92,7 @@ def test_every_import_of_the_package_is_declared() -> None:
     for path in Path(deepstack_harness.__file__).parent.rglob("*.py"):
         if "_data" in path.parts:
             continue
-        # A plugin of coverage.py is imported by coverage alone.
+        # A plugin of coverage.py is imported only by coverage.
         mine = allowed | ({"coverage"} if path.name == "count_workers.py" else set())
         for name in third_party(path):
             assert mine & set(map(canonicalize_name, owners.get(name, [name]))), f"{path.name}: {name}"
@@ -184,7 +184,7 @@ def module_of(path: Path) -> str:
 
 
 def ranks() -> dict[str, int]:
-    """Packages and their place in the import order, the lowest first, as import-linter is told."""
+    """Packages and their place in the import order, the lowest first, as in the settings of import-linter."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (layers,) = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
     return {
@@ -193,7 +193,7 @@ def ranks() -> dict[str, int]:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """The strings of a file, but for those that stand alone: docstrings and notes behind a name."""
+    """The strings of a file, but for those that are statements: docstrings and notes after a name."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -269,7 +269,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 @pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
 def test_the_tests_mirror_the_packages() -> None:
-    """A test of `deepstack_harness.PACKAGE` lies in `cases/selftest/PACKAGE/`, that of a module beside it.
+    """A test of `deepstack_harness.PACKAGE` lies in `cases/selftest/PACKAGE/`, that of a module next to it.
 
     `tools` has the tests of the programs in `tools/`.
     """

@@ -75,7 +75,7 @@ REMOVED = {
     "selftest --seed 3": "draw other traces with 'fuzz --revision MUTANT --seed N'",
     "selftest --workers=0": "there are two worker processes, and one on a machine with one core",
 }
-"""Calls with an option of an earlier version, and what the error says in its place."""
+"""Calls with an option of an earlier version, and what the error names in its place."""
 
 
 def test_the_names_are_frozen() -> None:
@@ -130,10 +130,14 @@ def test_importing_the_package_imports_nothing_else() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_frozen(command: str) -> None:
     parsers = [
-        each for each in build_parser([command])._actions if isinstance(each, argparse._SubParsersAction)
+        action
+        for action in build_parser([command])._actions
+        if isinstance(action, argparse._SubParsersAction)
     ]
-    actions = [each for each in parsers[0].choices[command]._actions if each.help is not argparse.SUPPRESS]
-    names = [each.option_strings[-1] if each.option_strings else each.dest for each in actions]
+    actions = [
+        action for action in parsers[0].choices[command]._actions if action.help is not argparse.SUPPRESS
+    ]
+    names = [action.option_strings[-1] if action.option_strings else action.dest for action in actions]
     common = [COMMON, *["--bisect"] * (command in JUDGING), *["--no-sandbox"] * (command in SANDBOXED)]
     assert " ".join(names[1:]) == f"{OPTIONS[command]} {' '.join(common)}".strip()
 

@@ -1,7 +1,10 @@
 """README, CONTRIBUTING and docs/: short, links lead somewhere, and the parser takes each command."""
 
+import ast
+import importlib
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of each command of ours that a page shows; a line may go on behind a backslash."""
+    """Return the words of each command of ours that a page shows; a line may go on after a backslash."""
     whole = re.sub(r"\\\n *", "", page.read_text())
     text = [shlex.split(match[1].strip(), posix=True) for match in CALLED.finditer(whole)]
     return [words for words in text if words and words[0] in COMMANDS]
@@ -80,7 +83,7 @@ def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?|[\w/]+\.py)(?: [^`]*)?`")
 TO_BE_WRITTEN = re.compile(r"three_layers|growth|r15|90001|[A-Z]{4}|/rN")
-"""Files that the recipes of CONTRIBUTING.md tell to write, and names that stand for any file."""
+"""Files that the recipes of CONTRIBUTING.md write, and names that mean any file."""
 WRITTEN_BY_COMMANDS = re.compile(r"\.tox/|coverage/|fuzz/$|reports/")
 
 
@@ -94,6 +97,20 @@ def test_every_path_that_a_page_names_is_there(page: Path) -> None:
     named = {path for path in named if not (TO_BE_WRITTEN.search(path) or WRITTEN_BY_COMMANDS.match(path))}
     assert [path for path in named if not ((ROOT / path).exists() or (PACKAGE / path).exists())] == []
     assert page.name != "CONTRIBUTING.md" or len(named) > 50, "a pattern that finds nothing"
+
+
+def test_every_name_that_a_recipe_imports_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    recipes = re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    imports = [
+        (node.module, alias.name)
+        for recipe in recipes
+        for node in ast.walk(ast.parse(textwrap.dedent(recipe)))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("deepstack_harness.")
+        for alias in node.names
+    ]
+    assert len(imports) > 5
+    assert [name for name in imports if not hasattr(importlib.import_module(str(name[0])), name[1])] == []
 
 
 def test_the_map_has_a_row_for_each_room_in_the_order_of_the_layers() -> None:

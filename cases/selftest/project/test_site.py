@@ -85,7 +85,7 @@ def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None
     assert (reach, evidence, effect) == ("default", "run", "output")
     *_, reach, evidence, effect = cells_of(vllm, "a padded token count is checked")
     assert (reach, evidence, effect) == ("default", "run", "crash")
-    # A fault that no program shows, and a rule whose effect no fact tells.
+    # A fault that no program shows, and a rule whose effect no fact shows.
     assert cells_of(vllm, "answer garbage or NaN under torch.compile")[-1] == "not measured"
     assert cells_of(vllm, "storage moved")[-1] == "R6: not measured"
     assert cells_of(vllm, "PlaceholderRange")[-1] == "R12: not measured"
@@ -142,7 +142,7 @@ def test_each_rule_has_a_wrong_and_a_right_example(site: Path, rule: Rule) -> No
 @BUILT
 def test_the_glossary_is_short_sorted_and_found_by_the_search(site: Path) -> None:
     page = (site / "glossary.html").read_text()
-    assert 30 <= len(re.findall(r'<dt id="term-', page)) <= 40
+    assert 30 <= len(re.findall(r'<dt id="term-', page)) <= 75
     first = re.findall(r'(?:</dd>|<dl[^>]*>)\s*<dt id="term-([^"]+)"', page)
     assert len(first) > 30
     assert first == sorted(first, key=str.lower)

@@ -1,4 +1,4 @@
-"""`examples/third_party_buffers`, installed beside the harness: its names work like built-in ones."""
+"""`examples/third_party_buffers`, installed next to the harness: its names work like built-in ones."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(folder: Path, *words: str, beside: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Python in `folder`, with the installed packages of `beside`."""
+    """Python in `folder`, with the packages installed in `beside`."""
     path = os.pathsep.join(map(str, filter(None, [beside, HARNESS])))
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(

@@ -29,7 +29,7 @@ def project() -> dict[str, Any]:
 
 def stated() -> list[str]:
     """The minor versions of Python that pyproject.toml names."""
-    found = [each.partition(CLASSIFIER)[2] for each in project()["classifiers"]]
+    found = [classifier.partition(CLASSIFIER)[2] for classifier in project()["classifiers"]]
     return [f"3.{number}" for number in found if number]
 
 
@@ -68,7 +68,7 @@ def test_each_push_runs_the_oldest_the_pinned_and_the_newest_torch_and_a_night_t
 
 def test_a_push_runs_all_tests_once_and_elsewhere_what_torch_and_python_decide() -> None:
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tox"]
-    (step,) = (each for each in job["steps"] if each.get("name") == "Lint, types, tests")
+    (step,) = (step for step in job["steps"] if step.get("name") == "Lint, types, tests")
     suites = {
         entry["environments"]: entry["suites"].split() for entry in job["strategy"]["matrix"]["include"]
     }
@@ -82,8 +82,8 @@ def test_a_push_runs_all_tests_once_and_elsewhere_what_torch_and_python_decide()
         variables = {**step["env"], "SUITES": " ".join(words), "PATH": os.environ["PATH"]}
         asked = ["bash", "-euo", "pipefail", "-c", f"printf '%s\n' {arguments}"]
         paths = subprocess.run(asked, cwd=ROOT, env=variables, check=True, capture_output=True, text=True)
-        files = {each for path in paths.stdout.split() for each in files_of_tests(ROOT / path)}
-        assert files == {each for suite in words for each in files_of_suite(Suite(suite))}
+        files = {file for path in paths.stdout.split() for file in files_of_tests(ROOT / path)}
+        assert files == {file for suite in words for file in files_of_suite(Suite(suite))}
 
 
 def files_of_tests(path: Path) -> set[Path]:
@@ -107,7 +107,7 @@ def test_the_package_asks_for_the_versions_that_were_run() -> None:
 
 def table() -> str:
     """The table of the page: torch and triton down, Python across, and how each pair was seen."""
-    lines = [f"| torch | triton | {' | '.join(f'Python {each}' for each in stated())} |"]
+    lines = [f"| torch | triton | {' | '.join(f'Python {version}' for version in stated())} |"]
     lines.append("|" + "---|" * (2 + len(stated())))
     for entry in VERSIONS.entries:
         cells = [entry.torch, entry.triton, *(cell(entry, python) for python in stated())]

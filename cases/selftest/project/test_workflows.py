@@ -1,4 +1,4 @@
-"""The workflow of the night: the GPU comes first, and every job keeps what it wrote and tells it."""
+"""The workflow of the night: the GPU comes first, and every job stores what it wrote and reports it."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def script(name: str, step: str) -> str:
-    (text,) = (each["run"] for each in job(name)["steps"] if each.get("name") == step)
+    (text,) = (found["run"] for found in job(name)["steps"] if found.get("name") == step)
     return str(text)
 
 
@@ -76,8 +76,8 @@ def test_a_job_tells_what_its_folder_has(name: str, tmp_path: Path) -> None:
     (night / "nightly.md").write_text("| stage |\n")
     run(script(name, "Summary"), tmp_path, **variables)
     assert (tmp_path / "summary.md").read_text() == "| stage |\n"
-    uploads = [each["with"] for each in job(name)["steps"] if "upload-artifact" in each.get("uses", "")]
-    assert [each["path"] for each in uploads] == ["${{ env.FOLDER }}"]
+    uploads = [step["with"] for step in job(name)["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert [step["path"] for step in uploads] == ["${{ env.FOLDER }}"]
 
 
 def test_the_nights_of_both_jobs_lie_apart(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def project(tmp_path: Path, installed: str) -> Project:
 @pytest.mark.slow  # 11 s
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 def test_with_four_other_plugins_at_once(project: Project) -> None:
-    """`--import-mode importlib` alone allows two files of one name outside of packages."""
+    """Only `--import-mode importlib` allows two files of one name outside of packages."""
     status, printed = project.pytest(
         "-n", "2", "--import-mode", "importlib", "--reruns", "1", "--timeout", "240", "-p", "randomly",
         "-p", "rerunfailures", "-p", "no:cacheprovider", "-W", "error", "--deepstack-report", "out",
@@ -76,7 +76,7 @@ def test_with_four_other_plugins_at_once(project: Project) -> None:
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
     assert {node.partition("::")[2] for node in found.rows["node_id"]} == {"test_contract"}
     attempts = found.cases.groupby("trace").size()
-    assert set(attempts) == {2}, attempts  # both attempts are told, and none of them twice
+    assert set(attempts) == {2}, attempts  # both attempts are reported, and none of them twice
 
 
 def test_in_the_import_mode_prepend(project: Project) -> None:

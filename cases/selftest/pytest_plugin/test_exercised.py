@@ -137,7 +137,7 @@ def test_an_equal_structure_at_all_sizes_is_one_graph_without_guards(compile_arm
 
 
 def test_inputs_are_drawn_once_for_each_call_of_any_arm(compile_arms: CompileArms) -> None:
-    """Equal sizes with other structures: what a function of the size alone could not give."""
+    """Equal sizes with other structures: what a function of only the size could not give."""
     drawn = iter([None, two(4), None])
 
     def inputs(tokens: int) -> Inputs:
@@ -295,7 +295,7 @@ KEPT_WHEN_EMPTY = ["R1", "R4", "R7", "R8", "R11"]
 def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
     deepstack_contract: DeepstackContract, make: type[ReferenceBuffer], why: str
 ) -> None:
-    """The traces are the same for each rule, so one run asks for all of them."""
+    """The traces are the same for each rule, so one run has all of them."""
     with pytest.raises(Failed) as caught:
         deepstack_contract(make, rules=KEPT_WHEN_EMPTY)
     assert f"  not put to the test: no answer had a row that was set{why}\n" in str(caught.value)
@@ -384,7 +384,7 @@ def test_a_budget_is_not_kept_by_a_graph_that_is_used_for_something_else(graph_b
     )
     with graph_budget(1):
         step(torch.ones(3))
-        step(torch.ones(3), torch.ones(3))  # the answer is the same
+        step(torch.ones(3), torch.ones(3))  # the output is the same
     failed = "(?s)a graph too few: 0 graphs.*: extra was None when compiled.*outputs differ by 1"
     with pytest.raises(Failed, match=failed), graph_budget(0):
         step(torch.ones(3), torch.zeros(3))

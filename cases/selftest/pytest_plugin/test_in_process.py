@@ -1,4 +1,4 @@
-"""Parts of the plugin, called directly: what it stores, refuses and leaves alone."""
+"""Parts of the plugin, called directly: what it stores, refuses and does not touch."""
 
 import logging
 import warnings

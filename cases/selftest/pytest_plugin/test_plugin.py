@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin say of buffers and modules: the fault, or why nothing was judged."""
+"""What the fixtures of the pytest plugin report of a buffer or module: a fault, or why nothing was judged."""
 
 import logging
 import subprocess
@@ -285,7 +285,7 @@ class Remembering(Growing):
 def test_any_callable_is_compared_call_by_call(compile_arms: CompileArms, levels: int) -> None:
     (run,) = compile_arms.calls(Growing(), inputs_of(levels), [9, 4, 9], arms=["eager/drop_all"])
     assert (run.worst, run.graphs, len(run.distances)) == (0, 1, 3)
-    assert all((one.effect > 0) is bool(levels) for one in run.distances)
+    assert all((apart.effect > 0) is bool(levels) for apart in run.distances)
 
 
 def test_a_callable_that_changes_when_compiled_is_told(compile_arms: CompileArms) -> None:

@@ -26,7 +26,7 @@ Levels = tuple[Tensor, ...] | None
 
 
 class NoneWhenEmpty(ReferenceBuffer):
-    """R1, as in vLLM issue 43602: get answers None while nothing is set."""
+    """R1, as in vLLM issue 43602: get returns None while nothing is set."""
 
     def get(self, tokens: int) -> Levels:
         answer = super().get(tokens)
@@ -34,14 +34,14 @@ class NoneWhenEmpty(ReferenceBuffer):
 
 
 class OneLevelLess(ReferenceBuffer):
-    """R1: every answer lacks its last level."""
+    """R1: get leaves out the last level."""
 
     def get(self, tokens: int) -> Levels:
         return (super().get(tokens) or ())[:-1]
 
 
 class OneRowLess(ReferenceBuffer):
-    """R2: every answer lacks its last row."""
+    """R2: get leaves out the last row."""
 
     def get(self, tokens: int) -> Levels:
         return tuple(level[: max(tokens - 1, 0)] for level in super().get(tokens) or ())
@@ -57,7 +57,7 @@ class RaisesWithoutPayload(ReferenceBuffer):
 
 
 class KeepsOldRows(ReferenceBuffer):
-    """R3: set leaves the rows of a longer payload behind its own."""
+    """R3: set leaves the rows of a longer payload after its own."""
 
     def set(self, payload: Tensor) -> None:
         tokens = self._check(payload)
@@ -102,14 +102,14 @@ class MovesInSet(ReferenceBuffer):
 
 
 class AnswersInDouble(ReferenceBuffer):
-    """R7: answers are float64."""
+    """R7: get returns float64."""
 
     def get(self, tokens: int) -> Levels:
         return tuple(level.double() for level in super().get(tokens) or ())
 
 
 class TakesNegativeGet(ReferenceBuffer):
-    """R8: get(-1) answers."""
+    """R8: get(-1) returns."""
 
     def get(self, tokens: int) -> Levels:
         return super().get(max(tokens, 0))

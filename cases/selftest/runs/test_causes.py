@@ -1,4 +1,4 @@
-"""`compare` tells causes: one planted fault is one finding, two are two, and all else follows from them."""
+"""`compare` finds causes: one planted fault is one finding, two are two, and all else follows from them."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -65,7 +65,7 @@ def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> Non
 def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
     run_data = read_run(folder)
     case = next(
-        each for each in run_data.cases.to_dict("records") if each["subject"] == "pr43617" and each["script"]
+        case for case in run_data.cases.to_dict("records") if case["subject"] == "pr43617" and case["script"]
     )
     assert [step["step"] for step in case["steps"]] == case["trace"].partition(": ")[2].split("; ")
     assert case["expected"] == ["R4"]
@@ -138,7 +138,7 @@ def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> 
 def test_what_is_unexpected_exits_with_1_and_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a class of one's own nothing is expected; this one keeps nothing."""
+    """Of a class of one's own nothing is expected; this one fulfils nothing."""
     words = [
         "trace=*set 9; get 16; clear 16*",
         "--buffer",
@@ -190,7 +190,7 @@ def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
         waiting.join(0.05)
         assert waiting.is_alive()
     waiting.join(10)
-    assert [sorted(each[VISIBLE].split(",")) for each in seen] == [["GPU-a", "MIG-b"]]
+    assert [sorted(variables[VISIBLE].split(",")) for variables in seen] == [["GPU-a", "MIG-b"]]
 
 
 def group_on(device: str, ranks: int) -> Group:
@@ -224,7 +224,7 @@ def test_a_run_on_cuda_leaves_out_what_takes_more_gpus_than_there_are(
 
 @pytest.mark.slow
 def test_ray_plays_the_same(folder: Path, tmp_path: Path) -> None:
-    """In a process of its own: Ray leaves threads behind, and talks."""
+    """In a process of its own: Ray leaves threads, and prints."""
     pytest.importorskip("ray")
     words = [*SELECTION, "--executor", "ray", "-n", "2", "--out", str(tmp_path / "run"), "--quiet"]
     subprocess.run([sys.executable, "-m", "deepstack_harness", "run", *words], check=True)

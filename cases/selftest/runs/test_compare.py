@@ -28,7 +28,7 @@ def changes(
     tmp_path: Path, old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]
 ) -> list[tuple[str, str, str]]:
     actual = compare(read_stored(write(tmp_path / "old", old)), read_stored(write(tmp_path / "new", new)))
-    return [(each.kind, each.metric, each.case) for each in actual]
+    return [(change.kind, change.metric, change.case) for change in actual]
 
 
 def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_a_figure_that_changed(
         for name, value in (("old", before), ("new", now))
     )
     actual = compare(old, new)
-    assert [(each.kind, each.metric) for each in actual] == ([] if kind is None else [(kind, metric)])
+    assert [(change.kind, change.metric) for change in actual] == ([] if kind is None else [(kind, metric)])
 
 
 def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
     old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
     new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
-    assert [each[1:] for each in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
+    assert [change[1:] for change in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
 
 
 def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[Change]:
@@ -123,7 +123,7 @@ def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[
 
 def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) -> None:
     actual = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
-    assert [(each.kind, each.metric, each.since) for each in actual] == [
+    assert [(change.kind, change.metric, change.since) for change in actual] == [
         (ChangeKind.REGRESSION, "distance", "the last 5 runs")
     ]
     assert (actual[0].before, actual[0].after) == ("1e-05", "8e-05")
@@ -131,7 +131,7 @@ def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) 
 
 def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
     actual = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
-    assert [(each.kind, each.metric, each.since) for each in actual] == [
+    assert [(change.kind, change.metric, change.since) for change in actual] == [
         (ChangeKind.REGRESSION, "verdict R2", "the last 4 runs")
     ]
 

@@ -49,7 +49,7 @@ metadata = f"Metadata-Version: 2.1\\nName: torch\\nVersion: {version}\\n"
 
 
 class SmallInstaller(Installer):
-    """An installer of a small torch, beside the packages of this Python."""
+    """An installer of a small torch, in addition to the packages of this Python."""
 
     def make(self, folder: Path) -> list[str]:
         return [*super().make(folder), "--without-pip"]
@@ -128,7 +128,7 @@ def test_an_environment_is_made_once_led_to_this_harness_and_used_again(
     (path_file,) = folder_for(WANTED).glob("lib/python3*/site-packages/deepstack_harness.pth")
     assert path_file.read_text().strip() == str(harness_path()) == home.environment["PYTHONPATH"]
     assert (harness_path() / "deepstack_harness" / "runs" / "environments.py").samefile(environments.__file__)
-    assert [each.name for each in harness_path().iterdir()] == ["deepstack_harness"]
+    assert [path.name for path in harness_path().iterdir()] == ["deepstack_harness"]
 
 
 def test_half_an_environment_is_none_and_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

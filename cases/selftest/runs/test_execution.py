@@ -137,7 +137,7 @@ def test_shards_are_disjoint_and_together_everything(nightly: list[PlannedCase])
     assert sorted(group.name for part in parts for group in part) == sorted(group.name for group in groups)
     again = [part_of(grouped(reversed(nightly)), Shard(index, 3)) for index in (1, 2, 3)]
     assert [[group.name for group in part] for part in parts] == [
-        [each.name for each in part] for part in again
+        [group.name for group in part] for part in again
     ]
     assert fingerprint(groups) == fingerprint([group for part in parts for group in part])
 
@@ -215,7 +215,7 @@ def test_a_row_says_whether_its_rule_was_to_be_broken() -> None:
     }
     assert (
         verdict(actual, Rule.STRUCTURE) is Verdict.XFAIL
-    )  # the profile run of the trace is answered with None
+    )  # get returns None in the profile run of the trace
     assert verdict(actual, Rule.FRESHNESS) is Verdict.MISSING  # nothing was set twice
     assert verdict(actual, Rule.PLACEMENT) is Verdict.IMPROVED
 
@@ -244,9 +244,9 @@ def test_two_tests_may_judge_the_same_case() -> None:
     actual = [
         result_in_test(played, node, number) for node, number in (("a::t", 1), ("a::t", 2), ("b::t", 1))
     ]
-    assert len({each.case.case for each in actual} | {CASE.id}) == 4
-    for each in actual:
-        assert {row.case for row in each.rows} == {each.case.case}
+    assert len({change.case.case for change in actual} | {CASE.id}) == 4
+    for change in actual:
+        assert {row.case for row in change.rows} == {change.case.case}
     assert {row.node_id for row in actual[1].rows} == {"a::t"}
     assert actual[1].case.note == "a::t #2"
 
@@ -273,4 +273,4 @@ def test_the_program_beside_a_case_shows_its_worst_rule() -> None:
         assert script is not None
         assert "torch.compile(" in script
         no_incident = judge_case(PlannedCase(case, None), wrong)
-        assert result_of(no_incident, 0.0).case.script is None  # a program of the buffer alone shows less
+        assert result_of(no_incident, 0.0).case.script is None  # a program of only the buffer shows less

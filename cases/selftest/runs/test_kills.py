@@ -164,7 +164,7 @@ def test_two_runs_into_one_folder_leave_one(whole: Path, tmp_path: Path) -> None
 def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(
     whole: Path, tmp_path: Path
 ) -> None:
-    """A limit on file size stands for the disk: the write fails half-way, as on a full one."""
+    """A limit on file size in place of the disk: the write fails half-way, as on a full one."""
 
     def fill() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
@@ -214,7 +214,7 @@ def test_a_full_file_system_is_told_and_the_run_goes_on_when_there_is_room(
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """A file stands for the folder: root may write into a read-only one."""
+    """A file in place of the folder: root may write into a read-only one."""
     (tmp_path / "file").write_text("here")
     ended = subprocess.run(command(tmp_path / "file" / "run"), capture_output=True, text=True, check=False)
     assert ended.returncode == ExitCode.MACHINE, ended.stderr

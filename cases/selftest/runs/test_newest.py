@@ -1,4 +1,4 @@
-"""The newest releases of a night: a class that cannot be driven any more is a finding with its place."""
+"""The newest releases of a night: a class that cannot be called any more is a finding with its place."""
 
 import json
 from collections.abc import Callable
@@ -50,7 +50,7 @@ Night = Callable[..., tuple[ExitCode, list[str]]]
 
 @pytest.fixture
 def night(tmp_path: Path, capsys: Capture) -> Night:
-    """Run one night after the other over what `audit` answers."""
+    """Run one night after the other over the results of `audit`."""
 
     def run(
         audited_source: AuditedSource | Callable[[str], AuditedSource],

@@ -50,7 +50,7 @@ def files_of(stage: Stage) -> list[str]:
 
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_every_command_of_the_harness_is_one_that_its_parser_takes(tmp_path: Path, *, rehearse: bool) -> None:
-    commands = [each.command for each in gpu_night(tmp_path, rehearse=rehearse) if not is_pytest(each)]
+    commands = [stage.command for stage in gpu_night(tmp_path, rehearse=rehearse) if not is_pytest(stage)]
     assert commands
     for words in commands:
         assert words[:3] == (sys.executable, "-m", "deepstack_harness")
@@ -63,7 +63,7 @@ def test_every_command_of_the_harness_is_one_that_its_parser_takes(tmp_path: Pat
 @pytest.mark.slow  # 9 s
 def test_pytest_takes_the_command_of_its_stages(tmp_path: Path) -> None:
     """One of them: the others have the same options and other files."""
-    (streams,) = [each for each in gpu_night(tmp_path) if each.name == "streams"]
+    (streams,) = [stage for stage in gpu_night(tmp_path) if stage.name == "streams"]
     words = (*streams.command, "-n", "2", "--dist", "loadgroup", "--collect-only")
     end = subprocess.run(words, cwd=streams.where, capture_output=True, text=True, timeout=200, check=False)
     assert end.returncode == 0, end.stdout + end.stderr
@@ -71,14 +71,14 @@ def test_pytest_takes_the_command_of_its_stages(tmp_path: Path) -> None:
 
 
 def test_every_case_for_a_gpu_is_in_one_stage(tmp_path: Path) -> None:
-    in_stages = [file for each in gpu_night(tmp_path) if is_pytest(each) for file in files_of(each)]
+    in_stages = [file for stage in gpu_night(tmp_path) if is_pytest(stage) for file in files_of(stage)]
     marked = re.compile(r"^@pytest\.mark\.gpu|marks=pytest\.mark\.gpu", re.MULTILINE)
     files = (path for path in (ROOT / "cases").rglob("test_*.py") if marked.search(path.read_text()))
     assert sorted(in_stages) == sorted(path.relative_to(ROOT).as_posix() for path in files)
 
 
 def test_the_matrix_shares_the_gpu(tmp_path: Path) -> None:
-    graphs = next(each for each in gpu_night(tmp_path) if each.name == "graphs")
+    graphs = next(stage for stage in gpu_night(tmp_path) if stage.name == "graphs")
     assert graphs.command[graphs.command.index("--device") + 1] == "cuda:0"
 
 
@@ -110,48 +110,48 @@ def played(folder: Path, planned: list[Stage], *faults: str | None, gpus: int = 
 
 def test_a_gpu_that_vanishes_half_way_is_told_by_every_stage_after_it(tmp_path: Path) -> None:
     planned = gpu_night(tmp_path)
-    vanishes = [each.name for each in planned].index("gpu-kernels")
-    commands = [printing(each, 3 if number == vanishes else 0) for number, each in enumerate(planned)]
+    vanishes = [stage.name for stage in planned].index("gpu-kernels")
+    commands = [printing(stage, 3 if number == vanishes else 0) for number, stage in enumerate(planned)]
     ended = played(tmp_path, commands, None, "Xid 79: the GPU has fallen off the bus")
     before, after = ended[1 : 1 + vanishes], ended[2 + vanishes : -1]
-    assert {each.outcome for each in before} == {StageOutcome.HELD}
+    assert {stage.outcome for stage in before} == {StageOutcome.HELD}
     assert (ended[1 + vanishes].outcome, ended[1 + vanishes].detail.partition(";")[0]) == (
         StageOutcome.FAILED,
         "the GPU is gone: Xid 79: the GPU has fallen off the bus",
     )
     assert len(after) >= 2
-    for each in after:
-        assert each.in_short == f"{each.stage} not run"
-        assert each.detail == "the GPU is gone: Xid 79: the GPU has fallen off the bus"
+    for stage in after:
+        assert stage.in_short == f"{stage.stage} not run"
+        assert stage.detail == "the GPU is gone: Xid 79: the GPU has fallen off the bus"
     assert ended[-1].in_short == "report held"
     assert exit_code(ended) is ExitCode.MACHINE
 
 
 def test_a_second_gpu_that_was_never_there_is_told_and_not_wrong(tmp_path: Path) -> None:
-    commands = [printing(each) for each in gpu_night(tmp_path)]
+    commands = [printing(stage) for stage in gpu_night(tmp_path)]
     for gpus, outcome in ((1, StageOutcome.LEFT_OUT), (2, StageOutcome.HELD)):
         ended = played(tmp_path, commands, None, gpus=gpus)
-        (ranks,) = [each for each in ended if each.stage == "ranks"]
+        (ranks,) = [stage for stage in ended if stage.stage == "ranks"]
         assert ranks.outcome is outcome
         assert ranks.detail == ("one GPU: it needs 2" if gpus == 1 else "")
         assert exit_code(ended) is ExitCode.HOLDS
-        assert not any(each.wrong for each in ended)
+        assert not any(stage.wrong for stage in ended)
 
 
 def test_gpus_that_cannot_be_counted_are_told(tmp_path: Path) -> None:
     def cannot() -> int:
         raise MachineError("torch cannot count the GPUs: no driver")
 
-    (ranks,) = [printing(each) for each in gpu_night(tmp_path) if each.name == "ranks"]
+    (ranks,) = [printing(stage) for stage in gpu_night(tmp_path) if stage.name == "ranks"]
     night = NightlyRun(tmp_path, lambda: None, lambda _: 2**40, count_gpus=cannot)
     assert list(night.run([ranks]))[-1].detail == "torch cannot count the GPUs: no driver"
 
 
 def test_a_rehearsal_is_never_told_as_held(tmp_path: Path) -> None:
-    planned = [printing(each) for each in gpu_night(tmp_path, rehearse=True)]
+    planned = [printing(stage) for stage in gpu_night(tmp_path, rehearse=True)]
     *rehearsed, report = played(tmp_path, planned)
-    assert {each.outcome for each in rehearsed} == {StageOutcome.REHEARSED}
-    assert all(each.detail.startswith("rehearsed: ") and each.wrong for each in rehearsed)
+    assert {stage.outcome for stage in rehearsed} == {StageOutcome.REHEARSED}
+    assert all(stage.detail.startswith("rehearsed: ") and stage.wrong for stage in rehearsed)
     assert report.held
     assert exit_code([*rehearsed, report]) is ExitCode.HOLDS
     broken = played(tmp_path, [printing(planned[0], 1)])
@@ -177,7 +177,7 @@ def test_what_a_stage_measured_is_kept_however_it_ended(tmp_path: Path, text: st
     write_summary(tmp_path, [ended])
     (again,) = msgspec.json.decode((tmp_path / "nightly.json").read_bytes(), type=list[EndedStage])
     assert again == ended
-    assert [each.ratio for each in again.measured] == [1.25] * rows
+    assert [apart.ratio for apart in again.measured] == [1.25] * rows
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stages of a night: how they end, what the night does then, and what it tells."""
+"""Stages of a night: how they end, what the night does then, and what it reports."""
 
 import os
 import re
@@ -71,13 +71,13 @@ def night(folder: Path, *faults: str | None, free: int = 2**40) -> NightlyRun:
 
 
 def outcomes(ended: list[EndedStage]) -> dict[str, StageOutcome]:
-    return {each.stage: each.outcome for each in ended}
+    return {stage.stage: stage.outcome for stage in ended}
 
 
 def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
     done = list(night(tmp_path).run([stage("a"), stage("b", 1), stage("c", 2), stage("d"), stage("report")]))
     assert outcomes(done) == {"a": HELD, "b": BROKEN, "c": FAILED, "d": HELD, "report": HELD}
-    assert [each.code for each in done] == [0, 1, 2, 0, 0]
+    assert [stage.code for stage in done] == [0, 1, 2, 0, 0]
     assert done[1].detail == "b said so"
     assert exit_code(done) is ExitCode.BROKEN
     assert (tmp_path / "b.log").read_text() == "b said so\n"
@@ -177,7 +177,7 @@ def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, endi
 
 
 class Clock:
-    """A clock that stages move on: it is asked before each stage, and once at the beginning."""
+    """A clock that stages move on: it is read before each stage, and once at the beginning."""
 
     def __init__(self, *seconds: float) -> None:
         self._times = iter(seconds)
@@ -187,7 +187,7 @@ class Clock:
 
 
 def test_a_stage_without_time_is_told_and_the_report_is_made(tmp_path: Path) -> None:
-    """At 0, 0, 70 and 290 of 300 seconds; 30 are kept for the report."""
+    """At 0, 0, 70 and 290 of 300 seconds; 30 are reserved for the report."""
     planned = [
         stage("a"), replace(stage("b"), seconds=600, least=250), replace(stage("c"), least=20),
         replace(stage("report", last=True), least=30),
@@ -204,7 +204,7 @@ def test_a_stage_has_its_part_of_a_short_night(tmp_path: Path) -> None:
     long = Stage("long", python(SLEEPS), 600, share=1, least=0.1)
     planned = [long, replace(long, name="other", share=3), replace(stage("report", last=True), least=1)]
     done = list(replace(night(tmp_path), seconds=5, clock=Clock(0, 0, 4, 5)).run(planned))
-    assert [each.outcome for each in done] == [StageOutcome.TIMED_OUT, NOT_RUN, HELD]
+    assert [stage.outcome for stage in done] == [StageOutcome.TIMED_OUT, NOT_RUN, HELD]
     assert done[0].detail.startswith("no end within 1 s, its part of the night: ")
 
 
@@ -214,26 +214,26 @@ def test_a_night_without_minutes_has_the_limits_of_its_stages(tmp_path: Path) ->
 
 def test_a_short_night_hunts_for_a_tenth_and_plays_the_small_matrix(tmp_path: Path) -> None:
     short = replace(wanted(tmp_path, "cpu"), minutes=5.0, fuzz_minutes=30.0)
-    planned = {each.name: each for each in stages(short)}
+    planned = {stage.name: stage for stage in stages(short)}
     assert planned["fuzz"].command[-4:-2] == ("--minutes", "0.5")
     assert "ci" in planned["run"].command
-    assert "nightly" in {each.name: each for each in stages(wanted(tmp_path, "cpu"))}["run"].command
+    assert "nightly" in {stage.name: stage for stage in stages(wanted(tmp_path, "cpu"))}["run"].command
 
 
 def test_a_short_night_is_not_compared_with_a_long_one(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "run.json").write_text(ABOUT.replace("FINISHED", '"t"'))
-    assert "compare" in [each.name for each in stages(wanted(tmp_path, "cpu"))]
-    assert "compare" not in [each.name for each in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
+    assert "compare" in [stage.name for stage in stages(wanted(tmp_path, "cpu"))]
+    assert "compare" not in [stage.name for stage in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
 
 
 def test_a_night_is_not_compared_with_one_of_a_few_incidents(tmp_path: Path) -> None:
-    """The tier gpu keeps its nights in the same folder by default, and finishes last."""
+    """The tier gpu stores its nights in the same folder by default, and finishes last."""
     selection = '"incident=43602"'
     for name, text in (("1", ABOUT), ("2", ABOUT.replace('"selection": null', f'"selection": {selection}'))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text.replace("FINISHED", '"t"'))
-    planned = {each.name: each for each in stages(wanted(tmp_path, "cpu"))}
+    planned = {stage.name: stage for stage in stages(wanted(tmp_path, "cpu"))}
     assert planned["compare"].command[4:6] == (str(tmp_path / "1"), str(tmp_path / "new"))
 
 
@@ -270,8 +270,8 @@ def test_a_stage_that_needs_more_than_a_night_is_left_out_and_the_others_run(
     without(monkeypatch, "selenium")
 
     def short(request: NightRequest, only: tuple[str, ...] = ()) -> list[Stage]:
-        planned = [each for each in real(request) if each.name in {"kernels", "tests", "report"}]
-        return [replace(each, command=python("print('ran')"), where=None) for each in planned]
+        planned = [stage for stage in real(request) if stage.name in {"kernels", "tests", "report"}]
+        return [replace(stage, command=python("print('ran')"), where=None) for stage in planned]
 
     monkeypatch.setattr(night_stages, "stages", short)
     assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
@@ -302,10 +302,10 @@ def test_the_documented_extra_is_enough_for_what_is_not_optional(
     monkeypatch.setattr(night_stages, "has_selftests", lambda: checkout)
     monkeypatch.setattr(night_stages, "version", lambda _: "0")
     planned = stages(replace(wanted(tmp_path, "cpu"), tier=tier, rehearse=tier is NightTier.GPU))
-    lacking = {each.name: set(each.missing) for each in planned if each.missing}
+    lacking = {stage.name: set(stage.missing) for stage in planned if stage.missing}
     beyond = {name for name, extras in lacking.items() if extras != {"reports"}}
     assert beyond == ({"tests", "untested"} if checkout and tier is NightTier.FULL else set())
-    assert beyond == {each.name for each in planned if each.optional}
+    assert beyond == {stage.name for stage in planned if stage.optional}
     assert lacking["report"] == {"reports"}
 
 
@@ -326,13 +326,15 @@ PathFinder.find_spec = partial(find_spec)
 
 def brought_by(lines: Iterable[str], found: set[str], extra: str = "") -> set[str]:
     """Return the distributions that an installation of these requirements brings, by their normal names."""
-    for each in map(Requirement, lines):
-        normal = canonicalize_name(each.name)
-        if normal not in found and (each.marker is None or each.marker.evaluate({"extra": extra})):
+    for requirement in map(Requirement, lines):
+        normal = canonicalize_name(requirement.name)
+        if normal not in found and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        ):
             found.add(normal)
-            for wanted_extra in {"", *each.extras}:
+            for wanted_extra in {"", *requirement.extras}:
                 with suppress(PackageNotFoundError):
-                    brought_by(requires(each.name) or (), found, wanted_extra)
+                    brought_by(requires(requirement.name) or (), found, wanted_extra)
     return found
 
 
@@ -422,7 +424,7 @@ def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
 
 def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
-    assert {"engine", "search"}.isdisjoint(each.name for each in stages(wanted(tmp_path, "cpu")))
+    assert {"engine", "search"}.isdisjoint(stage.name for stage in stages(wanted(tmp_path, "cpu")))
 
 
 def test_every_command_of_a_night_is_one_that_the_parser_takes(
@@ -455,7 +457,7 @@ ABOUT = """{"schema_version": 3, "harness": "1", "started": "t", "finished": FIN
 
 
 def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert "compare" not in [each.name for each in stages(wanted(tmp_path, "cpu"))]
+    assert "compare" not in [stage.name for stage in stages(wanted(tmp_path, "cpu"))]
     with pytest.raises(UsageError, match="unknown stage 'compare'; this night has run, newest, tests"):
         stages(wanted(tmp_path, "cpu"), ["compare"])
 
@@ -528,7 +530,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             for name in ("a", "b", "report")
         ]
         planned[-1] = replace(planned[-1], last=True)
-        return [each for each in planned if not only or each.name in only]
+        return [stage for stage in planned if not only or stage.name in only]
 
     monkeypatch.setattr(night_stages, "stages", counted)
     yield folder
@@ -552,7 +554,7 @@ def test_a_night_goes_on_with_the_stages_that_have_not_come_to_their_end(
         "a": "x", "b": "xx", "report": "xx",
     }  # fmt: skip
     summary = msgspec.json.decode((tmp_path / "night" / "nightly.json").read_bytes(), type=list[EndedStage])
-    assert [(each.stage, each.outcome) for each in summary] == [("a", HELD), ("b", HELD), ("report", HELD)]
+    assert [(stage.stage, stage.outcome) for stage in summary] == [("a", HELD), ("b", HELD), ("report", HELD)]
 
 
 def test_a_stage_of_a_night_that_is_run_again_leaves_the_others_as_they_are(
@@ -564,7 +566,7 @@ def test_a_stage_of_a_night_that_is_run_again_leaves_the_others_as_they_are(
     assert main([*words, "--resume", "--stage", "report"]) == ExitCode.BROKEN
     assert [(ran / name).read_text() for name in ("a", "b", "report")] == ["x", "x", "xx"]
     summary = msgspec.json.decode((tmp_path / "night" / "nightly.json").read_bytes(), type=list[EndedStage])
-    assert [each.outcome for each in summary] == [HELD, BROKEN, HELD]
+    assert [stage.outcome for stage in summary] == [HELD, BROKEN, HELD]
 
 
 def test_a_matrix_goes_on_where_it_was_ended_and_begins_where_it_was_not(tmp_path: Path) -> None:
@@ -610,7 +612,7 @@ def test_the_stages_of_a_night_are_listed_and_nothing_is_run(
     assert main(["nightly", "--list", "--history", str(tmp_path), "--minutes", "5"]) == ExitCode.HOLDS
     lines = capsys.readouterr().out.splitlines()
     listed = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert listed == [each.name for each in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
+    assert listed == [stage.name for stage in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
     assert "--tier ci" in lines[0]
     assert any("selenium" in line for line in lines)
     assert not list(tmp_path.iterdir())
@@ -624,8 +626,8 @@ def test_every_stage_is_in_the_documentation(tmp_path: Path, tier: NightTier) ->
     table = (ROOT / "docs" / page).read_text().partition("| stage |")[2].partition("\n\n")[0]
     documented = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     request = replace(wanted(tmp_path, "cpu", sources=("x",)), tier=tier)
-    planned = [each.name for each in stages(request)]
-    assert all(each.about for each in stages(request))
+    planned = [stage.name for stage in stages(request)]
+    assert all(stage.about for stage in stages(request))
     assert [name for name in documented if name in planned] == planned
     assert set(documented) - set(planned) <= {"gpu", "engine", "search"}
 

@@ -115,7 +115,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     return lambda name: played(DAILY if name in DAILY else NIGHTLY)
 
 
-def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
+def case_and_rows(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
     chosen = (run.cases["subject"] == buffer_of(name)) & run.cases["trace"].str.startswith(trace)
     (case,) = [case for _, case in run.cases[chosen].iterrows()]
     return case, run.rows[run.rows["case"] == case["case"]]
@@ -123,7 +123,7 @@ def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run_of: RunOf, name: str) -> None:
-    case, rows = of(run_of(name), name, RARE)
+    case, rows = case_and_rows(run_of(name), name, RARE)
     assert case["ending"] == ENDINGS[name]
     if name == "Talks":
         assert "ERROR" not in set(rows["verdict"])
@@ -135,15 +135,15 @@ def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run_of: RunO
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_other_case_of_its_buffer_is_played(run_of: RunOf, name: str) -> None:
-    case, rows = of(run_of(name), name, OTHER)
+    case, rows = case_and_rows(run_of(name), name, OTHER)
     assert case["ending"] == "played"
     assert set(rows["verdict"]) == {"PASS", "SKIP"}
 
 
 def test_what_was_printed_last_is_kept(run_of: RunOf) -> None:
-    crashed, _ = of(run_of("Segfaults"), "Segfaults", RARE)
+    crashed, _ = case_and_rows(run_of("Segfaults"), "Segfaults", RARE)
     assert crashed["output"] == "last words\n"
-    flooded, _ = of(run_of("Floods"), "Floods", RARE)
+    flooded, _ = case_and_rows(run_of("Floods"), "Floods", RARE)
     assert flooded["output"] == "x" * TAIL
 
 

@@ -125,7 +125,7 @@ def test_a_night_that_cannot_be_read_is_left_out_of_the_history(run: Path) -> No
     (bad / "rows.jsonl").unlink()
     os.mkfifo(bad / "rows.jsonl")
     runs, notes = read_nights(run.parent)
-    assert [each.name for each in runs] == ["run"]
+    assert [run.name for run in runs] == ["run"]
     assert notes == [f"not in the history: '{bad / 'rows.jsonl'}' is a fifo, not a regular file"]
     (bad / "newest.json").symlink_to("/dev/zero")
     assert last_records(run.parent, run) == {}

@@ -260,7 +260,7 @@ def test_a_disk_that_is_full_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_parquet_has_the_same_and_is_a_history(tmp_path: Path) -> None:
-    """As a dataset on the hub would: runs in folders, told apart by their start."""
+    """As a dataset on the hub would: runs in folders, distinguished by their start."""
     starts = ["2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"]
     for number, started in enumerate(starts):
         folder = write(tmp_path / "data" / str(number), GOOD, started=started)
@@ -394,7 +394,7 @@ def test_a_figure_of_nothing_says_so(
     changes: dict[str, tuple[()]], key: str, absent: str, two_cases: Path
 ) -> None:
     run: RunData = replace(load_run(two_cases), **changes)  # type: ignore[arg-type]
-    (figure,) = (each for each in figures_of(run) if each.key == key)
+    (figure,) = (figure for figure in figures_of(run) if figure.key == key)
     assert figure.absent == absent
 
 

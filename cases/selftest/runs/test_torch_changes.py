@@ -1,4 +1,4 @@
-"""What another torch changes: each planted difference stands in its line, under its cause, alone."""
+"""What another torch changes: each planted difference is in its line, under its cause, and no other is."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def versions(
     verdicts: Mapping[str, tuple[str, str]] = VERDICTS,
     cases: Sequence[CaseRecord] = (compiled("a"), compiled("b")),
 ) -> Path:
-    folder = write(tmp_path / torch, verdicts, {each.case: each for each in cases})
+    folder = write(tmp_path / torch, verdicts, {case.case: case for case in cases})
     about = json.loads((folder / "run.json").read_text())
     about["environment"]["torch"] = torch
     (folder / "run.json").write_text(json.dumps(about))

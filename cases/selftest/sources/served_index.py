@@ -17,7 +17,7 @@ BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
 
 @dataclass
 class Served:
-    """A package index over a folder of files: what it does, and what it was asked."""
+    """A package index over a folder of files: what it does, and which requests it got."""
 
     folder: Path
     ranges: bool = True
@@ -41,7 +41,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._send(self.served.status, b"no")
         elif self.path.startswith("/simple/"):
             pattern = self.path.split("/")[2].replace("-", "[-_]")  # a wheel's name has underscores
-            names = [each.name for each in self.served.folder.glob(f"{pattern}-*")]
+            names = [path.name for path in self.served.folder.glob(f"{pattern}-*")]
             self._send(200, "".join(map(self._link, names)).encode())
         elif path.is_file():
             self._send_file(path.read_bytes())
@@ -74,7 +74,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def tell_pip_nothing(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Take away what pip was told, and proxies, and let the harness keep what it reads in `cache`."""
+    """Take away settings of pip, and proxies, and let the harness store what it reads in `cache`."""
     for name in os.environ:
         if name.startswith("PIP_") or name.lower() in BEHIND_PROXY:
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Releases, from an index of our own on this machine: by ranges, whole, kept, and not to be had."""
+"""Releases, from an index of our own on this machine: by ranges, whole, cached, and not to be had."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ CLOSED = "http://127.0.0.1:9/simple"
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine where pip is told nothing, and nothing is kept; answers the cache folder."""
+    """A machine where pip has no settings, and nothing is cached; returns the cache folder."""
     cache = tmp_path / "cache"
     tell_pip_nothing(monkeypatch, cache)
     monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def index(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """An empty index that pip is told of."""
+    """An empty index in the settings of pip."""
     folder = tmp_path / "served"
     folder.mkdir()
     vars(server).update(vars(Served(folder, url=server.url)))
@@ -394,7 +394,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert records == [f"the cache {machine} cannot be written (Not a directory): continuing without it"]
     asked = index.asked.total()
     assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
-    assert index.asked.total() == asked  # this process keeps it
+    assert index.asked.total() == asked  # this process holds it
 
 
 # Only what is read while the disk is full is limited.  A child such as pip would inherit the limit, and what

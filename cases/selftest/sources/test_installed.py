@@ -29,7 +29,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def distribution(site: Path, name: str, version: str, record: str = "vllm/__init__.py,,\n") -> Path:
-    """Write what an installer writes beside the files: metadata, and which files it has installed."""
+    """Write what an installer writes in addition to the files: metadata, and which files it has installed."""
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

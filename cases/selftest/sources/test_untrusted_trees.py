@@ -347,7 +347,7 @@ def test_nothing_of_a_hostile_repository_runs(repository: Path, tmp_path: Path) 
     values = {"run": run, "hooks": hooks, "included": included, "attributes": attributes}
     with (repository / ".git/config").open("a") as config:
         config.write(HOSTILE_CONFIG.format(**values))
-    (repository / QWEN).touch()  # git would ask the filter whether it was changed
+    (repository / QWEN).touch()  # git would call the filter to see whether it was changed
     source = open_source(str(repository))
     assert source.label.startswith(f"vllm at {repository} (commit ")
     assert classes_of(source) == []

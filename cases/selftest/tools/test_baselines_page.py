@@ -1,4 +1,4 @@
-"""The page of baselines is that of the files, and says why each fact moved."""
+"""The page of baselines is that of the files, and states why each fact moved."""
 
 import pytest
 from msgspec import structs

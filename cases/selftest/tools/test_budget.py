@@ -67,7 +67,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def write_functions(root: Path, number: int) -> None:
-    text = "".join(f"def f{each}() -> int:\n    return {each}\n" for each in range(number))
+    text = "".join(f"def f{digit}() -> int:\n    return {digit}\n" for digit in range(number))
     (root / "harness/deepstack_harness/runs/many.py").write_text(text)
 
 

@@ -419,9 +419,9 @@ def test_cases_whose_ids_are_digits_have_their_own_keys(tree: Path) -> None:
     (tree / "harness/deepstack_harness/__main__.py").write_text(LISTS + program)
     assert main(["make", str(tree / "out"), "--tree", str(tree), "--part", "run-ci"]) == 0
     _, *records = read_part(tree / "out/run-ci.jsonl.xz")
-    rows = [(f"NUMBER of {at} | R1", each) for at, each in enumerate(ids)]
-    cases = [(f"case {each}", each) for each in ids]
-    assert {(each["key"], each["case"]) for each in records} == {*rows, *cases}
+    rows = [(f"NUMBER of {at} | R1", id_) for at, id_ in enumerate(ids)]
+    cases = [(f"case {id_}", id_) for id_ in ids]
+    assert {(record["key"], record["case"]) for record in records} == {*rows, *cases}
 
 
 @pytest.mark.parametrize("text", ["4 passed in 8.05s", "4 passed in 106.12s (0:01:46)", "4 passed in 1 s"])

@@ -24,8 +24,10 @@ SCRIPTS = {
 
 
 def test_no_sample_program_is_left_out() -> None:
-    there = [each for each in STEPS if importlib.util.find_spec(each)]
-    histories, played = ({name.partition(":")[2] for name, _ in nullary(each, STEPS[each])} for each in there)
+    there = [step for step in STEPS if importlib.util.find_spec(step)]
+    histories, played = (
+        {name.partition(":")[2] for name, _ in nullary(module, STEPS[module])} for module in there
+    )
     assert histories == set(HISTORIES)
     assert played == set(PROGRAMS)
 
@@ -43,7 +45,7 @@ def test_no_hunt_of_selftest_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     named = trials_for(ALL_MUTANTS, 0, right=False)
     assert {*hunts, *named} == {*trials_for(ALL_MUTANTS, 0)}
     assert len(hunts) + len(named) == len(trials_for(ALL_MUTANTS, 0))
-    assert not any(each.rule for each in hunts)
+    assert not any(hunt.rule for hunt in hunts)
 
 
 @pytest.mark.slow  # 5 s

@@ -72,7 +72,7 @@ def test_the_rate_of_a_hunt_and_its_cost_are_really_measured(monkeypatch: pytest
     alone, *compiled = bench.fuzzing()
     assert (alone.name, alone.unit) == (RATE, "steps/s")
     assert alone.value > 0
-    assert [(each.name, each.value) for each in compiled] == [
+    assert [(constant.name, constant.value) for constant in compiled] == [
         ("fuzzing eager/drop_all", 2.0), ("fuzzing inductor/drop_all", 2.0),
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ PUBLIC = {
     "contract/protocols.py FollowsTensors", "contract/protocols.py WorksInGraph",
     "contract/protocols.py WrapsSession", "contract/protocols.py KnowsAccesses",
 }  # fmt: skip
-# Called by cases/ alone, and needed there: baselines of our own suite, the processes that a
+# Called only by cases/, and needed there: baselines of our own suite, the processes that a
 # test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for
 # mutants that were generated, and the values of each axis that a trace of `check` has.
 OF_CASES = {

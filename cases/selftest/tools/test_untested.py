@@ -24,9 +24,9 @@ NEEDS_COVERAGE = pytest.mark.skipif(find_spec("coverage") is None, reason="cover
 
 
 def file(percent: float, **missing: Sequence[int]) -> Mapping[str, Any]:
-    """A file as `coverage json` tells it; `module` stands for its own code."""
+    """A file as in the output of `coverage json`; `module` is its own code."""
     functions_of_file = {
-        ("" if name == "module" else name): {"missing_lines": list(each)} for name, each in missing.items()
+        ("" if name == "module" else name): {"missing_lines": list(lines)} for name, lines in missing.items()
     }
     return {"functions": functions_of_file, "summary": {"percent_covered": percent}}
 
@@ -109,7 +109,9 @@ def test_each_justification_names_code_and_a_runner_that_exist() -> None:
         files = [[path for path in paths if fnmatchcase(path, pattern)] for pattern in entry.files]
         assert all(files), entry
         known = set[str]().union(*(functions(paths[path]) for item in files for path in item))
-        absent = [name for name in entry.functions if not any(fnmatchcase(each, name) for each in known)]
+        absent = [
+            name for name in entry.functions if not any(fnmatchcase(function, name) for function in known)
+        ]
         assert absent == [], entry
 
 

@@ -1,4 +1,4 @@
-"""Functions that a worker has to survive; with the standard library alone, as `workers.child`."""
+"""Functions that a worker has to survive; with only the standard library, as `workers.child`."""
 
 import ctypes
 import os
@@ -206,7 +206,7 @@ ALWAYS = {
     "flood_always": "printed ",
     "refuse_always": "ValueError: because",
 }
-"""What a caller with a limit of half a second is to say of each."""
+"""What a caller with a limit of half a second has to report of each."""
 
 
 # Memory, files, output
@@ -280,7 +280,7 @@ def announce(phases: int, channel: Channel) -> None:
     hang()
 
 
-# The answer pipe
+# The pipe of results
 
 
 def write_to_every_stream(text: str) -> None:
@@ -322,7 +322,7 @@ def fork_and_raise() -> str:
 
 
 def leave_a_thread_that_reports(channel: Channel) -> None:
-    old, let_go = Channel(channel._answers), threading.Event()
+    old, let_go = Channel(channel._results), threading.Event()
     old.call = channel.call
 
     def report() -> None:
@@ -418,7 +418,7 @@ def start_fork_bomb(witness: str, width: int) -> None:
 
 
 def bind_shared(buffer: dict[str, Any]) -> dict[str, Any]:
-    """Misbehave in place of `play.work:bind_shared`, as the buffer's name says; a path is a witness."""
+    """Misbehave in place of `play.work:bind_shared`, as in the buffer's name; a path is a witness."""
     name = buffer["name"]
     if name in ALWAYS:
         globals()[name]()
@@ -434,7 +434,7 @@ class Halfway:
         self.made = (capacity, hidden, levels, dtype, device)
 
     def get(self, tokens: int) -> None:
-        """Answer nothing."""
+        """Return nothing."""
 
     def set(self, payload: object) -> None:
         """Keep nothing."""

@@ -1,4 +1,4 @@
-"""No caller of workers leaves a process behind when it is killed; each one's work is replaced by a tree."""
+"""No caller of workers leaves a process running when it is killed; each one's work is replaced by a tree."""
 
 import os
 import subprocess

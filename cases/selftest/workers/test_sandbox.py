@@ -79,7 +79,8 @@ def workers() -> Iterator[dict[str | None, Worker]]:
     """A worker for each profile, and one without; attempts that are refused leave them as they are."""
     with ExitStack() as stack:
         made = {
-            each.name: stack.enter_context(Worker(sandbox=each)) for each in (CONTRACT, COMPILE, RANKS, CUDA)
+            profile.name: stack.enter_context(Worker(sandbox=profile))
+            for profile in (CONTRACT, COMPILE, RANKS, CUDA)
         }
         plain: dict[str | None, Worker] = {None: stack.enter_context(Worker())}
         plain.update(made)

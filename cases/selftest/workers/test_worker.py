@@ -1,4 +1,4 @@
-"""A worker answers, or its end is named with its phase, facts and output; it never takes its caller along."""
+"""A worker returns a result, or its end is named with phase, facts and output; it never ends its caller."""
 
 import math
 import os
@@ -54,7 +54,7 @@ def warm() -> Iterator[Worker]:
         assert actual.ended is None
 
 
-# Answers
+# Results
 
 
 @pytest.mark.parametrize(
@@ -542,10 +542,10 @@ def test_workers_of_several_threads_do_not_mix() -> None:
             found[number] = [answer(child, "double", number=number + step) for step in range(50)]
 
     threads = [threading.Thread(target=use, args=(number,)) for number in (0, 1000, 2000)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert found == {start: [2 * (start + step) for step in range(50)] for start in (0, 1000, 2000)}
 
 

@@ -213,9 +213,16 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
             for sighting in about
             if sighting in open_ended or (sighting.incident is not None and not sighting.releases.versions)
         ),
-        earlier=tuple(sighting for sighting in about if is_newer and _ended_before(sighting, version)),
+        earlier=tuple(
+            sighting
+            for sighting in about
+            if is_newer and sighting.newest_looked_at and Version(sighting.newest_looked_at) < version
+        ),
         suspected=tuple(
-            sighting for sighting in about if sighting.incident is None and _may_have(sighting, version)
+            sighting
+            for sighting in about
+            if sighting.incident is None
+            and (not sighting.releases.versions or covers_release(sighting.releases, version))
         ),
         first=first,
         last=last,
@@ -236,15 +243,6 @@ def _is_about(sighting: Sighting, version: Version, model: str | None) -> bool:
 def _same_model(wanted: str, known: str) -> bool:
     """Return whether either name contains the other: `Qwen3-VL` includes its variants."""
     return names_model(wanted, known) or names_model(known, wanted)
-
-
-def _ended_before(sighting: Sighting, version: Version) -> bool:
-    """Return whether the newest release that was looked at had the fault and is older than `version`."""
-    return bool(sighting.newest_looked_at) and Version(sighting.newest_looked_at) < version
-
-
-def _may_have(sighting: Sighting, version: Version) -> bool:
-    return not sighting.releases.versions or covers_release(sighting.releases, version)
 
 
 def looked_at(package: str) -> tuple[Version | None, Version | None]:

@@ -6,7 +6,7 @@ replaces the capacity of the trace: counts above the old capacity stay as far ab
 below it are scaled down where the new one is smaller.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from deepstack_harness.contract.adapter import Adapter
@@ -25,20 +25,18 @@ def fitted_traces(traces: Iterable[Trace], adapter: Adapter) -> list[Trace]:
 def fitted_trace(trace: Trace, adapter: Adapter) -> Trace | None:
     """Return a trace that fits the buffer; None where no step is left that reads or writes."""
     capacity = adapter.capacity or trace.capacity
-    steps = tuple(_fitted_steps(trace, adapter, capacity))
+    fitted = (_fitted_set(step, adapter) if step.op is Op.SET else step for step in trace)
+    steps = tuple(
+        _within(step, trace.capacity, capacity)
+        for step in fitted
+        if step is not None and (adapter.cleared or step.op is not Op.CLEAR)
+    )
     if not any(step.op is not Op.RESIZE for step in steps):
         return None
     return replace(
         trace, capacity=capacity, steps=steps, levels=adapter.levels or trace.levels,
         hidden=adapter.hidden or trace.hidden, dtype=adapter.dtype or trace.dtype,
     )  # fmt: skip
-
-
-def _fitted_steps(trace: Trace, adapter: Adapter, capacity: int) -> Iterator[Step]:
-    for step in trace:
-        fitted = _fitted_set(step, adapter) if step.op is Op.SET else step
-        if fitted is not None and (adapter.cleared or step.op is not Op.CLEAR):
-            yield _within(fitted, trace.capacity, capacity)
 
 
 def _fitted_set(step: Step, adapter: Adapter) -> Step | None:

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 SPLIT = "test"
 """The split of a hub data set if the name states none; evaluations use it. Geometry3K's has 601 rows."""
 TEMPLATE_TOKENS = 8
+"""Tokens that the chat template adds to a prompt. An estimate: lengths only have to be realistic."""
 MARKS_PER_IMAGE = 2
+"""Tokens around an image: its start and its end."""
 LETTERS_PER_TOKEN = 6
+"""Letters of a word for one token, rounded up; a longer word is several tokens."""
 
 _PIECE = re.compile(r"(?P<word>[^\W\d_]+)|\S")
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<split>[\w.-]+))?")

@@ -142,7 +142,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `references` are `project number`; `rules` are those that name the fault, or `promises` where it is one
     of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
     the fault, or its absence, is the caller's.
-    `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
+    `symptoms` are what users report, `errors` the texts that they see, `affected` the releases that have the
     fault, in addition to those of `known.LIVE_FAULTS`. `faulty_since` has the change of torch
     (`versions.TORCH_CHANGES`) without which a variant is right. `effects` are what users notice of its
     broken rules or promises, measured on the subject of `script` under its arm; empty where no fact shows it.
@@ -414,7 +414,11 @@ def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCas
     """
     pairs = list(_pairs(incident, plan))
     of_stages = ([pair for pair in pairs if pair[0].case.arm.backend in stage] for stage in _STAGES)
-    chosen = [_most_broken(incident, of_stage) for of_stage in of_stages if of_stage]
+    chosen = [
+        max(of_stage, key=lambda pair: len(_rules_shown(incident, pair[0])))
+        for of_stage in of_stages
+        if of_stage
+    ]
     for rule in incident.rules:
         if not any(rule in _rules_shown(incident, pair[0]) for pair in chosen):
             chosen += [pair for pair in pairs if rule in _rules_shown(incident, pair[0])][:1]
@@ -468,18 +472,14 @@ def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:
     def rules_shown(planned: PlannedCase) -> int:
         return len(_rules_shown(incident, planned))
 
+    # The subject that the incident's program shows comes first.
+    subjects = [*([incident.script.subject] if incident.script else []), *incident.faulty]
     for _, group in groupby((planned for planned in plan if not planned.is_control), key=place):
         of_subject = {planned.case.subject: planned for planned in group}
-        faulty = [of_subject[name] for name in _faulty_subjects(incident) if name in of_subject]
+        faulty = [of_subject[name] for name in subjects if name in of_subject]
         fixed = next((of_subject[name] for name in _fixed_subjects(incident) if name in of_subject), None)
         if fixed is not None and any(map(rules_shown, faulty)):
             yield max(faulty, key=rules_shown), fixed
-
-
-def _faulty_subjects(incident: Incident) -> list[str]:
-    """Return the subject that the incident's program shows, then the other faulty ones."""
-    shown = [incident.script.subject] if incident.script else []
-    return [*shown, *incident.faulty]
 
 
 def _fixed_subjects(incident: Incident) -> list[str]:
@@ -491,11 +491,6 @@ def _fixed_subjects(incident: Incident) -> list[str]:
 
 def _rules_shown(incident: Incident, faulty: PlannedCase) -> frozenset[Rule]:
     return (faulty.must_break or frozenset()) & frozenset(incident.rules)
-
-
-def _most_broken(incident: Incident, pairs: list[Pair]) -> Pair:
-    """Return the pair that breaks most of the incident's rules; of equals the first, the cheapest."""
-    return max(pairs, key=lambda pair: len(_rules_shown(incident, pair[0])))
 
 
 CONTRACT_RUNS = DataFile("fixtures/contract.toml", "a file of contract runs", "run", Run)

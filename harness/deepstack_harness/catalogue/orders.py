@@ -31,6 +31,7 @@ from deepstack_harness.contract.verdicts import Evidence
 from deepstack_harness.files import data, load_file
 
 SCHEMA_VERSION = 1
+"""The version of a file of orders; another one is refused."""
 
 
 class RecordedOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -425,9 +426,11 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     taken = [order for order in orders if order.taken and _in_release(order, version)]
     if any(order.setting is None for order in taken):
         return DEFAULT
-    settings = _without_supersets(
-        dict.fromkeys(text for order in taken for text in _settings(order, version))
-    )
+    texts: list[str] = []
+    for order in taken:
+        texts += [order.setting] if order.setting else []
+        texts += [setting.text for setting in order.others if _is_in_range(setting.releases, version)]
+    settings = _without_supersets(dict.fromkeys(texts))
     return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
 
 
@@ -435,11 +438,6 @@ def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
     """Return what the reach by these orders rests on: the best evidence among those of this version."""
     seen = {order.evidence for order in orders if order.taken and _in_release(order, version)}
     return next(evidence for evidence in Evidence if evidence in seen | {Evidence.READ})
-
-
-def _settings(order: Order, version: Version | None) -> list[str]:
-    others = [setting.text for setting in order.others if _is_in_range(setting.releases, version)]
-    return [*([order.setting] if order.setting else []), *others]
 
 
 def _without_supersets(settings: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from deepstack_harness.contract.trace import INTEGERS, Op, Step, Trace
 DAILY = 24
 """Traces of the covering array that `check` plays: each value of each axis is in one of them."""
 _CAPACITY = 13
+"""Rows of the buffer of a drawn trace: a prime, so that no padding to a power of two fits by chance."""
 _MANY_CALLS, _DAY = 20, 86_400
 _NONE = ""
 _WRONG_LEVELS, _WRONG_HIDDEN, _BOTH, _SAME_PRODUCT = "levels", "hidden", "both", "product"

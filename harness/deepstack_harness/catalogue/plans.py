@@ -164,16 +164,15 @@ def daily(incident: Incident, case: Case) -> bool:
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
-def _note(run: Run, incident: Incident) -> str:
-    """Return the note of a run, unless it speaks of one of our revisions: a source is none of them."""
-    return "" if set(re.findall(r"\w+", run.note)) & set(incident.revisions) else run.note
-
-
 def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[PlannedCase]:
     """Plan the runs of an incident on one class of a source; nothing is expected of it."""
     runs = [
         PlannedCase(
-            _case(where, buffer, Trace.parse(run.trace), arm), None, _note(run, incident), incident.id
+            _case(where, buffer, Trace.parse(run.trace), arm),
+            None,
+            # A note about one of our revisions is none about a source.
+            "" if set(re.findall(r"\w+", run.note)) & set(incident.revisions) else run.note,
+            incident.id,
         )
         for run in _runs(incident, where)
         if run.about_sources
@@ -241,16 +240,14 @@ def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None
     if arm is not None and arm.interpreted and trace is None:
         alike = replace(arm, backend=Backend.INDUCTOR)
         plan = [planned for planned in plan if planned.case.arm == alike] or plan
-    rebuilt = (
-        _rebuilt(planned, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
-    )
+    rebuilt: list[PlannedCase] = []
+    for planned in plan:
+        if not planned.is_control:
+            played, under = trace or planned.case.trace, arm or planned.case.arm
+            budget = graph_budget(played, under)
+            case = replace(planned.case, trace=played, arm=under, graph_budget=budget)
+            rebuilt.append(PlannedCase(case, None, incident=planned.incident))
     return list(dict.fromkeys(rebuilt))
-
-
-def _rebuilt(planned: PlannedCase, trace: Trace, arm: ArmSpec | None) -> PlannedCase:
-    arm = arm or planned.case.arm
-    case = replace(planned.case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm))
-    return PlannedCase(case, None, incident=planned.incident)
 
 
 def _cost(planned: PlannedCase) -> int:

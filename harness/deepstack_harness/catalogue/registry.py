@@ -94,15 +94,14 @@ def read_programs(folder: Path) -> Iterator[tuple[str, Entry]]:
     """
     for file in sorted(folder.glob("*.py")):
         for node in parse_python(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and _returns_program(node):
+            if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or node) in (
+                "Program",
+                "SplitProgram",
+            ):
                 summary, _, rest = (ast.get_docstring(node) or "").partition("\n")
                 fault = " ".join(rest.partition("Fault: ")[2].split()).rstrip(".")
                 target = f"deepstack_harness.models.{folder.name}.{file.stem}:{node.name}"
                 yield node.name, Entry(target, summary, fault=fault)
-
-
-def _returns_program(node: ast.FunctionDef) -> bool:
-    return isinstance(node.returns, ast.Name) and node.returns.id in ("Program", "SplitProgram")
 
 
 def family_named(text: str) -> Family:

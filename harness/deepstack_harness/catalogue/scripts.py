@@ -7,9 +7,10 @@ statement of the mark in its place, the fault is gone.  `[incident.script]` name
 inlining the revisions, which take 40 to 90: an issue has to be read.  A program of steps is quoted with its
 fault from `models/histories/`.
 
-The program of a finding plays a trace on a buffer and compares every answer with the payload that was set
-last.  A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of another
-package is imported.  Of a vLLM class the methods are cut out of the source that the program is called with.
+The program of a finding plays a trace on a buffer and compares every result of get with the payload that was
+set last. A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of
+another package is imported. Of a vLLM class the methods are cut out of the source that the program is called
+with.
 """
 
 import ast
@@ -67,12 +68,12 @@ class ProgramText:
         """Return all imports, those of the standard library first, the given values, and the definitions."""
         names = sorted(self.imports.items())
         lines = sorted(self.modules | {"import torch"})
-        lines += [f"from {module} import {', '.join(sorted(each))}" for module, each in names]
+        lines += [f"from {module} import {', '.join(sorted(imported))}" for module, imported in names]
         standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
         others = [line for line in lines if line not in standard]
         imports = "\n".join([*standard, "", *others]).strip()
-        values = [each for each in self.definitions if each in self._values.values() and each[:2].isupper()]
-        blocks = ["\n".join(values), *(each for each in self.definitions if each not in values)]
+        values = [code for code in self.definitions if code in self._values.values() and code[:2].isupper()]
+        blocks = ["\n".join(values), *(code for code in self.definitions if code not in values)]
         text = "\n\n\n".join(filter(None, blocks))
         more = "\n" if text.startswith(_BLOCKS) else ""
         return f"{imports}\n\n{more}{text}"
@@ -86,9 +87,15 @@ class ProgramText:
         if isinstance(node, ast.Import):
             self.modules.add(ast.unparse(node))
         elif isinstance(node, ast.ImportFrom):
-            self._add_imported(str(node.module), name)
+            source = str(node.module)
+            if source == _ERRORS:
+                self.definitions.append(f"class {name}(Exception):\n    pass")
+            elif source.startswith(_OURS):
+                self.add(source, name)
+            else:
+                self.imports.setdefault(source, set()).add(name)
         else:
-            self.seen |= {(module, other) for other, each in _top_level(module).items() if each is node}
+            self.seen |= {(module, other) for other, same in _top_level(module).items() if same is node}
             if name in self._values:
                 self.definitions.append(self._values[name])
                 return
@@ -98,14 +105,6 @@ class ProgramText:
                     self.add(module, used.id)
             text = _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare)
             self.definitions.append(text)
-
-    def _add_imported(self, source: str, name: str) -> None:
-        if source == _ERRORS:
-            self.definitions.append(f"class {name}(Exception):\n    pass")
-        elif source.startswith(_OURS):
-            self.add(source, name)
-        else:
-            self.imports.setdefault(source, set()).add(name)
 
 
 def _quoted(module: str, node: ast.stmt) -> str:
@@ -139,8 +138,8 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 bound[name] = node
             case ast.Assign(targets=targets):
-                nodes = (each for target in targets for each in ast.walk(target))
-                bound |= {each.id: node for each in nodes if isinstance(each, ast.Name)}
+                nodes = (part for target in targets for part in ast.walk(target))
+                bound |= {part.id: node for part in nodes if isinstance(part, ast.Name)}
             case ast.AnnAssign(target=ast.Name(id=name)):
                 bound[name] = node
     return bound
@@ -150,13 +149,15 @@ class _DocstringRemover(ast.NodeTransformer):
     """Transformer that removes docstrings, `@override`, and what only the harness reads."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]
+        node.decorator_list = [
+            decorator for decorator in node.decorator_list if ast.unparse(decorator) != "override"
+        ]
         if isinstance(node.returns, ast.Name) and node.returns.id.endswith("Program"):
             node.returns = None
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.body = [each for each in node.body if not _is_dropped(each)] or [ast.Pass()]
+        node.body = [statement for statement in node.body if not _is_dropped(statement)] or [ast.Pass()]
         return self._without_docstring(node)
 
     def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
@@ -173,7 +174,9 @@ def _is_dropped(node: ast.stmt) -> bool:
 
 
 _COMMENT_WIDTH = 100
+"""Columns of a comment in a script."""
 _LONGEST_LINE = 110
+"""Columns of a line of code in a script, as in this package."""
 _LIVE_OPS = frozenset({Op.PROFILE, Op.SET, Op.GET, Op.CLEAR, Op.FORWARD})
 _CAPTURED_OPS = frozenset({Op.CAPTURE, Op.SET, Op.REPLAY})
 
@@ -274,7 +277,7 @@ def _program_needs(incident: Incident, script: Script) -> tuple[_Needed, str]:
     fault = parse_python(script.fault + " pass" * script.fault.endswith(":"))
     used = [node.id for node in ast.walk(fault) if isinstance(node, ast.Name)]
     is_class = isinstance(_top_level(module)[name], ast.ClassDef)
-    return [(module, each) for each in (*used, name)], f"{name}().faults()" if is_class else f"{name}()"
+    return [(module, word) for word in (*used, name)], f"{name}().faults()" if is_class else f"{name}()"
 
 
 def _with_fault(program: str, incident: Incident, script: Script) -> str:
@@ -307,7 +310,7 @@ def _inlined_lines(kind: str, incident: Incident, script: Script) -> Iterator[st
     """Yield what a program has in it, and how it is run."""
     yield f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"
     flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
-    if flags and any(each.startswith("vllm ") for each in incident.references):
+    if flags and any(reference.startswith("vllm ") for reference in incident.references):
         yield f"In vLLM: with {flags}"
     if kind == "script":
         yield f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
@@ -337,15 +340,15 @@ class SourceProgram:
 
 
 SOURCE_VARIABLE = "DEEPSTACK_HARNESS_SOURCE"
-"""Environment variable that tells a written pytest file which copy of the package to read."""
+"""Environment variable with the copy of the package that a written pytest file reads."""
 _OF_ROWS = frozenset({Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR})
 
 
 def render_source_script(incident: Incident, family: str, source: SourceProgram) -> str:
     """Return a program that plays the incident's trace on the methods of the user's copy, read at run time.
 
-    Raises `UsageError` for an incident whose fault no program of torch alone can show on them: one without a
-    script, one that needs graphs, reloads or kept guards, and one of none of the rules R0 to R5.
+    Raises `UsageError` for an incident whose fault a program that needs only torch cannot show on them: one
+    without a script, one that needs graphs, reloads or guards, and one of none of the rules R0 to R5.
     """
     return _render_source("script", incident, family, source)
 
@@ -467,7 +470,7 @@ def _comment(text: str) -> str:
 
 def _script_of(incident: Incident) -> Script:
     if incident.script is None:
-        have = ", ".join(each.id for each in catalogue() if each.script)
+        have = ", ".join(entry.id for entry in catalogue() if entry.script)
         raise UsageError(f"{_no_script(incident)}; {have} have one")
     return incident.script
 
@@ -482,7 +485,9 @@ def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
             f"incident {incident.id} has no run of family '{family}' in which {script.subject} breaks a "
             f"rule under '{script.arm}', which its script inlines"
         )
-    trace, written = Trace.parse(runs[0].trace), _playable(script)
+    trace, written = Trace.parse(runs[0].trace), _LIVE_OPS | ({Op.RELOAD} if script.reloads else set())
+    if ArmSpec.parse(script.arm).captured:
+        written = _CAPTURED_OPS
     for step in trace:
         plain = (step.levels, step.hidden) == (None, None)
         if step.op not in written or not plain or not _fits(script, step, trace.capacity):
@@ -491,13 +496,6 @@ def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
                 f"it plays {', '.join(sorted(written))} of 1 to capacity tokens"
             )
     return trace
-
-
-def _playable(script: Script) -> frozenset[Op]:
-    """Return the operations that the script can play."""
-    if ArmSpec.parse(script.arm).captured:
-        return _CAPTURED_OPS
-    return _LIVE_OPS | {Op.RELOAD} if script.reloads else _LIVE_OPS
 
 
 def _fits(script: Script, step: Step, capacity: int) -> bool:
@@ -517,6 +515,7 @@ def _family_of(incident: Incident, name: str) -> Family:
 
 
 _FINDING_WIDTH = 110
+"""Columns of the list of calls in the program of a finding."""
 _OPTIONS = ("layout", "dtype", "values", "grad", "fail")
 _NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
 
@@ -547,7 +546,7 @@ def render_finding(
 ) -> str:
     """Return the text of the program; `levels` and `hidden` are the usual sizes of the buffer that it makes.
 
-    Raises `UsageError` for a trace with graphs, which a buffer alone does not have, and for payloads and
+    Raises `UsageError` for a trace with graphs, for which a decoder is needed, and for payloads and
     settings of buffers that the program does not have.
     """
     levels, hidden = trace.levels or levels, trace.hidden or hidden
@@ -556,7 +555,12 @@ def render_finding(
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
     values = {
-        "CALLS": _wrapped(f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}", "    "),
+        "CALLS": textwrap.fill(
+            f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}",
+            _FINDING_WIDTH,
+            subsequent_indent="    ",
+            break_long_words=False,
+        ),
     }
     sizes = f"LEVELS, HIDDEN, CAPACITY = {levels}, {hidden}, {trace.capacity}"
     values |= dict.fromkeys(("LEVELS", "HIDDEN", "CAPACITY"), sizes)
@@ -606,17 +610,13 @@ def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer
     return _comment("\n".join(one_line(printable(line, 2000)) for line in lines))
 
 
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(text, _FINDING_WIDTH, subsequent_indent=indent, break_long_words=False)
-
-
 def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str, int, int, int]]:
     """Yield (call, tokens, levels, hidden) of every call on the buffer."""
     for step in trace:
         for call in ("get", "clear") if step.op in RUNS_DECODER else (str(step.op),):
-            yield call, step.tokens, *_shape(step, levels, hidden)
-
-
-def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
-    """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
-    return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
+            yield (
+                call,
+                step.tokens,
+                levels if step.levels is None else step.levels,
+                hidden if step.hidden is None else step.hidden,
+            )

@@ -32,7 +32,7 @@ from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.text import one_line, shortened
 
 MOST = 8
-"""Matches that are returned at most."""
+"""Matches that are returned at most: they fit on a terminal, with two lines each."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,11 @@ def find_or_search(text: str) -> Incident | list[Match]:
 
 
 def _phrases(entry: Incident | LiveFault | Report) -> Iterator[tuple[str, float, str]]:
-    """Yield what an entry is ranked by: kind of phrase, weight, text."""
+    """Yield what an entry is ranked by: kind of phrase, weight, text.
+
+    Weights were chosen on the first half of `cases/selftest/catalogue/reported_sentences.py`, and hold on the
+    second. They order the matches, and leave none out.
+    """
     match entry:
         case Incident():
             yield from (("symptom", 1.5, text) for text in entry.symptoms)

@@ -134,7 +134,7 @@ def pythons() -> list[str]:
 
 @dataclass(frozen=True)
 class TorchChange:
-    """A change of torch: `since` is the first minor version that has it, `reason` says what it changed."""
+    """A change of torch: `since` is the first minor version that has it, `reason` what it changed."""
 
     since: str
     reason: str

@@ -3,7 +3,7 @@
 Every step has a budget of tokens and a number of slots. Running requests go first, in the order in which
 they came. A request that decodes takes one token, another one as much of its prompt as fits. Free slots
 take the next requests, so that decode steps and chunks of prompts mix. The tokens of a request have one
-order: its images, its text, then its answer.
+order: its images, its text, then its output.
 
 Images count as Qwen3-VL's processor counts them: patches of 16 x 16 pixels are merged 2 x 2, so that 32 x
 32 pixels give one token. The constants are those of the released Qwen3-VL processors; the class defaults in
@@ -20,9 +20,13 @@ from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 
 FACTOR = 32
+"""Pixels of a side of one visual token: Qwen3-VL merges 2 x 2 patches of 16 pixels."""
 MIN_PIXELS = 65_536
+"""The least area of an image in Qwen3-VL's processor; smaller ones are enlarged."""
 MAX_PIXELS = 16_777_216
+"""The largest area of an image in Qwen3-VL's processor; larger ones are reduced."""
 MAX_ASPECT = 200
+"""The largest ratio of the sides in Qwen3-VL's processor, which refuses others."""
 
 
 def smart_resize(height: int, width: int) -> tuple[int, int]:
@@ -49,10 +53,10 @@ def smart_resize(height: int, width: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and its answer.
+    """A prompt and its output.
 
     `images` are (height, width) in pixels, empty for a text-only request. `text_tokens` counts the prompt
-    without the images, `decode_tokens` the answer tokens that go through the decoder, one per step.
+    without the images, `decode_tokens` the generated tokens that go through the decoder, one per step.
     Making one raises `UsageError` for an id that a trace cannot have, a negative count, an image without
     area, and an empty prompt.
     """
@@ -111,9 +115,13 @@ def pad_to_multiple(tokens: int, ranks: int) -> int:
 
 
 BUDGET = 512
+"""Tokens of a step: small, so that prompts are split and a case plays in milliseconds."""
 SLOTS = 4
+"""Requests of a step: several, so that prompts and decodes share one."""
 TEXT_EVERY = 4
+"""One request of so many has no image: steps without a payload come between those with one."""
 TAIL_DECODES = 8
+"""Output tokens of a request: enough decodes after the last image to read a row that was not cleared."""
 
 
 @dataclass(frozen=True)

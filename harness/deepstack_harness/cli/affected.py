@@ -188,7 +188,9 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
 
     What is only reported, or read, no command of ours has shown in a release.
     """
-    engine = next((each for each in all_engines() if each.package.name == package and not each.by_path), None)
+    engine = next(
+        (known for known in all_engines() if known.package.name == package and not known.by_path), None
+    )
     fault, incident = sighting.fault, sighting.incident
     release = f"{package}=={version}"
     if fault is not None and fault.commands:
@@ -213,7 +215,7 @@ def _show_classes(broken: Mapping[str, Sequence[KnownFailure]], package: str, ve
         return
     yield Line("these classes break a rule when every call of the contract is made:")
     for name, failures in broken.items():
-        worst = "default" if any(each.worst_reach == "default" for each in failures) else "flag"
+        worst = "default" if any(failure.worst_reach == "default" for failure in failures) else "flag"
         yield {
             "kind": "class",
             "package": package,
@@ -223,8 +225,8 @@ def _show_classes(broken: Mapping[str, Sequence[KnownFailure]], package: str, ve
             "worst_reach": worst,
         }
         by_reference: dict[str, set[Rule]] = {}
-        for each in failures:
-            by_reference.setdefault(each.reference, set()).update(each.rules)
+        for failure in failures:
+            by_reference.setdefault(failure.reference, set()).update(failure.rules)
         known = "; ".join(f"{names_of(rules)} ({reference})" for reference, rules in by_reference.items())
         yield Line(f"{'every class' if name == '*' else name}: {known}", lead="  ")
     yield Line("  ", command=f"deepstack-harness {audit_command(package, str(version))}")
@@ -260,5 +262,9 @@ def _classes_in_words(broken: Mapping[str, Sequence[KnownFailure]]) -> str:
 
 
 def _names_of_kind(sightings: Sequence[Sighting], kind: str) -> list[str]:
-    names = (each.incident.id for each in sightings if each.incident and each.releases.reach_kind == kind)
+    names = (
+        sighting.incident.id
+        for sighting in sightings
+        if sighting.incident and sighting.releases.reach_kind == kind
+    )
     return list(dict.fromkeys(names))

@@ -205,7 +205,7 @@ def _scope(names: Sequence[str]) -> AuditScope:
 def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
     """Raise `UsageError` for a class that no source has."""
     judged = {verdicts.model_class for source in audited for verdicts in source.classes}
-    known = {each for source in audited for each in source.members} | judged
+    known = {member for source in audited for member in source.members} | judged
     for name in names:
         if name not in known:
             there = f"; there are {', '.join(sorted(known))}" if known else ""
@@ -241,7 +241,7 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
 
 
 def _write_findings(args: Namespace, findings: Sequence[ReportedRow], answer: str, *, good: bool) -> Document:
-    """Write the findings in each form that was chosen; `answer` is the sentence that sums them up."""
+    """Write the findings in each form that was chosen, under the sentence that sums them up."""
     from deepstack_harness.document.findings import annotations_of, markdown_of, sarif_text
 
     for path, text in (
@@ -280,7 +280,7 @@ def _show(
     base: Base | None = None,
     notes: Sequence[str] = (),
 ) -> Document:
-    """Print the answer and the findings, and write them in the forms that were chosen; the answer is last."""
+    """Print the result and the findings, and write them in the forms that were chosen; the result is last."""
     from deepstack_harness.audit.findings import audit_findings, folder_of
     from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_change, show_summary
 
@@ -308,7 +308,7 @@ def _show_tables(
     result: GateResult,
     notes: Sequence[str] = (),
 ) -> Document:
-    """Print the answer, then the findings, what was not judged, and the tables of all rules."""
+    """Print the result, then the findings, what was not judged, and the tables of all rules."""
     from deepstack_harness.cli.audit_table import (
         show_account,
         show_answer,

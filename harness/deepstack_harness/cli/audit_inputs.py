@@ -33,7 +33,7 @@ _WORDS = {
 class ShownInputs:
     """The exit code of an audit of inputs, its last sentence, and the rows of each input at risk.
 
-    `driven` has for each source its text and its inputs at risk.
+    For each source: its text, and its inputs at risk with the result of the calls.
     """
 
     code: ExitCode
@@ -74,18 +74,22 @@ def _show_source(
 ) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
     """Print the rows of one source, each input at risk as soon as its code was called."""
     driven = []
-    at_risk = [each for each in audited.standings if each.standing is Standing.AT_RISK]
+    at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
     with progress("calling the code of inputs at risk") as say:
         for standing, row in drive_inputs(text, at_risk):
             say(f"called the code of {standing.model_class}.{standing.input}")
             yield from _show_row(source, standing, row)
             driven.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
-    for each in audited.standings:
-        if each.standing is not Standing.AT_RISK:
+    for standing in audited.standings:
+        if standing.standing is not Standing.AT_RISK:
             # An attribute of a layer that many classes hold is one line of the table.
-            key = (each.read_by or f"{each.member}:{each.model_class}", each.input, each.where)
-            yield from _show_row(source, each, input_row(source, each), is_new=key not in shown)
+            key = (
+                standing.read_by or f"{standing.member}:{standing.model_class}",
+                standing.input,
+                standing.where,
+            )
+            yield from _show_row(source, standing, input_row(source, standing), is_new=key not in shown)
             shown.add(key)
     return driven
 
@@ -129,7 +133,7 @@ def _show_counts(source: Source, audited: AuditedInputs, seconds: float) -> Docu
 
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
     """Return how many there are of a noun, and how many of them have each standing."""
-    return f"{plural(number, noun)}: {', '.join(f'{each} {standing}' for standing, each in counts.items())}"
+    return f"{plural(number, noun)}: {', '.join(f'{count} {standing}' for standing, count in counts.items())}"
 
 
 def _answer(broken: int, unknown: int, driven: int) -> str:

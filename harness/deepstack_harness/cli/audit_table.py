@@ -44,7 +44,7 @@ def show_findings(classes: Sequence[ClassVerdicts], *, latent: bool = False) -> 
         if kind == LATENT and not latent and found:
             count = sum(len(groups[letter]) * len(findings[letter]) for letter in found)
             counts = (
-                f"{plural(count, 'finding')} in {plural(sum(len(groups[each]) for each in found), 'class')}"
+                f"{plural(count, 'finding')} in {plural(sum(len(groups[label]) for label in found), 'class')}"
             )
             yield Line(f"{counts} under calls no engine makes today: --all shows them")
             yield BLANK
@@ -74,9 +74,9 @@ def show_groups(classes: Sequence[ClassVerdicts], audited: Sequence[AuditedSourc
     yield from _list("sources whose classes differ from each other", different)
     labels: dict[str, list[str]] = {}
     places: dict[str, str] = {}
-    for each in audited:
-        for reason in each.live_alone:
-            labels.setdefault(reason.text, []).append(each.label)
+    for judged in audited:
+        for reason in judged.live_alone:
+            labels.setdefault(reason.text, []).append(judged.label)
             if reason.where:
                 places.setdefault(reason.text, f", at {reason.where}")
     yield from _list("could not be replayed", [
@@ -164,7 +164,7 @@ def _counted_findings(result: GateResult) -> str:
         return f"{plural(len(result.failing), 'finding')}{where.get(result.gate, '')}"
     classes = plural(len({subject_of(row) for row in result.failing}), "class")
     count = f"{plural(result.causes, 'new fault')} in {classes}" if result.failing else "nothing new"
-    left = sum(each.row.verdict in BROKEN and each.row not in result.failing for each in result.new)
+    left = sum(finding.row.verdict in BROKEN and finding.row not in result.failing for finding in result.new)
     others = f", and {left} that {'does' if left == 1 else 'do'} not count" if left else ""
     return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{others}"
 
@@ -255,7 +255,7 @@ def _groups(classes: Sequence[ClassVerdicts]) -> dict[str, list[ClassVerdicts]]:
 
 
 def _rules_of(verdicts: ClassVerdicts) -> tuple[str, str, str]:
-    """Return the rules broken in live use, those broken in captured use, and those that it keeps."""
+    """Return the rules broken in live use, those broken in captured use, and those that pass."""
     captured = verdicts.broken_in(Regime.CAPTURED)
     # What plays no trace has no regime, and is broken in any use.
     live = verdicts.broken_in(Regime.LIVE) | verdicts.broken_in(Regime.NONE)

@@ -188,7 +188,7 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
 
     yield table_line(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
     for rule in RULES:
-        rows = [_deciding_row(regimes, regime, rule) for regime in regimes.of]
+        rows = [next(row for row in regimes.of[regime].rows if row.rule is rule) for regime in regimes.of]
         verdict = worst(row.verdict for row in rows)
         cells = [rule, rule.word, *(row.verdict.word for row in rows), _tested_by(rule, rows)]
         yield table_line(_COLUMNS, cells, verdict.style)
@@ -230,7 +230,3 @@ def show_advice(regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> Documen
         yield Line("advisory: counts that are no Python int; the contract lets a buffer refuse them")
         for text in details:
             yield Line(text)
-
-
-def _deciding_row(regimes: RegimeVerdicts, regime: Regime, rule: Rule) -> Row:
-    return next(row for row in regimes.of[regime].rows if row.rule is rule)

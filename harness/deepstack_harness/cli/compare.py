@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _SLOWEST = 3
+"""Cases that are listed of those that became slower; the sums are over all."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -73,7 +74,9 @@ def run(args: Namespace) -> Document[ExitCode]:
     # The last line names the first cause: a night shows no more of this command.
     closing = [summary, *(finding.title for finding in causes[:1] if finding.kind in RED)]
     closing += (
-        [f"other settings: {', '.join(each.partition(':')[0] for each in settings)}"] if settings else []
+        [f"other settings: {', '.join(setting.partition(':')[0] for setting in settings)}"]
+        if settings
+        else []
     )
     yield outcome("; ".join([*closing, *(["NEW is unfinished"] if new.unfinished else [])]), good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN

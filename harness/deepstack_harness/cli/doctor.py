@@ -189,7 +189,7 @@ def _seen(entry: TorchVersion) -> str:
     python = platform.python_version()
     run = entry.run_on(python)
     if run is None:
-        others = ", ".join(sorted({each.python_minor for each in entry.runs}, key=Version))
+        others = ", ".join(sorted({other.python_minor for other in entry.runs}, key=Version))
         return f"never run on Python {minor(python)}{f', but on {others}' if others else ' or another'}"
     reasons = f": {'; '.join(run.red)}" if run.red else ""
     return f"{run.suite.cases} on Python {run.python_minor}: {run.answer}{reasons}"

@@ -77,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Document[ExitCode]:
-    """Exit 0 when every rule that was judged is kept in the regime that was chosen, 1 when not."""
+    """Exit 0 when every rule that was judged passes in the regime that was chosen, 1 when not."""
     from deepstack_harness.engines.live.environment import find_home, plan_home
     from deepstack_harness.engines.live.play import play_engine
     from deepstack_harness.engines.live.search import search_engine

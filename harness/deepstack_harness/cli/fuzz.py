@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from deepstack_harness.fuzz.campaign import Campaign, Hunted
 
 EXAMPLES = 2000
+"""Traces of a hunt, the same number for every seed; `--minutes` has another end."""
 _NO_END = 10**7
+"""Traces where the time is the limit: more than any machine plays in a day."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

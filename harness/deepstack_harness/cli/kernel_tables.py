@@ -18,7 +18,9 @@ from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, 
 from deepstack_harness.text import number
 
 _LONGEST_NAME = 60
+"""Columns of a kernel's name: Inductor joins the names of all operations that it fuses."""
 _GIB = 2**30
+"""Bytes of a GiB."""
 _PAYLOAD_FIRST = (
     "this decoder reads the payload's size first; vLLM 0.20.0 read the hidden states' first, which runs the "
     "step's rows only on torch 2.13 (family variant hidden_first), so what slowed production down is unproven"
@@ -41,7 +43,8 @@ def show_measurement(measured: Measurement) -> Document:
     """Print every kernel, equal ones once with their number, and the totals."""
     yield from _print_measured_head(measured)
     for call in measured.calls:
-        yield Heading(_bound(call))
+        symbols = ", ".join(f"{name} = {value}" for name, value in sorted(call.symbols.items()))
+        yield Heading(f"graph {call.graph}, {symbols or 'no symbols'}")
         yield from _kernels(call)
         for title, total in _TOTALS:
             yield Line(f"{title:<28}  {total(call):>14,}")
@@ -106,10 +109,10 @@ def show_payload_costs(timed: TimedPayload) -> Document:
     headings = ("tokens", "arm", "step", "without", "list", "", "tensor", "")
     yield table_line(_PAYLOAD_COLUMNS, headings, "dim")
     payloads = [row for row in timed.rows if row.measure == PAYLOAD]
-    for as_list, one in zip(payloads[::2], payloads[1::2], strict=True):
+    for as_list, as_tensor in zip(payloads[::2], payloads[1::2], strict=True):
         names = [str(as_list.conditions[name]) for name in ("tokens", "arm", "step")]
         figures = [f"{as_list.control:.1f}"]
-        for row in (as_list, one):
+        for row in (as_list, as_tensor):
             figures += [f"{row.value:.1f}", f"{row.ratio:.3f}x"]
         yield table_line(_PAYLOAD_COLUMNS, [*names, *figures])
     shares = [share for row in payloads if (share := extra_of_model(row)) is not None]
@@ -134,7 +137,7 @@ def _print_measured_head(measured: Measurement) -> Document:
 
 
 def _print_doubt(measured: Measurement) -> Document:
-    """Say where the torch and triton that generated the code were never checked together."""
+    """Note where the torch and triton that generated the code were never checked together."""
     if (
         measured.triton
         and measured.subject.target in GPUS
@@ -143,18 +146,15 @@ def _print_doubt(measured: Measurement) -> Document:
         yield Line(doubt, "yellow")
 
 
-def _bound(call: GraphCall) -> str:
-    symbols = ", ".join(f"{name} = {value}" for name, value in sorted(call.symbols.items()))
-    return f"graph {call.graph}, {symbols or 'no symbols'}"
-
-
 def _kernels(call: GraphCall) -> Document:
     numbers = [Column(width=width, right=True) for width in (12, 12, 7, 13, 7)]
     columns = [Column(width=5, right=True), Column(width=9), *numbers, Column()]
     yield table_line(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
     for kernel, times in _counted(call.kernels):
         yield table_line(
-            columns, [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)], _style(kernel)
+            columns,
+            [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)],
+            "red" if kernel.bytes > kernel.ideal_bytes else "",
         )
         yield from _candidates(kernel)
 
@@ -227,10 +227,6 @@ def _kernel_cells(kernel: Kernel | None) -> _KernelCells:
         return _KernelCells()
     points, _, rows, moved, _ = _figures(kernel)
     return _KernelCells((points, rows, moved), kernel.bytes, _short(kernel.kernel))
-
-
-def _style(kernel: Kernel) -> str:
-    return "red" if kernel.bytes > kernel.ideal_bytes else ""
 
 
 def _short(name: str) -> str:

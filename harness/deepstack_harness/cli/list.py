@@ -197,7 +197,7 @@ def _rules() -> Iterable[Item]:
 
 
 def _engines() -> Iterable[Item]:
-    """Yield every engine that carries deepstack; `driven` is True where its sources can be judged."""
+    """Yield every engine that carries deepstack; the second value is whether its sources can be judged."""
     from deepstack_harness.engines.known import DECLARED, ENGINES, NOT_DRIVEN
 
     for engine in ENGINES:

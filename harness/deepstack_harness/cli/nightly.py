@@ -80,7 +80,10 @@ def run(args: Namespace) -> Document[ExitCode]:
     try:
         for stage in night.run(left):
             ended.append(stage)
-            yield from _print_stage(stage)
+            why = stage.detail.splitlines()[-1] if stage.detail else ""
+            style = _STYLES.get(stage.outcome, "red")
+            yield table_line(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
+            yield stage
             # The report, the last stage, shows the others.
             lost = _write_summary(request.folder, _in_order(order, earlier, ended))
     except KeyboardInterrupt as error:
@@ -124,9 +127,9 @@ def _earlier(request: NightRequest, planned: Sequence[Stage]) -> dict[str, Ended
         raise UsageError(f"'{request.folder}' holds no night to continue: leave --resume out to begin one")
     last = {stage.name: stage.last for stage in planned}
     return {
-        each.stage: each
-        for each in read_summary(request.folder)
-        if each.stage not in last or (each.judged and not last[each.stage])
+        ended.stage: ended
+        for ended in read_summary(request.folder)
+        if ended.stage not in last or (ended.judged and not last[ended.stage])
     }
 
 
@@ -134,7 +137,7 @@ def _in_order(
     order: Sequence[str], earlier: Mapping[str, EndedStage], ended: Sequence[EndedStage]
 ) -> list[EndedStage]:
     """Return the stages that ended before and now, in the order of the night, the look at the GPU first."""
-    both = {**earlier, **{each.stage: each for each in ended}}
+    both = {**earlier, **{now.stage: now for now in ended}}
     return sorted(both.values(), key=lambda each: order.index(each.stage) if each.stage in order else -1)
 
 
@@ -213,13 +216,6 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot write to '{folder}': {error.strerror}") from None
     if full:
         raise UsageError(f"'{folder}' is not empty: choose another --out folder")
-
-
-def _print_stage(stage: EndedStage) -> Document:
-    why = stage.detail.splitlines()[-1] if stage.detail else ""
-    style = _STYLES.get(stage.outcome, "red")
-    yield table_line(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
-    yield stage
 
 
 def _write_summary(folder: Path, ended: list[EndedStage]) -> str:

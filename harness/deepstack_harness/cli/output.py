@@ -51,18 +51,15 @@ class JsonLines:
         except BrokenPipeError as error:
             raise OutputLost(error) from None
         except OSError as error:
-            raise self._cannot(error) from None
+            raise MachineError(
+                f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are in it"
+            ) from None
 
     def close(self) -> None:
         """Close a file; stdout stays open."""
         if self._target != "-":
             with contextlib.suppress(OSError):  # what could not be written was reported when it was written
                 self._stream.close()
-
-    def _cannot(self, error: OSError) -> MachineError:
-        return MachineError(
-            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are in it"
-        )
 
 
 def write_text(target: str, text: str) -> None:

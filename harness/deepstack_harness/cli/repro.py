@@ -380,19 +380,14 @@ def _play_source(
         cases = yield from _play(worker.observe, plan, table, partial(table.source_so_far, name), enough)
         broken = [result for result in cases if result.broken & wanted]
         faulty = [result for result in broken if result.case.buffer == worker.buffer]
-        place = _place_of_fault(worker, faulty)
+        module = engine_of(worker.source).package.module
+        place = inside_package(_place_of_first_fault(worker, faulty), module)
     unjudged = [result for result in cases if result.unjudged]
     yield from table.source_verdict(name, place, faulty, unjudged)
     rules = frozenset(rule for result in faulty for rule in result.broken & wanted)
     arm = faulty[0].case.arm.name if faulty else ""
     why = why_unjudged(row for result in unjudged for row in result.rows())
     return SourceVerdict(name, rules, arm, why, (worker.model_class,))
-
-
-def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
-    """Return file (inside the package) and line of the first exception or None result in the source."""
-    module = engine_of(worker.source).package.module
-    return inside_package(_place_of_first_fault(worker, faulty), module)
 
 
 def _place_of_first_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:

@@ -140,7 +140,7 @@ def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
 
     listed, yanked = listed_releases(TORCH)
     since = args.since or oldest_supported()
-    versions = [each for each in choose_releases(listed, since, args.until) if each not in yanked]
+    versions = [version for version in choose_releases(listed, since, args.until) if version not in yanked]
     if len(versions) < 2:
         raise UsageError(f"torch has fewer than two releases from {since} to {args.until or 'the newest'}")
     phases = [

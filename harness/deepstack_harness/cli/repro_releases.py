@@ -66,7 +66,7 @@ def refuse_release_mixtures(args: Namespace) -> None:
 
 
 def is_compiled_fault(incident: Incident) -> bool:
-    """Tell whether an incident shows in a text model that was compiled without its payload."""
+    """Return whether an incident shows in a text model that was compiled without its payload."""
     from deepstack_harness.audit.classes import COMPILED_TRACE
 
     traces = (str(run.trace) for run in incident.run)
@@ -107,7 +107,7 @@ def one_verdict(verdicts: Sequence[SourceVerdict]) -> SourceVerdict:
 def show_verdict(incident: Incident, label: str, verdicts: Sequence[SourceVerdict]) -> Document:
     """Print the last line, the verdict on everything that was judged of a source."""
     verdict = one_verdict(verdicts)
-    broken = [name for each in verdicts if each.broken for name in each.classes]
+    broken = [name for source in verdicts if source.broken for name in source.classes]
     if verdict.broken:
         yield outcome(
             f"{label}: HAS incident {incident.id} in {', '.join(dict.fromkeys(broken))}", good=False
@@ -153,7 +153,7 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
         for audited in worker.classes():
             if not audited.can_be_judged or audited.ended is not None:
                 refusals = audited.ways.refusals
-                placed = [replace(each, file=inside_package(each.file, module)) for each in refusals]
+                placed = [replace(refusal, file=inside_package(refusal.file, module)) for refusal in refusals]
                 reasons = "; ".join(dict.fromkeys(map(str, placed)))
                 unjudged.append((audited.model_class, audited.ended or reasons))
                 continue

@@ -77,12 +77,12 @@ class JudgedProgram:
             return False
         if not self.must_break:
             return any(row.verdict is Verdict.PASS for row in self.rows)
-        return any(self.run.input in each.detail for each in self.broken)
+        return any(self.run.input in row.detail for row in self.broken)
 
     @property
     def distance(self) -> str:
         """How far the outputs, or what is left in memory, are from the uncompiled code."""
-        values = [each.value for each in self.broken if each.value is not None]
+        values = [row.value for row in self.broken if row.value is not None]
         if not values:
             return "other" if self.broken else "0"
         return number(max(values), 2)
@@ -166,7 +166,7 @@ class _ProgramTable:
         wrong = [program for program in programs if not program.as_expected]
         yield BLANK
         for program in wrong:
-            why = "; ".join([*program.judged.unjudged, *(each.detail for each in program.broken)])
+            why = "; ".join([*program.judged.unjudged, *(row.detail for row in program.broken)])
             wanted = " ".join(sorted(program.must_break)) or "nothing"
             yield Line(
                 f"not as expected: {program.name} under {program.arm} was to break {wanted}"
@@ -182,10 +182,14 @@ class _ProgramTable:
 
 def _in_words(incident: Incident, programs: Sequence[JudgedProgram]) -> str:
     promises = sorted({promise for program in programs for promise in program.promises})
-    faulty = [name for name in incident.faulty if any(each.name == name and each.broken for each in programs)]
-    kept = [name for name in incident.fixed if any(each.name == name for each in programs)]
+    faulty = [
+        name
+        for name in incident.faulty
+        if any(program.name == name and program.broken for program in programs)
+    ]
+    kept = [name for name in incident.fixed if any(program.name == name for program in programs)]
     if not faulty:
-        return f"no promise is broken by {', '.join(dict.fromkeys(each.name for each in programs))}"
+        return f"no promise is broken by {', '.join(dict.fromkeys(program.name for program in programs))}"
     noun = "promise" if len(promises) == 1 else "promises"
     words = f"{noun} {' and '.join(promises)} broken by {', '.join(faulty)}"
     return f"{words}, kept by {', '.join(kept)}" if kept else words

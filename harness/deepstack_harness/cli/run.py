@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.store import RunPart
 
 _GIB = 2**30
+"""Bytes of a GiB."""
 _MOST_WORKERS = 1024
+"""Workers of `-n` at most: a mistyped number must not start a process for each case."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -142,13 +144,14 @@ def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
 
 
 _LONGEST = 200
+"""Characters of a line of progress."""
 
 
 class LiveTable:
     """A table that grows with every case that ends."""
 
     def __init__(self, groups: Sequence[Group], say: Callable[[str], None]) -> None:
-        """Show nothing yet; `groups` are left to play, `say` shows the progress on a terminal."""
+        """Show nothing yet; `groups` are left to play; the progress is shown by calling `say`."""
         self._say = say
         self._left = {group.name: len(group.cases) for group in groups}
         self._all, self._began = sum(self._left.values()), time.monotonic()

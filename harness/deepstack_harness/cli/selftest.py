@@ -197,7 +197,7 @@ class RegionTable:
             yield Line(proof.wrong, style, lead="    ")
         yield {
                 "schema_version": 1, "region": proof.name, "promise": region.promise, "kind": region.kind,
-                "arms": list(region.arms), "found": {arm: list(each) for arm, each in proof.broken.items()},
+                "arms": list(region.arms), "found": {arm: list(rules) for arm, rules in proof.broken.items()},
                 "holds": proof.holds, "chances": proof.chances, "seconds": round(proof.seconds, 3),
                 "detail": proof.wrong or proof.detail,
             }  # fmt: skip
@@ -207,7 +207,7 @@ class RegionTable:
         yield BLANK
         yield TextTable(_PROMISE_COLUMNS, [
             ([name, *(self._cell(promise, kind) for kind in _KINDS)], "")
-            for promise, name in [*((each, f"{each} {each.word}") for each in Promise), (None, "right")]
+            for promise, name in [*((p, f"{p} {p.word}") for p in Promise), (None, "right")]
         ])  # fmt: skip
         wrong = [proof for proof in self._proofs if proof.region.promise]
         right = [proof for proof in self._proofs if not proof.region.promise]

@@ -63,11 +63,11 @@ def run(args: Namespace) -> Document[ExitCode]:
 
 def _show_rule(rule: Rule) -> Document:
     """Print a rule: its promise, the incidents that break it, and the released classes that do."""
-    incidents = [each for each in catalogue() if rule in each.rules]
-    failures = [each for each in KNOWN_FAILURES.entries if rule in each.rules]
+    incidents = [incident for incident in catalogue() if rule in incident.rules]
+    failures = [failure for failure in KNOWN_FAILURES.entries if rule in failure.rules]
     yield {
         "rule": rule, "word": rule.word, "promise": rule.promise,
-        "incidents": [each.id for each in incidents],
+        "incidents": [incident.id for incident in incidents],
         "known_failures": [to_builtins(entry) for entry in failures],
     }  # fmt: skip
     yield Heading(f"rule {rule} {rule.word}")
@@ -78,11 +78,13 @@ def _show_rule(rule: Rule) -> Document:
         yield Line(
             f"{rule.instance_of} {rule.instance_of.word}: {rule.instance_of.promise}", lead="promise   "
         )
-    yield from _list("incidents", [f"{each.id} ({each.name}): {each.title}" for each in incidents])
+    yield from _list(
+        "incidents", [f"{incident.id} ({incident.name}): {incident.title}" for incident in incidents]
+    )
     yield from _list("releases", [_release_in_words(failure) for failure in failures])
     yield BLANK
-    for each in incidents[:1]:
-        yield Line(command=f"deepstack-harness show {each.id}")
+    for incident in incidents[:1]:
+        yield Line(command=f"deepstack-harness show {incident.id}")
     yield Line(command="deepstack-harness list rules")
 
 
@@ -100,7 +102,9 @@ def show_page(incident: Incident, failures: Sequence[KnownFailure], faults: Sequ
     yield from _list("errors", incident.errors)
     yield Line(incident.cause, lead="cause     ")
     yield from _list("rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
-    yield from _list("promises", [f"{each} {each.word}: {each.promise}" for each in incident.promises])
+    yield from _list(
+        "promises", [f"{promise} {promise.word}: {promise.promise}" for promise in incident.promises]
+    )
     yield Line(", ".join(incident.effects) or "not measured", lead="effect    ")
     yield from _list("reports", [_report_in_words(reference) for reference in incident.references])
     yield from _list("affected", [_affected_in_words(releases) for releases in incident.affected])
@@ -156,7 +160,7 @@ def _region_in_words(run: RegionRun) -> Iterator[tuple[str, str]]:
     yield "arms", ", ".join(run.arms)
     if run.programs:
         yield "only for", ", ".join(run.programs)
-    yield "breaks", "; ".join(f"{name} {' '.join(each)}" for name, each in run.broken.items()) or "nothing"
+    yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
     if run.input:
         yield "names", run.input
 

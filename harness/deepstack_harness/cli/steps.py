@@ -64,7 +64,11 @@ def run(args: Namespace) -> Document[ExitCode]:
     wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
     shown = judged if len(judged) == 1 else wrong
     for history, result in shown:
-        yield from _show(history, result, alone=len(judged) == 1)
+        alone = len(judged) == 1
+        if not alone:
+            yield Heading(history.words)
+        for line in report_lines(result):
+            yield Line(line if alone else f"  {line}")
     if args.script:
         shows = [(history, result) for history, result in wrong if result.broken]
         shows.sort(key=lambda each: all(row.value is None for row in each[1].broken))
@@ -126,10 +130,3 @@ def _run(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
     }  # fmt: skip
     with Worker(FOREIGN_LIMITS, preload=work, sandbox=COMPILE) as worker:
         return value_of(worker.call(remote, arguments), f"running {args.target}")
-
-
-def _show(history: SteppedHistory, judged: JudgedSteps, *, alone: bool) -> Document:
-    if not alone:
-        yield Heading(history.words)
-    for line in report_lines(judged):
-        yield Line(line if alone else f"  {line}")

@@ -62,7 +62,9 @@ def run_torches(args: Namespace, folder: Path) -> Document[ExitCode]:
     def play(target: TorchHome | Version) -> Document:
         with progress("making an environment") as say:
             home = target if isinstance(target, TorchHome) else make_home(target, say)
-        of_version = folder / _name(home, runs)
+        same = sum(run.name == home.name or run.name.startswith(f"{home.name}-") for run in runs)
+        # Two interpreters with one torch get different numbers.
+        of_version = folder / (f"{home.name}-{same + 1}" if same else home.name)
         yield BLANK
         yield Heading(f"torch {home.torch} ({home.python}) into {of_version}")
         runs.append(of_version)
@@ -92,18 +94,12 @@ def _targets(texts: Sequence[str]) -> list[TorchHome | Version]:
     releases: list[Version] = []
     if not all(map(is_interpreter, texts)):
         listed, yanked = listed_releases(TORCH)
-        releases = [each for each in listed if each not in yanked]
+        releases = [version for version in listed if version not in yanked]
     # All of them, before anything is made: a mistake in the last one must not cost the first ones.
     homes: list[TorchHome | Version] = []
     for text in texts:
         homes += [named_home(text)] if is_interpreter(text) else chosen_releases([text], releases)
     return list(dict.fromkeys(homes))
-
-
-def _name(home: TorchHome, runs: Sequence[Path]) -> str:
-    """Return the name of a run's folder: two interpreters with one torch get different numbers."""
-    same = sum(run.name == home.name or run.name.startswith(f"{home.name}-") for run in runs)
-    return f"{home.name}-{same + 1}" if same else home.name
 
 
 def _play(args: Namespace, home: TorchHome, folder: Path) -> Document[str]:

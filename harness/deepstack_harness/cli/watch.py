@@ -68,7 +68,7 @@ class WatchedRun:
     @property
     def decisive(self) -> list[tuple[WatchedProcess, dict[str, Any], dict[str, Any]]]:
         """Each failed guard that decides, with its process and region."""
-        return [each for each in failed_guards(self.processes) if each[2]["counts"]]
+        return [guard for guard in failed_guards(self.processes) if guard[2]["counts"]]
 
     @property
     def unwatched(self) -> list[str]:
@@ -143,7 +143,7 @@ def run(args: Namespace) -> Document[ExitCode | int]:
 
 def _ended(status: int) -> str:
     number = status - 128
-    if number in {each.value for each in signal.Signals}:
+    if number in {known.value for known in signal.Signals}:
         return f"the program was ended by {signal.Signals(number).name} (exit code {status})"
     return f"the program ended with exit code {status}"
 
@@ -247,7 +247,7 @@ def _report_findings(watched: WatchedRun) -> Document:
     for process in watched.processes:
         rank = f", rank {process.rank}" if process.rank else ""
         who = f"process {process.pid}{rank}" if several or rank else ""
-        decide = [(region, guard) for each, region, guard in watched.decisive if each is process]
+        decide = [(region, guard) for owner, region, guard in watched.decisive if owner is process]
         for finding in findings(decide):
             yield Line(finding_text(finding, who))
             text, argument = to_do(finding)

@@ -146,6 +146,10 @@ class ArmSpec:
 
     `breaks`: fullgraph, with which engines compile, is left out. `reloaded`: what the first step compiled is
     saved, and a fresh process loads it and serves all later steps, as an engine does from a warm cache.
+
+    >>> arm = ArmSpec.parse("inductor/drop_all/tp2")
+    >>> arm.ranks, arm.compiled, arm.captured
+    (2, True, False)
     """
 
     guards: GuardPolicy = GuardPolicy.NONE
@@ -172,11 +176,7 @@ class ArmSpec:
                 f"arm '{self.name}': reloaded is a saved graph of torch.compile in another process, "
                 "without captured graphs, ranks or breaks"
             )
-        if self.interpreted:
-            self._check_interpreted()
-
-    def _check_interpreted(self) -> None:
-        if self.captured or self.ranks > 1:
+        if self.interpreted and (self.captured or self.ranks > 1):
             raise UsageError(
                 f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
                 "and no ranks"

@@ -64,20 +64,16 @@ def _config(arm: ArmSpec) -> dict[str, object]:
     config: dict[str, object] = {"mode": _mode(arm)}
     if arm.compiled:
         config["backend"] = arm.backend.compiler
-    if shapes := _dynamic_shapes(arm):
+    shapes: dict[str, object] = {"type": _SHAPE_TYPES[arm.shapes]} if arm.shapes in _SHAPE_TYPES else {}
+    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
+        # A debugging mode, whose docstring requires the two variables of `_environment`.
+        shapes["evaluate_guards"] = True
+    if shapes:
         config["dynamic_shapes_config"] = shapes
     if arm.captured:
         config["cudagraph_mode"] = _CUDAGRAPH_MODES[arm.capture]
     if arm.ranks > 1:
         config["pass_config"] = {"enable_sp": True}
-    return config
-
-
-def _dynamic_shapes(arm: ArmSpec) -> dict[str, object]:
-    config: dict[str, object] = {"type": _SHAPE_TYPES[arm.shapes]} if arm.shapes in _SHAPE_TYPES else {}
-    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
-        # A debugging mode, whose docstring requires the two variables of `_environment`.
-        config["evaluate_guards"] = True
     return config
 
 

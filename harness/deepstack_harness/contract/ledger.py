@@ -8,7 +8,7 @@ buffer's choice, so the ledger is given what happened, and derives what must fol
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.rules import PayloadKind, Rule
@@ -143,7 +143,8 @@ class Ledger:
             return Expected(CallOutcome.EITHER, Rule.CAPACITY)
         if step.dtype in INTEGERS and step.tokens <= self.capacity:
             return Expected(CallOutcome.EITHER, Rule.BOUNDARY)
-        rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
+        levels = range(self.levels) if step.op in READS_BUFFER else ()
+        rows = tuple(self.rows(level, step.tokens) for level in levels)
         if step.fail is not None or step.tokens > self.capacity:
             has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
             outcome = CallOutcome.ANSWERS if has_to else CallOutcome.EITHER
@@ -159,9 +160,18 @@ class Ledger:
         """
         self.steps_done += 1
         if step.op is Op.SET:
-            self._set(step, accepted, content)
+            within = step.fail is not None and step.tokens <= self.capacity
+            self.unsound = self._invalid(step) if accepted else within or self.unsound
+            if accepted:
+                self._end_live(Fate.REPLACED)
+                self.last_get = None
+            self._add(step, Fate.LIVE if accepted else Fate.REJECTED, content)
         elif accepted and step.tokens >= 0:
-            self._called(step)
+            if step.op in READS_BUFFER:
+                self.last_get = step.tokens
+            if step.op is Op.CLEAR or step.op in RUNS_DECODER:
+                self._clear(step.tokens)
+                self.unsound = False
         resized = accepted and step.op is Op.RESIZE
         self.capacity = capacity
         self.promised = max(capacity, step.tokens if resized else self.promised, self.tokens)
@@ -188,20 +198,9 @@ class Ledger:
             return None
         return range(self.live.first_row, self.live.tokens) if self.live else NO_ROWS
 
-    def _all_levels(self, tokens: int) -> Rows:
-        return tuple(self.rows(level, tokens) for level in range(self.levels))
-
     def _invalid(self, step: Step) -> bool:
         wrong_shape = step.levels not in (None, self.levels) or step.hidden not in (None, self.hidden)
         return step.tokens < 0 or wrong_shape or self.misshapen(step)
-
-    def _set(self, step: Step, accepted: bool, content: Rows | None) -> None:
-        within = step.fail is not None and step.tokens <= self.capacity
-        self.unsound = self._invalid(step) if accepted else within or self.unsound
-        if accepted:
-            self._end_live(Fate.REPLACED)
-            self.last_get = None
-        self._add(step, Fate.LIVE if accepted else Fate.REJECTED, content)
 
     def _add(self, step: Step, fate: Fate, content: Rows | None) -> None:
         number = len(self.payloads) + 1
@@ -210,13 +209,6 @@ class Ledger:
         self.payloads[number] = Payload(
             number, step.tokens, request, fate, spans, self.steps_done, content=content
         )
-
-    def _called(self, step: Step) -> None:
-        if step.op in READS_BUFFER:
-            self.last_get = step.tokens
-        if step.op is Op.CLEAR or step.op in RUNS_DECODER:
-            self._clear(step.tokens)
-            self.unsound = False
 
     def _clear(self, tokens: int) -> None:
         last_get, self.last_get = self.last_get, None
@@ -236,24 +228,18 @@ class Ledger:
 
 def _held(payload: Payload, level: int, tokens: int) -> Iterator[tuple[int, RowRange]]:
     """Iterate over (first row, run) of the rows with data of a payload in [first_row, tokens)."""
-    runs = _runs_of(payload, level) if payload.content is None else _placed(payload.content[level])
+    if payload.content is None:
+        spans = payload.spans
+        runs = [(start, RowRange(payload.number, level, start, end - start)) for start, end in spans]
+    else:
+        content = payload.content[level]
+        starts = accumulate((run.rows for run in content), initial=0)
+        runs = list(zip(starts, content, strict=False))
     for start, run in runs:
         first, end = max(start, payload.first_row), min(start + run.rows, tokens)
         if first < end and run.payload != 0:
             counts_up = run.payload is not None and run.payload > 0
             yield first, run._replace(row=run.row + (first - start if counts_up else 0), rows=end - first)
-
-
-def _runs_of(payload: Payload, level: int) -> Iterator[tuple[int, RowRange]]:
-    for start, end in payload.spans:
-        yield start, RowRange(payload.number, level, start, end - start)
-
-
-def _placed(runs: tuple[RowRange, ...]) -> Iterator[tuple[int, RowRange]]:
-    row = 0
-    for run in runs:
-        yield row, run
-        row += run.rows
 
 
 def _has(payload: Payload, origin: tuple[int, int, int]) -> bool:

@@ -58,15 +58,13 @@ def declared(group: str) -> tuple[Extension, ...]:
 
 def _extension(group: str, point: EntryPoint) -> Extension:
     owner = "an unnamed distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-    return Extension(group, point.name, point.value, owner, _broken(point))
-
-
-def _broken(point: EntryPoint) -> str:
+    broken = ""
     if EntryPoint.pattern.fullmatch(point.value) is None or ":" not in point.value:
-        return f"'{point.value}' is not MODULE:ATTRIBUTE"
-    top = point.module.partition(".")[0]
+        broken = f"'{point.value}' is not MODULE:ATTRIBUTE"
     # Of a top-level name find_spec imports nothing; of `a.b` it would import `a`.
-    return "" if _is_installed(top) else f"module '{top}' is not installed"
+    elif not _is_installed(top := point.module.partition(".")[0]):
+        broken = f"module '{top}' is not installed"
+    return Extension(group, point.name, point.value, owner, broken)
 
 
 def _is_installed(top: str) -> bool:
@@ -114,9 +112,20 @@ class Names(Mapping[str, Entry]):
         for extension in declared(self._group) if self._group else ():
             name = extension.name
             if name in owners:
-                entries[name] = _refused_twice(self.kind, entries[name], owners[name], extension)
+                entry = entries[name]
+                why = (
+                    f"{self.kind} '{name}' is declared by {owners[name]} and by {extension.distribution}: "
+                    "rename its entry point in one of them, or uninstall one"
+                )
+                entries[name] = Entry(
+                    entry.target, entry.summary, distribution=entry.distribution, refused=why
+                )
             else:
-                entries[name] = _of_extension(self.kind, extension)
+                why = f"{self.kind} '{name}' of {extension.distribution} cannot be loaded: {extension.broken}"
+                entries[name] = Entry(
+                    extension.target, extension.summary, distribution=extension.distribution,
+                    refused=why if extension.broken else "",
+                )  # fmt: skip
                 owners[name] = extension.distribution
         return entries
 
@@ -169,22 +178,3 @@ def imported(target: str) -> object:
 
 def _of_distribution(entry: Entry) -> str:
     return f"of {entry.distribution} " if entry.distribution else ""
-
-
-def _of_extension(kind: str, extension: Extension) -> Entry:
-    why = f"{kind} '{extension.name}' of {extension.distribution} cannot be loaded: {extension.broken}"
-    return Entry(
-        extension.target,
-        extension.summary,
-        distribution=extension.distribution,
-        refused=why if extension.broken else "",
-    )
-
-
-def _refused_twice(kind: str, entry: Entry, owner: str, extension: Extension) -> Entry:
-    """Refuse a name with two owners: a verdict must not depend on the order of installed packages."""
-    why = (
-        f"{kind} '{extension.name}' is declared by {owner} and by {extension.distribution}: "
-        "rename its entry point in one of them, or uninstall one"
-    )
-    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=why)

@@ -57,6 +57,14 @@ class Buffer(Protocol):
     there.
 
     Counts that are bool, numpy or torch integers may be refused; `check` reports that, and does not fail.
+
+    >>> buffer = ReferenceBuffer(4, 2, 1, dtype=torch.float32, device=torch.device("cpu"))
+    >>> buffer.set(torch.ones(1, 3, 2))
+    >>> buffer.get(4)
+    (tensor([[1., 1.],
+            [1., 1.],
+            [1., 1.],
+            [0., 0.]]),)
     """
 
     @property
@@ -110,7 +118,7 @@ class Buffer(Protocol):
     def resize(self, tokens: int, /) -> None:
         """Make room with the payload unchanged; afterwards the capacity is at least `tokens`.
 
-        Below N it raises and changes nothing, or keeps all N rows. The capacity may stay larger than
+        Below N it raises and changes nothing, or retains all N rows. The capacity may stay larger than
         `tokens`, and a resize above the capacity may raise. A buffer without this step has no such method, or
         raises `deepstack_harness.errors.StepUnavailable`.
         """
@@ -118,7 +126,11 @@ class Buffer(Protocol):
 
 
 class BufferFactory(Protocol):
-    """A class or function that makes buffers: a class of ours, a user's, or one bound to a source."""
+    """A class or function that makes buffers: a class of ours, a user's, or one bound to a source.
+
+    >>> def make(capacity, hidden, levels, *, dtype, device):
+    ...     return ReferenceBuffer(capacity, hidden, levels, dtype=dtype, device=device)
+    """
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -133,13 +145,23 @@ class AnnouncesMoves(Protocol):
     It never goes back. An owner that reads another generation captures its graphs again before it replays
     one; what becomes of the old storage is the buffer's business. A buffer without a generation promises
     that its storage never moves. In live use the generation means nothing.
+
+    >>> buffer = ReferenceBuffer(4, 2, 1, dtype=torch.float32, device=torch.device("cpu"))
+    >>> buffer.resize(8)
+    >>> buffer.generation
+    1
     """
 
     generation: int
 
 
 class ReleasesStorage(Protocol):
-    """A buffer that holds old storage until `release`: then no captured graph uses it any more."""
+    """A buffer that holds old storage until `release`: then no captured graph uses it any more.
+
+    >>> buffer = ReferenceBuffer(4, 2, 1, dtype=torch.float32, device=torch.device("cpu"))
+    >>> buffer.resize(8)
+    >>> buffer.release()
+    """
 
     def release(self) -> None:
         """Free the storage of earlier generations; called after graphs were captured again."""
@@ -147,7 +169,14 @@ class ReleasesStorage(Protocol):
 
 
 class StatesVision(Protocol):
-    """A buffer that states whether its model has a vision tower; without one, get always returns None."""
+    """A buffer that states whether its model has a vision tower; without one, get always returns None.
+
+    >>> class WithoutVision(ReferenceBuffer):
+    ...     vision = False
+    ...
+    ...     def get(self, tokens):
+    ...         return None
+    """
 
     vision: bool
 
@@ -156,6 +185,12 @@ class BeginsSteps(Protocol):
     """A buffer that an engine's own forward calls, and that sees every step, with or without a payload.
 
     No graph is captured with such a buffer.
+
+    >>> class CountsSteps(ReferenceBuffer):
+    ...     steps = 0
+    ...
+    ...     def begin_step(self, tokens, *, profile):
+    ...         self.steps += not profile
     """
 
     def begin_step(self, tokens: int, *, profile: bool) -> None:
@@ -164,7 +199,12 @@ class BeginsSteps(Protocol):
 
 
 class FollowsTensors(Protocol):
-    """A buffer that moves to the dtype and device of a tensor it is shown, as vLLM #44384 proposes."""
+    """A buffer that moves to the dtype and device of a tensor it is shown, as vLLM #44384 proposes.
+
+    >>> class Follows(ReferenceBuffer):
+    ...     def follow(self, like):
+    ...         self._levels = [level.to(like) for level in self._levels]
+    """
 
     def follow(self, like: Tensor, /) -> None:
         """Make the levels anew unless they have the dtype and device of `like` (n, h)."""
@@ -180,6 +220,10 @@ class Decoder(Protocol):
     arguments. State of it that lives from call to call is equal before each of the runs that are compared,
     and is compared as their outputs are: attributes, parameters, buffers, containers, closures, globals that
     its code names, random generators, and torch's modes.
+
+    >>> class AddsPayload(torch.nn.Module):
+    ...     def forward(self, hidden, positions, payload):
+    ...         return hidden if payload is None else hidden + sum(payload)
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
@@ -188,7 +232,13 @@ class Decoder(Protocol):
 
 
 class WorksInGraph(Protocol):
-    """A buffer factory with work to do inside the compiled graph, in addition to the decoder's."""
+    """A buffer factory with work to do inside the compiled graph, in addition to the decoder's.
+
+    >>> class WithWork(ReferenceBuffer):
+    ...     @staticmethod
+    ...     def in_graph(decoder):
+    ...         return torch.nn.Sequential(decoder)
+    """
 
     def in_graph(self, decoder: torch.nn.Module, /) -> torch.nn.Module:
         """Return a `Decoder` around `decoder` that does the work and gives the same output."""
@@ -196,7 +246,13 @@ class WorksInGraph(Protocol):
 
 
 class Family(Protocol):
-    """Builds the decoders of one model family, randomly initialised."""
+    """Builds the decoders of one model family, randomly initialised.
+
+    >>> family = Qwen3VLFamily(Qwen3VLConfig(layers=2, levels=1))
+    >>> decoder = family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
+    >>> family.name, family.levels, decoder.training
+    ('qwen3_vl', 1, False)
+    """
 
     name: str
     hidden: int
@@ -249,6 +305,11 @@ class Inputs:
     """Arguments of one decoder call: hidden (n, h), positions (3, n), one (n, h) per level or None.
 
     A caller whose decoder embeds token ids itself may give None for `hidden`.
+
+    >>> hidden, positions = torch.zeros(2, 8), torch.zeros(3, 2, dtype=torch.int64)
+    >>> inputs = Inputs(hidden, positions, payload=(torch.ones(2, 8),))
+    >>> len(inputs.payload)
+    1
     """
 
     hidden: Tensor
@@ -316,7 +377,12 @@ class Session(Protocol):
 
 
 class WrapsSession(Protocol):
-    """A session that captures or replays around another one, which compiles."""
+    """A session that captures or replays around another one, which compiles.
+
+    >>> class CountsCalls:
+    ...     def __init__(self, inner):
+    ...         self.inner, self.calls = inner, 0
+    """
 
     inner: Session
 

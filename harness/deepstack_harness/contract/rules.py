@@ -61,7 +61,11 @@ _SIDE_INPUTS: dict[Promise, tuple[str, str]] = {
 
 
 class Rule(StrEnum):
-    """A promise of the contract; the value is its public name."""
+    """A promise of the contract; the value is its public name.
+
+    >>> Rule("R5").name, Rule.CLEAR.word
+    ('CLEAR', 'clear')
+    """
 
     OUTPUT = "R0"
     STRUCTURE = "R1"

@@ -104,6 +104,10 @@ class Step:
     call that fails with `torch.OutOfMemoryError`, `count` the type of the count that get, clear and resize
     are given. `calls` is how often the call is made, `after` the seconds by which the clock of Python moves
     on before.
+
+    >>> step = Step.parse("set 9 values=inf layout=strided")
+    >>> step.tokens, step.layout
+    (9, 'strided')
     """
 
     op: Op
@@ -203,6 +207,10 @@ class Trace:
     `levels`, `hidden` and `dtype` are those of the buffer where they are not the family's; no decoder runs
     then. `mode` is `inference` where the whole life of the buffer is under `torch.inference_mode()`, None
     for `torch.no_grad()`. With two `buffers` of one class, steps with `on=b` call the second.
+
+    >>> trace = Trace.parse("cap 16: profile 16; set 9; forward 16")
+    >>> trace.capacity, [step.tokens for step in trace]
+    (16, [16, 9, 16])
     """
 
     capacity: int

@@ -26,6 +26,9 @@ class Verdict(StrEnum):
     An oracle returns PASS, FAIL, SKIP (the rule was not put to the test; the detail has the reason) or ERROR
     (it could not be judged). XFAIL, IMPROVED and MISSING exist only for rules with a known failure, see
     `against_expectation`.
+
+    >>> Judgement(Rule("R5"), Verdict("SKIP"), detail="no step clears").verdict
+    <Verdict.SKIP: 'SKIP'>
     """
 
     PASS = "PASS"
@@ -208,6 +211,10 @@ class Judgement:
     where no row is wrong or the row is missing; the type of the `exception` that a call raised; and the
     `call` of the step in which the rule broke first: `set`, `get` (steps of the decoder too), `clear`,
     `resize`, or `decoder` where that raised.
+
+    >>> judgement = Judgement(Rule.GRAPHS, Verdict.FAIL, value=5, limit=2, unit="graphs", steps=(3, 4))
+    >>> f"{judgement.rule} {judgement.verdict} in step {judgement.step}"
+    'R11 FAIL in step 3'
     """
 
     rule: Rule
@@ -328,6 +335,10 @@ class Row(Generic[Judged]):
     that failed there, and `influence` the largest absolute difference that such an input makes in the
     uncompiled code. `promise` follows from the rule (`instance_of`), also where a stored row has none:
     nothing is keyed by it.
+
+    >>> row = Row(rule=Rule.OUTPUT, verdict=Verdict.PASS, revision="reference")
+    >>> row.rule.word, row.verdict
+    ('output', <Verdict.PASS: 'PASS'>)
     """
 
     schema_version: int = SCHEMA_VERSION

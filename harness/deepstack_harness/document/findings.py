@@ -85,7 +85,7 @@ class ReportedRow:
             return ""
         seen = self.row.detail.replace(f" [known: {self.known}]", "")
         trace = f"'{self.row.trace}': " if self.row.trace and self.row.verdict in BROKEN else ""
-        effects = ", ".join(dict.fromkeys(str(each.rule) for each in self.also))
+        effects = ", ".join(dict.fromkeys(str(row.rule) for row in self.also))
         return f"{trace}{seen}{f'; with it {effects}' if effects else ''}"
 
     @property
@@ -195,7 +195,7 @@ _LONGEST = 1_000
 
 
 def annotations_of(findings: Sequence[ReportedRow], answer: str, *, good: bool) -> Iterator[str]:
-    """Yield a workflow command for each finding that is not in the base, and a last one with the answer.
+    """Yield a workflow command for each finding that is not in the base, and a last one with the result.
 
     GitHub shows ten of a kind for each step: the last one of a kind counts the others.
     """

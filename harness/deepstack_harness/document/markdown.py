@@ -81,7 +81,7 @@ def _parts(block: Block) -> Iterator[str]:
         case Details(summary, inner):
             # An HTML block: nothing in it is read as Markdown before the empty line.
             title = html.escape(one_line(summary.text), quote=False)
-            within = "\n".join(part for each in inner for part in _parts(each))
+            within = "\n".join(part for content in inner for part in _parts(content))
             yield f"<details><summary>{title}</summary>\n\n{within}\n</details>\n"
 
 

@@ -74,13 +74,13 @@ def finding(row: Row, effects: Iterable[Row] = (), *, named: bool = True) -> Doc
 
     Without `named` its name is in the heading above it.
     """
-    for each in (row, *effects):
-        words = shown(each)
-        indent = "  " if each is row else "    also "
+    for part in (row, *effects):
+        words = shown(part)
+        indent = "  " if part is row else "    also "
         facts = ", ".join(filter(None, [words.measured, words.reach]))
-        name = f"{words.name} {each.regime}" if named or each is not row else each.regime
+        name = f"{words.name} {part.regime}" if named or part is not row else part.regime
         yield Line(f"{indent}{name}: {facts}")
-        yield Line(words.seen if each is row else words.place, lead="    " if each is row else "      ")
+        yield Line(words.seen if part is row else words.place, lead="    " if part is row else "      ")
 
 
 def _reach(reach: str | None) -> str:

@@ -17,7 +17,9 @@ _WIDEST = 80
 _LAST_CELL = 7
 """Columns that the last cell of a growing table needs; wider columns before it become narrower."""
 _GAP = 2
+"""Columns between two cells."""
 _INDENT = 2
+"""Columns by which the inside of a block is indented."""
 
 
 def columns_here() -> int:
@@ -30,7 +32,7 @@ def columns_here() -> int:
 def rendered(block: Block, width: int, *, color: bool = False) -> str:
     """Return the lines of a block, without trailing blanks, each with a line end."""
     if isinstance(block, Details):
-        inner = "".join(rendered(each, width - _INDENT, color=color) for each in block.blocks)
+        inner = "".join(rendered(part, width - _INDENT, color=color) for part in block.blocks)
         summary = rendered(block.summary, width, color=color)
         return summary + "".join(f"{' ' * _INDENT}{line}\n" for line in inner.splitlines())
     console = Console(

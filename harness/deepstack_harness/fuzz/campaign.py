@@ -54,7 +54,9 @@ SMALL = range(1, 5)
 LARGE = (16, 80, 320, 336, 480)
 """Capacities of the reported crashes."""
 RANKS = (1, 2, 4, 8, 16)
+"""Ranks that share a step in deployments of one node, and of two."""
 DRAWN = 60
+"""Larger counts that are drawn after all small ones."""
 
 
 def search_boundary(hunt: Hunt, drawn: int = DRAWN) -> None:
@@ -133,6 +135,10 @@ def broken_rules(
     The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
     mutant of ours; its code runs in this process. Raises `UsageError` for what does not exist, and
     `MachineError` for what cannot be fetched.
+
+    >>> trace = "cap 16: profile 16; set 16; forward 16"
+    >>> sorted(broken_rules(trace, revision="pr40145"))
+    [<Rule.STRUCTURE: 'R1'>]
     """
     request, player = FuzzRequest(source, buffer, revision, family, arm), InProcessPlayer()
     faults, _ = Hunt(target_of(request, player), player).replay(Trace.parse(trace), new_session=True)
@@ -145,7 +151,9 @@ _VERSION = 3
 """The version of `run.json` and of findings: those of version 1 have a sentence as their shape, those of
 version 2 not the fields of a row."""
 _SHOW_S = 0.1
+"""Seconds between two lines of progress on a terminal."""
 _SAVE_S = 1.0
+"""Seconds between two times that progress is saved: so much is lost where the process is killed."""
 
 OnProgress = Callable[[Progress, list[Finding]], None]
 """Called now and then with the progress of a campaign and its findings so far."""
@@ -204,10 +212,14 @@ def open_campaign(campaign: Campaign) -> Hunted:
 
     Raises `UsageError` for a folder that has something else in it.
     """
-    _make_folder(campaign.folder)
+    try:
+        campaign.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot keep findings in '{campaign.folder}': {error.strerror}") from None
     earlier = _read_run(campaign.folder)
     if earlier is None or earlier.get("finished"):
-        _remove_files(campaign.folder)
+        for name in (RUN, JOURNAL):
+            (campaign.folder / name).unlink(missing_ok=True)
         return Hunted()
     if earlier["campaign"] != campaign.describe():
         if _version_of(earlier) not in (None, _VERSION):
@@ -238,13 +250,6 @@ def _version_of(state: Mapping[str, object]) -> object:
     return campaign.get("schema_version") if isinstance(campaign, dict) else None
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot keep findings in '{folder}': {error.strerror}") from None
-
-
 def _read_run(folder: Path) -> dict[str, object] | None:
     path = folder / RUN
     try:
@@ -256,11 +261,6 @@ def _read_run(folder: Path) -> dict[str, object] | None:
             f"'{path}' was not written by a fuzz run: remove it, or choose another --out"
         ) from None
     return state
-
-
-def _remove_files(folder: Path) -> None:
-    for name in (RUN, JOURNAL):
-        (folder / name).unlink(missing_ok=True)
 
 
 def run_campaign(campaign: Campaign, hunted: Hunted, on_progress: OnProgress) -> Hunted:

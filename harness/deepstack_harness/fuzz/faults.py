@@ -1,7 +1,7 @@
 """What a hunt is about: its target, the faults of one trace, findings, and its progress.
 
 A `Fault` is a rule that a trace breaks in its first wrong step, or the death of the worker that played it. A
-`Finding` is a fault that a hunt reports, as a trace that plays again from its text alone. A `Watch`
+`Finding` is a fault that a hunt reports, as a trace that plays again from its text. A `Watch`
 observes a hunt, and may end it.
 """
 
@@ -26,7 +26,7 @@ from deepstack_harness.contract.case import (
     subject_of,
     user_buffer,
 )
-from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
@@ -133,7 +133,13 @@ class _Prefixes:
             range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
         )
         trace = replace(self._case.trace, steps=steps[:shortest])
-        read = _read_everywhere(trace, self._observation.steps)
+        # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
+        done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
+        for step, facts in zip(trace, self._observation.steps, strict=False):
+            done.append(step)
+            if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
+                done.append(Step(Op.GET, facts.capacity, on=step.on))
+        read = replace(trace, steps=tuple(done))
         return [fault_of_judgement(trace, judgement, read) for judgement in self._broken(shortest, rules)]
 
     def _broken(self, count: int, rules: frozenset[Rule]) -> list[Judgement]:
@@ -149,16 +155,6 @@ class _Prefixes:
         return [judgement for judgement in judgements if judgement.verdict is Verdict.FAIL]
 
 
-def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
-    # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
-    done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
-    for step, facts in zip(trace, seen, strict=False):
-        done.append(step)
-        if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
-            done.append(Step(Op.GET, facts.capacity, on=step.on))
-    return replace(trace, steps=tuple(done))
-
-
 _MOST_READ = 8
 """Times the capacity at the beginning, up to which all rows are read."""
 
@@ -169,7 +165,8 @@ class Finding(Row[Rule | None]):
 
     `rule` is there for kind `rule` only. Findings of one rule or kind differ in `shape`, `call` or
     `exception`, see `FaultKey`. `examples` is the number of the example that showed it, `seconds` the time
-    until then. `alone`: whether the trace showed it on a session of its own; None where that was not tried.
+    until then. A trace that is `alone` True showed it on a session of its own too;
+    None where that was not tried.
     """
 
     kind: FindingKind

@@ -95,7 +95,7 @@ def simpler_traces(trace: Trace, needed: Collection[Op] = ()) -> Iterator[Trace]
 SEARCH = 250
 """Examples of one search; hypothesis shrinks the first fault of a search, and the next one begins anew."""
 PER_NAME = 5
-"""Findings of one rule or kind with different shapes; further ones are not reported."""
+"""Findings of one rule or kind with different shapes; others are not reported: the rule is broken anyway."""
 CAPACITY = 16
 """Rows of the buffer that a compiled decoder reads."""
 MOST_DEATHS = 8
@@ -298,7 +298,7 @@ class _Search:
         return new[0]
 
     def _is_shown_again(self, fault: Fault) -> bool:
-        """Return whether a new session shows a fault of R11 too; if not, report it with `alone` False.
+        """Return whether a new session shows a fault of R11 too; if not, report that it does not.
 
         On the session of the examples a graph is built once, so that a second play would not show it.
         """

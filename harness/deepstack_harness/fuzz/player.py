@@ -27,6 +27,7 @@ _BINDING_S = 300.0
 _STEP_BYTES = 256 * 2**10
 """Bytes that one step may print; more is a finding."""
 MEMORY_BYTES = 4 * 2**30
+"""Bytes that a worker may use: torch takes 0.5 GiB, a trace far less. More is a finding, OUT_OF_MEMORY."""
 
 
 class FindingKind(StrEnum):

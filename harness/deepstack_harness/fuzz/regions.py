@@ -20,6 +20,7 @@ _UNCOMPILED = "eager"
 _EVERYWHERE = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
 """Promises that are checked on the uncompiled code too, and break there as well."""
 _CALL_S = 300.0
+"""Seconds for one region under one arm, which compiles it. After them it is not judged, and never right."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,14 @@ def pairs(capacity: int, ranks: int = 1) -> SearchStrategy[tuple[int, int]]:
 
 @st.composite
 def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: int = 6) -> Trace:
-    """Draw a correct engine's trace: a profile run, then steps of `set N; forward P` or of only text."""
+    """Draw a correct engine's trace: a profile run, then steps of `set N; forward P` or of only text.
+
+    >>> from hypothesis import given
+    >>> @given(engine_traces(capacity=8, max_steps=3))
+    ... def test_mine(trace):
+    ...     assert trace.capacity == 8 and len(trace.steps) <= 7
+    >>> test_mine()
+    """
     done = [Step(Op.PROFILE, capacity)]
     for tokens, wanted in draw(st.lists(pairs(capacity, ranks), min_size=1, max_size=max_steps)):
         done += [Step(Op.SET, tokens)] if tokens and draw(st.booleans()) else []
@@ -116,6 +123,12 @@ def schedules(draw: DrawFn, budget: int = 16, slots: int = 3) -> list[ScheduledS
     """Draw chunked prefill of drawn requests: steps of at most `budget` tokens and `slots` requests.
 
     Prompts have 0 to 2 images of 28 to 140 pixels a side, and text; output tokens follow.
+
+    >>> from hypothesis import given
+    >>> @given(schedules(budget=16, slots=3))
+    ... def test_scheduler(steps):
+    ...     assert all(step.tokens <= 16 for step in steps)
+    >>> test_scheduler()
     """
     sides = st.integers(28, 140)
     images = st.lists(st.tuples(sides, sides), max_size=2).map(tuple)

@@ -145,6 +145,7 @@ def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
 
 
 _RANKS = (1, 2, 4, 8)
+"""Ranks of which a drawn count of tokens may be padded to a multiple."""
 _GROWTH = 4
 """A buffer grows to a few times the rows that it was made with; every row is read after every step."""
 _FAR = 8
@@ -315,6 +316,7 @@ _GETS = (2, 4, 9, 64)
 _MANY = 2500
 """Calls of a long run; their outputs are only compared with the first one."""
 _SECONDS = (90, 86_400)
+"""Seconds by which the clock moves on: above timeouts of a minute, and of less than a day."""
 
 
 def _unusual(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:

@@ -31,7 +31,7 @@ class AdaptedAnswer(tuple[Tensor, ...]):  # noqa: SLOT001  # Python allows a tup
     original: object
 
     @classmethod
-    def of(cls, levels: Sequence[Tensor], original: object) -> "AdaptedAnswer":
+    def from_levels(cls, levels: Sequence[Tensor], original: object) -> "AdaptedAnswer":
         """Return the levels with the object that they were read from."""
         answer = cls(levels)
         answer.original = original
@@ -160,7 +160,7 @@ class UnpackedBuffer:
             or not all(isinstance(level, Tensor) for level in levels)
         ):
             return cast("tuple[Tensor, ...] | None", answer)
-        return AdaptedAnswer.of(cast("Sequence[Tensor]", levels), answer)
+        return AdaptedAnswer.from_levels(cast("Sequence[Tensor]", levels), answer)
 
 
 @dataclass(frozen=True)

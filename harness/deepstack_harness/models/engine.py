@@ -35,6 +35,11 @@ class Engine:
     A subclass overrides the method that it gets wrong, or does in another way; a subclass that states whether
     it is `faulty` is a caller by its name (`deepstack_harness.catalogue.registry.CALLERS`). The reference
     lane is always run by this class itself. Where `ranks` share a step, the object is `rank` of them.
+
+    >>> from dataclasses import replace
+    >>> class ForgetsToClear(Engine):
+    ...     def forward(self, lane, inputs, step):
+    ...         return lane.run(replace(inputs, payload=lane.get(step.tokens)))
     """
 
     faulty: ClassVar[bool] = False
@@ -73,6 +78,7 @@ class Engine:
 
 
 _FAILED = -1
+"""The count that a rank sends in place of its rows where it raised."""
 
 
 class KnownToAllRanks(Exception):

@@ -191,7 +191,6 @@ class TwoStages(nn.Module):
         return out
 
     def _payload_of_second_stage(self, payload: Payload | None) -> Payload | None:
-        """Return the payload that is sent to the second stage."""
         if payload is None or not self.forwards_levels:
             return None
         return payload if self.by_target else payload[self.first_layers :]

@@ -29,6 +29,9 @@ class Qwen3VLConfig(DecoderConfig):
 
     `sections` are the rotary lanes per axis (time, height, width), `levels` the levels of the
     payload, `order` the order of the additions at the end of a layer.
+
+    >>> Qwen3VLConfig(layers=4, levels=3).levels
+    3
     """
 
     theta: float = 5e6
@@ -110,7 +113,12 @@ class Qwen3VLDecoder(nn.Module):
 
 
 class Qwen3VLFamily(TinyFamily[Qwen3VLConfig]):
-    """Qwen3-VL text decoder: interleaved MRoPE, dense feed-forward, payload added after its first layers."""
+    """Qwen3-VL text decoder: interleaved MRoPE, dense feed-forward, payload added after its first layers.
+
+    >>> family = Qwen3VLFamily(Qwen3VLConfig(layers=3, levels=3))
+    >>> family.positions(5, torch.device("cpu")).shape
+    torch.Size([3, 5])
+    """
 
     base = "qwen3_vl"
 

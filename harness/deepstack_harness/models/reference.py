@@ -9,6 +9,10 @@ class ReferenceBuffer:
 
     `generation` counts moves of the storage. It changes before the first get from new storage;
     old storage stays allocated until `release`, so that graphs captured on it stay valid (R6).
+
+    >>> buffer = ReferenceBuffer(4, 2, 1, dtype=torch.float32, device=torch.device("cpu"))
+    >>> len(buffer.get(9)), buffer.capacity
+    (1, 9)
     """
 
     def __init__(

@@ -238,7 +238,7 @@ class GraniteSlicedBuffer:
         """
         tokens = payload.size(1)
         if tokens:
-            self._move_to(payload)
+            self._levels = [level.to(device=payload.device, dtype=payload.dtype) for level in self._levels]
             packed = payload.permute(1, 0, 2).flatten(1)
             self._scatter(torch.split(packed, self._hidden, dim=-1), tokens)
         self._tokens_set = tokens
@@ -256,10 +256,6 @@ class GraniteSlicedBuffer:
     def resize(self, tokens: int) -> None:
         """Raise `StepUnavailable`: Granite has no such call."""
         raise StepUnavailable(f"{type(self).__name__} has no resize")
-
-    def _move_to(self, payload: Tensor) -> None:
-        """Move the levels, with all rows, to the dtype and device of the payload."""
-        self._levels = [level.to(device=payload.device, dtype=payload.dtype) for level in self._levels]
 
     def _scatter(self, features: tuple[Tensor, ...], tokens: int) -> None:
         """Write one feature tensor (N, hidden) per level through a mask of visual tokens, as upstream."""

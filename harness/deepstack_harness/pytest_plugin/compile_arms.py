@@ -129,7 +129,14 @@ class ArmRun(JudgedCase):
 
 
 class CompileArms(Fixture):
-    """The fixture; see `__call__` and `calls`."""
+    """The fixture; see `__call__` and `calls`.
+
+    >>> def test_compiled(compile_arms):
+    ...     family = Qwen3VLFamily(Qwen3VLConfig())
+    ...     decoder = family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
+    ...     sizes = {"hidden": family.hidden, "levels": family.levels}
+    ...     compile_arms(decoder, ReferenceBuffer, ["cap 16: set 9; forward 16"], **sizes)
+    """
 
     def __call__(
         self,
@@ -232,7 +239,6 @@ class CompileArms(Fixture):
         return _checked(runs, [*_complaints(runs, options), *_without_effect(runs, effects)])
 
     def _place(self, options: Options) -> tuple[torch.dtype, torch.device]:
-        """Return the dtype and the device of the module."""
         dtype = parse_dtype(options.get("dtype", "float32"))
         return dtype, parse_device(self.device(options.get("device")))
 
@@ -254,6 +260,7 @@ class CompileArms(Fixture):
 
 
 _SCALES = tuple(8.0**power for power in range(20))
+"""Factors on a payload that are tried, up to 1e17. Where none suffices R0 is not judged."""
 _MARGIN = 4
 """Payloads of later steps may have fewer rows than that of the first one, and move the output by less."""
 

@@ -34,7 +34,7 @@ from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
 from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.contract.adapter import adapter_of
 from deepstack_harness.contract.arm import arm_names
-from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
+from deepstack_harness.contract.case import BufferRef, Case, PlannedCase, live_buffer, user_buffer
 from deepstack_harness.contract.facts import KernelFacts
 from deepstack_harness.contract.observation import GraphCounts, Observation, Raised, Rows
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
@@ -123,11 +123,12 @@ def judge_in_process(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) 
     Oracles see plain JSON values, as from a worker: a size that a live object returned may be an `int` with
     a comparison of its own.
     """
-    return list(judge_cases(plan, lambda case: _plain(play_case(case, bound))))
 
+    def observe(case: Case) -> Observation:
+        facts = json.dumps(msgspec.to_builtins(play_case(case, bound)))  # plain values, as a worker sends
+        return msgspec.convert(json.loads(facts), Observation)
 
-def _plain(observation: Observation) -> Observation:
-    return msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(observation))), Observation)
+    return list(judge_cases(plan, observe))
 
 
 _FAMILY = "qwen3_vl"
@@ -139,6 +140,10 @@ class DeepstackContract(Fixture):
 
     A class or a function stays in the process of the test, for debuggers and coverage.  One that is named as
     "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
+
+    >>> def test_buffer(deepstack_contract):
+    ...     verdicts = deepstack_contract(ReferenceBuffer, rules=["R5"])
+    ...     assert not verdicts.broken
     """
 
     def __call__(  # the options of `check`, by name
@@ -271,7 +276,13 @@ def _has_rows(levels: Rows | None) -> bool:
 
 
 class GraphBudget(Fixture):
-    """The fixture; see `__call__`."""
+    """The fixture; see `__call__`.
+
+    >>> def test_one_graph(graph_budget):
+    ...     with graph_budget(1) as counter:
+    ...         torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    ...     assert counter.facts().graphs == 1
+    """
 
     def __init__(self, request: pytest.FixtureRequest, watched: WatchedRegions) -> None:
         """Take the settings of the run, and what a watch over the whole test sees."""
@@ -337,7 +348,14 @@ def _counts_in_words(counts: GraphCounts) -> str:
 
 
 class KernelFactsOf(Fixture):
-    """The fixture; see `__call__`."""
+    """The fixture; see `__call__`.
+
+    >>> def test_kernels(kernel_facts):
+    ...     double = torch.compile(lambda hidden: 2 * hidden.relu(), dynamic=True)
+    ...     call = lambda: double(torch.ones(6, 8))
+    ...     facts = kernel_facts(call, tokens=6, capacity=16, arguments=["hidden"])
+    ...     assert len(facts.calls) == 1
+    """
 
     def __call__(
         self,

@@ -21,7 +21,22 @@ class ReportFolder:
         self._seen: set[str] = set()
         try:
             files = Files(config.invocation_params.dir / folder)
-            self._writer = RunWriter(files, _about(config), resume=False)
+            self._writer = RunWriter(
+                files,
+                About(
+                    harness=__version__,
+                    started=now(),
+                    finished=None,
+                    command=("pytest", *config.invocation_params.args),
+                    selection=None,
+                    tier="pytest",
+                    shard=None,
+                    environment=environment(),
+                    planned=Planning(0, 0),
+                    plan="pytest",
+                ),
+                resume=False,
+            )
         except HarnessError as error:
             message = str(error).replace(
                 "continue with --resume, or choose another --out folder", "name a new folder"
@@ -49,11 +64,3 @@ class ReportFolder:
             self._writer.append(result.rows, result.case)
         except MachineError as error:
             pytest.exit(f"--deepstack-report: {error}", returncode=error.exit_code)
-
-
-def _about(config: pytest.Config) -> About:
-    return About(
-        harness=__version__, started=now(), finished=None,
-        command=("pytest", *config.invocation_params.args), selection=None, tier="pytest", shard=None,
-        environment=environment(), planned=Planning(0, 0), plan="pytest",
-    )  # fmt: skip

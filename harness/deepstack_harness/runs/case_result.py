@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from deepstack_harness.catalogue.incidents import catalogue
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding, render_script
-from deepstack_harness.contract.case import ENGINE, BufferKind, BufferRef, Case, PlannedCase
+from deepstack_harness.contract.case import ENGINE, BufferKind, PlannedCase
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.oracles.judge import JudgedCase, unjudged_case
 from deepstack_harness.contract.oracles.outputs import case_distances, diagnose
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
-from deepstack_harness.contract.verdicts import Judgement, Row
+from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.records import CaseEnding, CaseRecord, StepRecord
 
@@ -42,24 +42,17 @@ def script_of(judged_case: JudgedCase) -> str | None:
             )
         ):
             return render_script(incident, case.family)
-        return _buffer_script(case, shown)
+        # A program can import a class that is neither of a source nor inside a function.
+        importable = case.buffer.kind is not BufferKind.SOURCE and "<locals>" not in case.buffer.name
+        if shown.rule not in _BUFFER_RULES or case.caller != ENGINE or not importable:
+            return None
+        return render_finding(case.trace, shown.rule, shown.detail, ProgramBuffer(case.buffer.name))
     except UsageError:
         return None
 
 
-def _buffer_script(case: Case, shown: Judgement) -> str | None:
-    """Return a program that plays the trace on the buffer without a decoder, where that breaks the rule."""
-    if shown.rule not in _BUFFER_RULES or case.caller != ENGINE or not _has_a_name(case.buffer):
-        return None
-    return render_finding(case.trace, shown.rule, shown.detail, ProgramBuffer(case.buffer.name))
-
-
-def _has_a_name(buffer: BufferRef) -> bool:
-    """Return whether a program can import the class: not from a source, and not from inside a function."""
-    return buffer.kind is not BufferKind.SOURCE and "<locals>" not in buffer.name
-
-
 _LONGEST_LINE = 300
+"""Characters of a sentence in a record."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +136,6 @@ def _ending(seen: Observation) -> CaseEnding:
 def _step_record(facts: StepFacts) -> StepRecord:
     error = facts.raised
     raised = f"{error.call} raised {error.type}: {error.message}" if error else None
-    return StepRecord(facts.step, _rows_of_get(facts.step), facts.attended, facts.graphs, raised)
-
-
-def _rows_of_get(text: str) -> int | None:
-    """Return P of a step that reads; None for a set and a reload, which read no rows."""
-    op, *rest = text.split()
-    return int(rest[0]) if rest and op != Op.SET else None
+    op, *rest = facts.step.split()
+    rows = int(rest[0]) if rest and op != Op.SET else None
+    return StepRecord(facts.step, rows, facts.attended, facts.graphs, raised)

@@ -49,6 +49,7 @@ _FOLLOW: tuple[tuple[frozenset[FaultKind], frozenset[FaultKind]], ...] = (
 )
 """Shapes that may follow from others; of all that are not here nothing follows in the buffer."""
 _LAST_STEP = 2**31
+"""Sorts after the number of every step: a trace has 100,000 at most."""
 
 
 class ObservedFault(NamedTuple):
@@ -358,7 +359,9 @@ def _title(node: _Node) -> str:
 
 
 _ALIKE = 0.6
-"""Share of two kernels' names from which on one is the other in another shape (`difflib`)."""
+"""Share of two kernels' names from which on one is the other in another shape (`difflib`).
+
+It groups changes for reading; each of them is shown, in one group or another."""
 
 
 def _title_of_guards(group: Iterable[Change]) -> str:

@@ -15,6 +15,7 @@ from deepstack_harness.runs.store import StoredRun
 from deepstack_harness.text import number
 
 SCHEMA_VERSION = 1
+"""The version of the rows of a comparison."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -35,7 +36,9 @@ RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSI
 
 
 _FACTOR = 4.0
-"""Factor on the distance to eager of before, or on the rounding, up to which a distance is unchanged."""
+"""Factor on the distance to eager of before, or on the rounding, up to which a distance is unchanged.
+
+Above it the change is shown; R0 judges the distance itself, by a tolerance without a history."""
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def keep_newest(number: int) -> list[Path]:
 
 
 def make_home(release: Version, say: Say) -> TorchHome:
-    """Return the environment of a release, made where it is not there; then `say` prints a line first.
+    """Return the environment of a release, made where it is not there, which is first reported in a line.
 
     Raises `MachineError` where the disk has no room, or an installer fails, with the end of its output.
     """

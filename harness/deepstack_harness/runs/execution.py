@@ -58,11 +58,11 @@ def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> l
     for device in devices:
         where = Where(_OWN_FAMILY, device=device)
         of_user = (planned for name in buffers for planned in plan_check(where, user_buffer(name)))
-        cases += of_user if buffers else [*_incidents(tier, device), *_contract(tier, device)]
+        cases += of_user if buffers else _of_catalogue(tier, device)
     return cases
 
 
-def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
+def _of_catalogue(tier: Tier, device: str) -> Iterator[PlannedCase]:
     for incident in catalogue():
         if incident.system != DEEPSTACK:
             continue
@@ -70,9 +70,6 @@ def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
             for planned in plan_incident(incident, Where(family, device=device)):
                 if tier is Tier.NIGHTLY or daily(incident, planned.case):
                     yield planned
-
-
-def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
     dtypes = _NIGHTLY_DTYPES if tier is Tier.NIGHTLY else _NIGHTLY_DTYPES[:1]
     for run in CONTRACT_RUNS.entries:
         for family in run.families:
@@ -96,7 +93,13 @@ def select(cases: Sequence[PlannedCase], words: Sequence[str]) -> list[PlannedCa
         fits[term["key"]].append(re.compile(fnmatch.translate(term["glob"])).match)
 
     def is_chosen(planned: PlannedCase) -> bool:
-        values = dict(zip(COLUMNS, _columns(planned), strict=True))
+        case, arm = planned.case, planned.case.arm
+        columns = (
+            case.family, case.buffer.name, case.caller, str(case.trace), arm.name, str(arm.backend),
+            str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device,
+            planned.incident or "",
+        )  # fmt: skip
+        values = dict(zip(COLUMNS, columns, strict=True))
         return all(any(fit(values[key]) for fit in fits) for key, fits in wanted.items()) and not any(
             fit(values[key]) for key, fits in unwanted.items() for fit in fits
         )
@@ -126,14 +129,6 @@ def _why_refused(word: str, term: re.Match[str] | None) -> str:
     if len(words) == len(parts):
         return f"is an expression, which is no longer read: write {shortened(shlex.join(words), 300)}"
     return "is no KEY=GLOB; expressions are no longer read"
-
-
-def _columns(planned: PlannedCase) -> tuple[str, ...]:
-    case, arm = planned.case, planned.case.arm
-    return (
-        case.family, case.buffer.name, case.caller, str(case.trace), arm.name, str(arm.backend),
-        str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, planned.incident or "",
-    )  # fmt: skip
 
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -200,11 +195,18 @@ class Execution:
         Ray, and where the folder cannot be written to.
         """
         self._request = request
-        gpus = _gpus(request)
+        for device in request.devices:
+            if not _DEVICE.fullmatch(device):
+                raise UsageError(f"unknown device '{device}'; known are cpu, cuda and cuda:N")
+        gpus = visible_gpus() if request.shares_gpus else []
         if request.buffers:
             check_buffers(request.buffers)
         groups = grouped(select(matrix(request.tier, request.devices, request.buffers), request.selection))
-        self.left_out = [group for group in groups if request.shares_gpus and _too_wide(group, len(gpus))]
+        self.left_out = [
+            group
+            for group in groups
+            if request.shares_gpus and group.device.startswith("cuda") and group.ranks > len(gpus)
+        ]
         groups = [group for group in groups if group not in self.left_out]
         shard_groups = part_of(groups, request.shard)
         self._pool = _pool(request, gpus)
@@ -231,19 +233,6 @@ def _pool(request: RunRequest, gpus: Sequence[str]) -> Pool:
 
         return RayPool(request.workers, request.limits)
     return LocalPool(request.workers, request.limits, gpus)
-
-
-def _gpus(request: RunRequest) -> list[str]:
-    """Return the GPUs to share out, if any; raises `UsageError` for an unknown device."""
-    for device in request.devices:
-        if not _DEVICE.fullmatch(device):
-            raise UsageError(f"unknown device '{device}'; known are cpu, cuda and cuda:N")
-    return visible_gpus() if request.shares_gpus else []
-
-
-def _too_wide(group: Group, gpus: int) -> bool:
-    """Return whether its ranks need more GPUs than there are."""
-    return group.device.startswith("cuda") and group.ranks > gpus
 
 
 def _about_run(request: RunRequest, groups: Sequence[Group], shard_groups: Sequence[Group]) -> About:

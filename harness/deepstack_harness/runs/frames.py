@@ -161,6 +161,10 @@ def read_run(folder: Path | str) -> RunFrames:
     """Read the run in a folder; raises `UsageError` for a folder without a run, and for a damaged one.
 
     Raises `MachineError` without pandas, which the extra `reports` brings.
+
+    >>> run = read_run("reports/none")
+    Traceback (most recent call last):
+    deepstack_harness.errors.UsageError: ...
     """
     run = read_stored(folder)
     return RunFrames(

@@ -94,6 +94,7 @@ def _output_of(*words: str) -> str:
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _COUNT = Remote("deepstack_harness.runs.machine:count_gpus", int)
 _COUNTING_S = 120.0
+"""Seconds to import torch and count GPUs, from a cold disk too. After them no GPU is used."""
 
 
 def visible_gpus() -> list[str]:

@@ -31,9 +31,11 @@ from deepstack_harness.runs.records import run_files_in
 from deepstack_harness.runs.store import read_about
 
 _HOUR = 3600.0
+"""Seconds."""
 _WHOLE_MATRIX_MINUTES = 120.0
 """Minutes of a night from which on every case of the matrix is played: on two cores they take an hour."""
 _MOST_WORKERS = 16
+"""Workers on a machine with a GPU at most: each holds a CUDA context of about 0.5 GiB."""
 
 
 class NightTier(StrEnum):
@@ -119,7 +121,7 @@ class NightRequest:
 
 def stages(request: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
     """Return the stages in order, all or those named; raises `UsageError` for an unknown name."""
-    planned = list(_TIERS[request.tier](request))
+    planned = list(_full(request) if request.tier is NightTier.FULL else _GpuStages(request).stages())
     names = [stage.name for stage in planned]
     for name in only:
         if name not in names:
@@ -348,13 +350,6 @@ class _GpuStages:
             measured=measured, about=_ABOUT_CASES[name],
         )  # fmt: skip
         yield self._stage(on_gpu, (*words, "--collect-only", "-q"), _ARGUMENTS_ALONE)
-
-
-def _gpu(request: NightRequest) -> Iterator[Stage]:
-    return _GpuStages(request).stages()
-
-
-_TIERS = {NightTier.FULL: _full, NightTier.GPU: _gpu}
 
 
 def _engine(request: NightRequest) -> Iterator[Stage]:

@@ -26,6 +26,7 @@ from deepstack_harness.workers.worker import Worker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
 _GPU_SECONDS = 180.0
+"""Seconds for one multiplication on the GPU, with the import of torch. After them the GPU counts as gone."""
 _LEAST_FREE = 2**29
 """Bytes that must be free on the disk for a stage to be started."""
 _BALLAST = 2**25
@@ -33,7 +34,9 @@ _BALLAST = 2**25
 _LONGEST_FILE = 2**31
 """Bytes of the longest file that a stage may write: a log without end must not fill the disk."""
 _LONGEST_DETAIL = 2000
+"""Characters of a stage's detail, the last ones: an error is at the end."""
 _LONGEST_CELL = 300
+"""Characters of a cell in the table of stages."""
 
 
 class StageOutcome(StrEnum):
@@ -152,7 +155,10 @@ class NightlyRun:
             (self.folder / "ballast").write_bytes(bytes(_BALLAST))
         try:
             if any(stage.gpu for stage in stages):
-                yield self._check_gpu()
+                started = time.monotonic()
+                self.lost = self.gpu_fault()
+                outcome = StageOutcome.FAILED if self.lost else StageOutcome.HELD
+                yield EndedStage("gpu", outcome, seconds=time.monotonic() - started, detail=self.lost or "")
             for number, stage in enumerate(stages):
                 if stage.last:
                     self._remove_ballast()
@@ -163,12 +169,6 @@ class NightlyRun:
 
     def _remove_ballast(self) -> None:
         (self.folder / "ballast").unlink(missing_ok=True)
-
-    def _check_gpu(self) -> EndedStage:
-        started = time.monotonic()
-        self.lost = self.gpu_fault()
-        outcome = StageOutcome.FAILED if self.lost else StageOutcome.HELD
-        return EndedStage("gpu", outcome, seconds=time.monotonic() - started, detail=self.lost or "")
 
     def _not_started(self, stage: Stage, limit: float) -> EndedStage | None:
         """Return the end of a stage that cannot be started, None for one that can."""
@@ -209,7 +209,10 @@ class NightlyRun:
             outcome, code, detail = StageOutcome.FAILED, None, f"could not be started: {why}"
         measured = _measured_in(stage.measured) if stage.measured else ()
         ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail, measured)
-        return self._with_gpu_checked(stage, ended)
+        if not stage.gpu or self.lost or ended.held:
+            return ended
+        self.lost = self.gpu_fault()
+        return replace(ended, detail=f"the GPU is gone: {self.lost}; {ended.detail}") if self.lost else ended
 
     def _call(self, stage: Stage, limit: float) -> tuple[StageOutcome, int | None, str]:
         words = stage.without_gpu if stage.gpu and self.lost else stage.command
@@ -222,17 +225,12 @@ class NightlyRun:
             return StageOutcome.TIMED_OUT, None, f"no end within {limit:.0f} s{part}: {printed}"
         assert end.status is not None  # a stage has no other limit that ends it
         code = end.status
-        outcome = _outcome(stage, code)
+        outcome = {0: StageOutcome.HELD, 1: StageOutcome.BROKEN}.get(code, StageOutcome.FAILED)
+        if code == ExitCode.BROKEN and stage.has_unexpected is not None and not stage.has_unexpected():
+            outcome = StageOutcome.HELD
         if outcome is StageOutcome.HELD and stage.rehearses:
             return StageOutcome.REHEARSED, code, stage.rehearses
         return outcome, code, "" if outcome is StageOutcome.HELD else printed
-
-    def _with_gpu_checked(self, stage: Stage, ended: EndedStage) -> EndedStage:
-        """Check the GPU after a stage for it that did not hold."""
-        if not stage.gpu or self.lost or ended.held:
-            return ended
-        self.lost = self.gpu_fault()
-        return replace(ended, detail=f"the GPU is gone: {self.lost}; {ended.detail}") if self.lost else ended
 
 
 def not_installed(missing: Mapping[str, Sequence[str]]) -> str:
@@ -317,12 +315,6 @@ def use_gpu() -> float:
     ones = torch.ones(64, 64, device="cuda")
     torch.cuda.synchronize()
     return float((ones @ ones).sum())
-
-
-def _outcome(stage: Stage, code: int) -> StageOutcome:
-    if code == ExitCode.BROKEN and stage.has_unexpected is not None:
-        return StageOutcome.BROKEN if stage.has_unexpected() else StageOutcome.HELD
-    return {0: StageOutcome.HELD, 1: StageOutcome.BROKEN}.get(code, StageOutcome.FAILED)
 
 
 def _markdown_cell(text: str) -> str:

@@ -108,7 +108,11 @@ class RayPool:
             self._ray.init(runtime_env=seen, **local, **_QUIET)
             try:
                 if local:
-                    self._wait_for_ray(local["_temp_dir"])
+                    try:  # where its workers cannot start, Ray itself would wait for them for ever
+                        self._ray.get(self._ray.remote(awake).remote(), timeout=_START_S)
+                    except self._ray.exceptions.GetTimeoutError:
+                        why = _last_line(Path(local["_temp_dir"]) / "session_latest" / "logs" / "raylet.err")
+                        raise MachineError(f"Ray started no worker within {_START_S:g} s: {why}") from None
                 yield
             finally:
                 self._ray.shutdown()
@@ -123,14 +127,6 @@ class RayPool:
         # and the paths of Ray's sockets have to be short.
         with tempfile.TemporaryDirectory(prefix="ray-", dir=_SHORT, ignore_cleanup_errors=True) as folder:
             yield {"num_cpus": self._workers, "object_store_memory": 2**27, "_temp_dir": folder}
-
-    def _wait_for_ray(self, folder: str) -> None:
-        """Raise `MachineError` where Ray's workers cannot start; Ray itself would wait for them for ever."""
-        try:
-            self._ray.get(self._ray.remote(awake).remote(), timeout=_START_S)
-        except self._ray.exceptions.GetTimeoutError:
-            why = _last_line(Path(folder) / "session_latest" / "logs" / "raylet.err")
-            raise MachineError(f"Ray started no worker within {_START_S:g} s: {why}") from None
 
 
 def _last_line(log: Path) -> str:
@@ -148,4 +144,5 @@ _MOST_LOST = 3
 """Processes of one group that may be lost; what kills its node each time will kill the next one too."""
 _SHORT = "/tmp"
 _START_S = 120.0
+"""Seconds in which a worker of Ray has to start. After them the run ends with exit code 3."""
 _NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -107,13 +107,18 @@ def read_stored(folder: Path | str) -> StoredRun:
     parts = [read_part(files) for files in run_files_in(folder)]
     if not parts:
         raise UsageError(f"'{folder}' holds no run: it has no run.json, which 'run --out DIR' writes")
-    _refuse_mixed(folder, parts)
+    shards = [part.files.shard for part in parts if part.files.shard]
+    if len({(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}) > 1:
+        names = ", ".join(part.files.about.name for part in parts)
+        raise UsageError(f"'{folder}' holds parts of different runs: {names}")
+    present, count = {shard.index for shard in shards}, max((shard.count for shard in shards), default=0)
+    missing = (f"shard {n}/{count} is not here" for n in range(1, count + 1) if n not in present)
     run = StoredRun(
         folder.resolve().name,
         tuple(row for part in parts for row in part.rows),
         tuple(case for part in parts for case in part.cases),
         tuple(part.about for part in parts),
-        (*_missing_shards(parts), *(note for part in parts for note in part.notes)),
+        (*missing, *(note for part in parts for note in part.notes)),
     )
     if not run.mixed:
         return run
@@ -203,20 +208,6 @@ def _refuse_incomplete(part: RunPart) -> None:
         )
 
 
-def _refuse_mixed(folder: Path, parts: Sequence[RunPart]) -> None:
-    """Refuse shards of different runs."""
-    kinds = {(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}
-    if len(kinds) > 1:
-        names = ", ".join(part.files.about.name for part in parts)
-        raise UsageError(f"'{folder}' holds parts of different runs: {names}")
-
-
-def _missing_shards(parts: Sequence[RunPart]) -> list[str]:
-    present = {part.files.shard.index for part in parts if part.files.shard}
-    count = max((part.files.shard.count for part in parts if part.files.shard), default=0)
-    return [f"shard {index}/{count} is not here" for index in range(1, count + 1) if index not in present]
-
-
 def read_nights(folder: Path) -> tuple[list[StoredRun], list[str]]:
     """Read the runs in the folders of `folder`, oldest first.
 
@@ -253,9 +244,15 @@ class RunWriter:
         with ExitStack() as opened:  # closed where the rest raises
             self._rows = opened.enter_context(_open(files.rows))
             self._cases = opened.enter_context(_open(files.cases))
-            _lock(self._rows, files.folder)
+            try:
+                fcntl.flock(self._rows, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f"another process is writing a run into '{files.folder}'") from None
             self.part = read_part(files) if existing else RunPart(files, about)
-            self._go_on()
+            for stream in (self._rows, self._cases):
+                with _machine_errors(Path(stream.name)):
+                    stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
+            self._write_about(finished=None)
             opened.pop_all()
 
     def append(self, rows: Sequence[Row], case: CaseRecord) -> None:
@@ -274,13 +271,6 @@ class RunWriter:
         for stream in (self._rows, self._cases):
             with suppress(OSError):
                 stream.close()
-
-    def _go_on(self) -> None:
-        """Drop the torn lines after the last whole case of a killed run, and record that the run goes on."""
-        for stream in (self._rows, self._cases):
-            with _machine_errors(Path(stream.name)):
-                stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
-        self._write_about(finished=None)
 
     def _write_about(self, finished: str | None) -> None:
         self.part.about = replace(self.part.about, finished=finished)
@@ -339,13 +329,6 @@ def _open(path: Path) -> BinaryIO:
         if path.exists():
             refuse_special(path)
         return path.open("ab")
-
-
-def _lock(stream: BinaryIO, folder: Path) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise UsageError(f"another process is writing a run into '{folder}'") from None
 
 
 def _append(stream: BinaryIO, records: Iterable[object]) -> None:

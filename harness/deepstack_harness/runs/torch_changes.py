@@ -123,7 +123,12 @@ def _lines_of(
     section: str, figures: Sequence[Mapping[str, str]], measured: Sequence["_Measured"], cases: Sequence[str]
 ) -> Iterator[VersionLine]:
     names = list(dict.fromkeys(name for version in figures for name in version))
-    names.sort(key=lambda name: (_place(name), name))
+    names.sort(
+        key=lambda name: (
+            _ORDER.index("dropped guards") + 0.5 if name.startswith(_INDENT) else _ORDER.index(name),
+            name,
+        )
+    )
     for name in names:
         cells = tuple(version.get(name, "0" if name.startswith(_INDENT) else NOTHING) for version in figures)
         if len(set(cells)) > 1:
@@ -138,10 +143,6 @@ _ORDER = (
     "rules broken", "rules kept", "rules not judged", "graphs", "recompiles", "graph breaks",
     "dropped guards", "kernels", "bytes of generated code", "largest distance",
 )  # fmt: skip
-
-
-def _place(name: str) -> float:
-    return _ORDER.index("dropped guards") + 0.5 if name.startswith(_INDENT) else _ORDER.index(name)
 
 
 class _Measured:

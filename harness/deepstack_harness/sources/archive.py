@@ -248,7 +248,8 @@ class Archive:
             raise _not_held(shown or str(self.path), [package], self._files)
         self._top = top
         if name is None or self.version is None:
-            self.version = self._written_version(package.version_file)
+            data = self._data(self._top + package.version_file)
+            self.version = written_version(data.decode("utf-8", "replace")) if data else None
         version = f" ({self.version})" if self.version else ""
         self.label = (
             f"{name} {self.version}" if name and self.version else f"{package.name} at {self.path}{version}"
@@ -282,10 +283,6 @@ class Archive:
 
     def _data(self, name: str) -> bytes | None:
         return dict(self._files.read([name]))[name] if name in self._files.names else None
-
-    def _written_version(self, member: str) -> Version | None:
-        data = self._data(self._top + member)
-        return written_version(data.decode("utf-8", "replace")) if data else None
 
 
 def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:

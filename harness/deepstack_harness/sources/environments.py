@@ -160,7 +160,7 @@ class EnvironmentFolder:
 
     @contextmanager
     def _locked(self, say: Say) -> Iterator[None]:
-        """Hold its lock; where another process makes it, print a line with `say`, and wait."""
+        """Hold its lock; where another process makes it, report that in a line, and wait."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             lock = _sibling(self.folder, "lock").open("wb")

@@ -237,8 +237,10 @@ def _text(path: Path) -> str | None:
 
 
 _TIMEOUT_S = 120
+"""Seconds for one call of git. After them the command ends with exit code 3, and judges nothing."""
 _PATTERNS = ("*.py", "*.toml")
 _MOST_REFS = 20_000
+"""Files of refs that are looked at; a tree with more may not name the tag of its version."""
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
     "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C",

@@ -36,7 +36,9 @@ from deepstack_harness.sources.pip_settings import PipSettings, Redactor
 from deepstack_harness.sources.source import KnownPackage, NoSuchMember
 
 _SLACK = 1 << 12
+"""Bytes read beyond a member of a wheel, for the extra field of its header."""
 _NEAR = 1 << 16
+"""Bytes between two members up to which one request reads both: it costs less than a round trip."""
 
 _LOG = logging.getLogger("deepstack_harness.sources")
 
@@ -131,15 +133,12 @@ class RemoteArchive:
         if not self._link.is_wheel:
             return self._download(member)
         try:
-            return self._by_ranges(member)
+            with self._zip() as wheel:
+                if member not in wheel.namelist():
+                    raise NoSuchMember(self._link.filename, member)
+                return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"
         except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
             return self._download(member)
-
-    def _by_ranges(self, member: str) -> tuple[bytes, str]:
-        with self._zip() as wheel:
-            if member not in wheel.namelist():
-                raise NoSuchMember(self._link.filename, member)
-            return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"
 
     def _download(self, member: str) -> tuple[bytes, str]:
         """Download into the cache, or, where that cannot be written, to the folder for temporary files."""
@@ -295,7 +294,10 @@ class Index:
         wanted = SpecifierSet(f"=={version}")
         matching = [item for item in listing.packages if wanted.contains(str(item.version), prereleases=True)]
         if matching:
-            best = min(matching, key=lambda item: _rank(item, version))
+            # The best is the smallest: no local build (0.22.1+cu129), a wheel, a file that is here.
+            best = min(matching, key=lambda file: (
+                Version(str(file.version)) != version, not file.link.is_wheel, not file.link.is_file
+            ))  # fmt: skip
             return RemoteArchive(self._package, best.link, self._client, self._redact)
         name = self._package.name
         if listing.unreachable or not listing.packages:
@@ -393,11 +395,6 @@ def _places(settings: PipSettings) -> list[_Place]:
         *(_Place(address, is_index=True) for address in indexes),
         *(_Place(address, is_index=False) for address in links),
     ]
-
-
-def _rank(package: Package, version: Version) -> tuple[bool, bool, bool]:
-    """Return a key by which the best file is the smallest: no local build (0.22.1+cu129), a wheel, here."""
-    return Version(str(package.version)) != version, not package.link.is_wheel, not package.link.is_file
 
 
 def _fits(package: Package) -> bool:

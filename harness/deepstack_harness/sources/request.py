@@ -82,7 +82,12 @@ def parse_source(text: str) -> SourceRequest:
     """
     head, colon, rest = text.partition(":")
     if head == _INSTALLED:
-        return _parse_installed(text, rest if colon else "")
+        name = rest if colon else ""
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"'{text}' names no package: write installed:PACKAGE, or ./{text} for a path of that name"
+            )
+        return InstalledRequest(canonicalize_name(name))
     if text.startswith((".", "~")) or os.sep in text:
         return PathRequest(text)
     if _is_version(text):
@@ -118,14 +123,6 @@ def expand_shorthand(package: str, text: str) -> str:
     if not isinstance(request, PathRequest) and request.package != package:
         raise UsageError(f"'{text}' is not a source of {package}: write --source {text}")
     return text
-
-
-def _parse_installed(text: str, name: str) -> InstalledRequest:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"'{text}' names no package: write installed:PACKAGE, or ./{text} for a path of that name"
-        )
-    return InstalledRequest(canonicalize_name(name))
 
 
 def _is_version(text: str) -> bool:

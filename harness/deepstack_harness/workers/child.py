@@ -10,7 +10,7 @@ by its path, also under the interpreter of another environment, with its setting
     folder    a folder to remove when everything has ended, or null
     command   a command line to execute; without it the process serves calls:
     requests  inherited pipe: requests are read from it
-    answers   inherited pipe: messages about results are written to it
+    results   inherited pipe: messages are written to it
     path      entries that replace `sys.path`, or null
     preload   a module to import before the first request, or null
 
@@ -38,10 +38,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that this process gets when its parent ends."""
 _PR_SET_CHILD_SUBREAPER = 36
+"""Option of prctl(2): orphans below this process become its children."""
 _PARENT_CHECK_MS = 1000
+"""Milliseconds between two looks at the parent, where the signal of its end may be lost."""
 _COUNT_MS = 100
+"""Milliseconds between two counts of the processes of a worker that may have only so many."""
 _RESCAN_MS = 50
+"""Milliseconds between two rounds of ending a tree that starts further processes."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
@@ -60,7 +65,7 @@ def main(settings: Mapping[str, Any]) -> None:
     if process == 0:
         _become_the_process(supervisor, settings)
     else:
-        _close([settings["requests"], settings["answers"]])
+        _close([settings["requests"], settings["results"]])
         Supervisor(process, settings).run()
 
 
@@ -184,8 +189,8 @@ def child_processes_by_stat() -> list[int]:
 class Channel:
     """The way from a called function to the process that called it."""
 
-    def __init__(self, answers: int) -> None:
-        self._answers = answers
+    def __init__(self, results: int) -> None:
+        self._results = results
         self._lock = threading.Lock()
         self.owner = os.getpid()
         self.call = 0
@@ -203,7 +208,7 @@ class Channel:
         if os.getpid() == self.owner:
             line = _line({"call": self.call, "kind": kind, "value": value})
             with self._lock:
-                _write(self._answers, line)
+                _write(self._results, line)
 
 
 def _become_the_process(supervisor: int, settings: Mapping[str, Any]) -> None:
@@ -263,10 +268,10 @@ def _execute(command: list[str], link: int) -> None:
 
 
 def _serve(settings: Mapping[str, Any]) -> None:
-    requests, answers = settings["requests"], settings["answers"]
-    for end in (requests, answers):
+    requests, results = settings["requests"], settings["results"]
+    for end in (requests, results):
         os.set_inheritable(end, False)
-    channel = Channel(answers)
+    channel = Channel(results)
     del sys.argv[1:]
     if settings["path"] is not None:
         sys.path[:] = settings["path"]

@@ -33,11 +33,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-STREAMS = ("control", "output", "link", "requests", "answers")
+STREAMS = ("control", "output", "link", "requests", "results")
 """Streams of a request; all but `control` are for the worker and its supervisor."""
 LONGEST = 1 << 17
 """Bytes of the longest request."""
 _PARENT_CHECK_MS = 1000
+"""Milliseconds between two looks at the parent: a server ends a second after it at the latest."""
 
 
 def serve(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,16 +122,16 @@ class _Server:
             self._door = None
             return None
         request = json.loads(text)
-        control, output, link, requests, answers = streams
+        control, output, link, requests, results = streams
         settings = {
             **request["settings"], "parent": os.getpid(),
-            "link": link, "requests": requests, "answers": answers,
+            "link": link, "requests": requests, "results": results,
         }  # fmt: skip
-        _import(settings["preload"], output, answers)
+        _import(settings["preload"], output, results)
         threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # pathlib takes 20 ms to import
         pid = os.fork()
         if pid != 0:
-            for stream in (output, link, requests, answers):
+            for stream in (output, link, requests, results):
                 os.close(stream)
             self._controls[pid] = socket.socket(fileno=control)
             _send_line(self._controls[pid], "started")
@@ -152,12 +153,12 @@ class _Server:
             opened.close()
 
 
-def _import(module: str, output: int, answers: int) -> None:
+def _import(module: str, output: int, results: int) -> None:
     """Import a module, and print to the output of the worker that is the first to need it."""
     if module in sys.modules:
         return
     phase = {"call": 0, "kind": "phase", "value": f"the import of {module}"}
-    os.write(answers, json.dumps(phase).encode() + b"\n")
+    os.write(results, json.dumps(phase).encode() + b"\n")
     silent = os.dup(1)
     _print_to(output)
     # A worker that finds it missing imports it again, and reports the error.
@@ -184,7 +185,7 @@ def _become_supervisor(request: Mapping[str, Any], output: int) -> None:
 
 def _execute(settings: Mapping[str, Any]) -> None:
     """Replace this process by one that imports for itself."""
-    for stream in ("link", "requests", "answers"):
+    for stream in ("link", "requests", "results"):
         os.set_inheritable(settings[stream], True)
     os.execv(sys.executable, [sys.executable, "-P", "-u", sys.argv[0], json.dumps(settings)])
 

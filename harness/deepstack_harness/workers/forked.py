@@ -26,6 +26,7 @@ NO_FORK_SERVER = "DEEPSTACK_HARNESS_NO_FORK_SERVER"
 SERVED = "deepstack_harness."
 """Beginning of the names of modules that a fork server imports: our own, which bring torch."""
 _GRACE_S = 10.0
+"""Seconds that a fork server has to end; then it is killed."""
 _OF_A_WORKER = ("TMPDIR", *CACHES)
 """Variables that differ from worker to worker and are read when they are needed, not at an import."""
 _OF_EACH_WORKER = ("DEEPSTACK_HARNESS_", "PYTEST_")
@@ -55,7 +56,10 @@ class ForkedSupervisor:
     def wait(self) -> int:
         """Wait until it has ended, and return its exit status, that of the server where it ended with it."""
         while self._status is None:
-            chunk = self._receive()
+            try:
+                chunk = self._control.recv(64)
+            except ConnectionResetError:
+                chunk = b""
             self._heard += chunk
             *lines, _ = self._heard.split(b"\n")
             if len(lines) > 1:
@@ -65,12 +69,6 @@ class ForkedSupervisor:
         self._control.close()
         self._server = None
         return self._status
-
-    def _receive(self) -> bytes:
-        try:
-            return self._control.recv(64)
-        except ConnectionResetError:
-            return b""
 
 
 class _ForkServer:

@@ -19,6 +19,7 @@ torch takes MKL's number over OpenMP's. Inductor then compiles in the worker its
 """
 
 MIB = 1 << 20
+"""Bytes of a MiB."""
 _UNITS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
         "start_s": ("the start of a worker", "s", 1),

@@ -130,12 +130,9 @@ def value_of(result: CallResult[Result], doing: str) -> Result:
         case RaisedInWorker():
             raise result.as_error
         case WorkerEnd():
-            raise MachineError(f"{doing}: {result.sentence}{_last_line(result.output)}")
-
-
-def _last_line(output: str) -> str:
-    last = output.strip().rpartition("\n")[2]
-    return f"; printed at the end: {last}" if last else ""
+            last = result.output.strip().rpartition("\n")[2]
+            printed = f"; printed at the end: {last}" if last else ""
+            raise MachineError(f"{doing}: {result.sentence}{printed}")
 
 
 def end_of(status: int, **fields: Any) -> WorkerEnd:

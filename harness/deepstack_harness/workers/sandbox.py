@@ -39,6 +39,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 38, 22
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CAPABILITIES_KEPT = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 _CAPABILITY_VERSION = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3 of linux/capability.h."""
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
 
 _X86, _ARM = 0xC000003E, 0xC00000B7  # AUDIT_ARCH_X86_64, AUDIT_ARCH_AARCH64
@@ -177,7 +178,11 @@ def _filter(rules: Mapping[str, Any], column: int, architecture: int) -> list[_I
         lines += [(_JUMP_EQUAL, 0, 1, number or 0), _refuse(_EPERM)]
     # The flags of clone3 are in memory, out of a filter's reach: without it glibc and Python use clone.
     lines += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), _refuse(_ENOSYS)]
-    lines += _if_called(_CLONE[column], 0, _clone_test(processes=rules["processes"]))
+    # Threads are always allowed, new namespaces never.
+    namespaces = [(_JUMP_IF_SET, 0, 1, _CLONE_NEW), _refuse(_EPERM)]
+    if not rules["processes"]:
+        namespaces += [(_JUMP_IF_SET, 1, 0, _CLONE_THREAD), _refuse(_EPERM)]
+    lines += _if_called(_CLONE[column], 0, namespaces)
     lines += _if_called(_PRLIMIT[column], 0, [(_JUMP_EQUAL, 1, 0, 0), _refuse(_EPERM)])  # limits of others
     if rules["network"] == "none":
         # A datagram socket of a pair can still be connected to a server that listens on a path.
@@ -196,12 +201,6 @@ def _refuse(errno: int) -> _Instruction:
 def _if_called(number: int, argument: int, test: Sequence[_Instruction]) -> list[_Instruction]:
     """Test an argument (its lower 32 bits) of one call; if the test passes, allow the call."""
     return [(_JUMP_EQUAL, 0, len(test) + 2, number), (_LOAD, 0, 0, 16 + 8 * argument), *test, _ALLOW]
-
-
-def _clone_test(*, processes: bool) -> list[_Instruction]:
-    # Threads are always allowed, new namespaces never.
-    namespaces = [(_JUMP_IF_SET, 0, 1, _CLONE_NEW), _refuse(_EPERM)]
-    return namespaces if processes else [*namespaces, (_JUMP_IF_SET, 1, 0, _CLONE_THREAD), _refuse(_EPERM)]
 
 
 def _drop_capabilities(_rules: Mapping[str, Any]) -> str:

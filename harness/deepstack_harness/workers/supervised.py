@@ -38,7 +38,9 @@ TAIL = 6000
 GRACE_S = 10.0
 """Seconds that a supervisor has to end its tree; a process inside a GPU driver may not end at all."""
 _WAIT_S = 1.0
+"""Seconds to wait for the last report of a supervisor that ended."""
 _CHUNK = 2**16
+"""Bytes of one read: the capacity of a pipe on Linux."""
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,13 @@ class Supervised:
 
 def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes] | ForkedSupervisor":
     settings = {
-        **dict.fromkeys(("command", "requests", "answers", "path", "preload", "sandbox", "folder")),
+        **dict.fromkeys(("command", "requests", "results", "path", "preload", "sandbox", "folder")),
         **options.settings, "parent": os.getpid(), "link": link,
         "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size,
                    "processes": limits.processes},
     }  # fmt: skip
-    environment = _environment(options.environment)
+    merged: dict[str, str | None] = {**os.environ, **(options.environment or {})}
+    environment = {name: value for name, value in merged.items() if value is not None}
     plain = StartOptions(options.settings, environment=options.environment, inherited=options.inherited)
     if options == plain and (forked := start_forked(settings, environment)) is not None:
         return forked
@@ -210,11 +213,6 @@ def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Pope
         cwd=options.folder, env=environment, pass_fds=[link, *options.inherited],
         start_new_session=True,
     )  # fmt: skip
-
-
-def _environment(added: Mapping[str, str | None] | None) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **(added or {})}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def read_now(stream: int) -> bytes | None:

@@ -122,7 +122,7 @@ class MessagePipes:
     def __init__(self) -> None:
         """Open both."""
         self.for_requests, self._requests = os.pipe()
-        self._answers, self.for_answers = os.pipe()
+        self._results, self.for_results = os.pipe()
         self.received = 0
         """Bytes that came since the last request."""
         self.closes_at: float | None = None
@@ -134,15 +134,15 @@ class MessagePipes:
     def attach(self, process: Supervised) -> None:
         """Be served by the loop of `process`, which has inherited the other ends."""
         self._process = process
-        for stream in (self._requests, self._answers):
+        for stream in (self._requests, self._results):
             os.set_blocking(stream, False)
-        process.register(self._answers, self._read)
+        process.register(self._results, self._read)
         self.close_theirs()
 
     def close_theirs(self) -> None:
         """Close the ends for the child: only with them closed here, its end is the end of the stream."""
         os.close(self.for_requests)
-        os.close(self.for_answers)
+        os.close(self.for_results)
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request; what the pipe does not take now follows while `Supervised.listen` runs."""
@@ -166,7 +166,7 @@ class MessagePipes:
         """Close our ends; closing them again does nothing."""
         if not self._closed:
             os.close(self._requests)
-            os.close(self._answers)
+            os.close(self._results)
         self._closed = True
 
     def _write(self) -> None:
@@ -182,9 +182,9 @@ class MessagePipes:
 
     def _read(self) -> None:
         assert self._process is not None  # attached
-        chunk = read_now(self._answers)
+        chunk = read_now(self._results)
         if chunk == b"":
-            self._process.unregister(self._answers)
+            self._process.unregister(self._results)
             self.closes_at = time.monotonic() + GRACE_S
         self._inbox += chunk or b""
         self.received += len(chunk or b"")
@@ -305,12 +305,12 @@ class Worker(Closing):
             pipes = MessagePipes()
             settings = {
                 "sandbox": confined and confined.rules, "folder": confined and confined.folder,
-                "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": self.preload,
+                "requests": pipes.for_requests, "results": pipes.for_results, "preload": self.preload,
                 "path": None if self._interpreter else [entry or str(Path.cwd()) for entry in sys.path],
             }  # fmt: skip
             options = StartOptions(
                 settings, self._interpreter or sys.executable, confined.environment if confined else added,
-                self._folder, inherited=[pipes.for_requests, pipes.for_answers],
+                self._folder, inherited=[pipes.for_requests, pipes.for_results],
             )  # fmt: skip
             try:
                 self._process = Supervised(options, self.limits)
@@ -428,6 +428,7 @@ class Worker(Closing):
         """Take a message; return the result of the call if it is one, or the end that it brings."""
         if message.call < self._call:  # of a thread of an earlier call that still runs
             return None
+        expected = ("answered", "raised") if self._ready else ("ready",)
         match message.kind:
             case "phase":
                 self._phase = str(message.value)
@@ -435,7 +436,7 @@ class Worker(Closing):
                 self._facts.append(message.value)
                 if on_fact is not None:
                     on_fact(message.value)
-            case kind if kind in self._expected_kinds and message.call == self._call:
+            case kind if kind in expected and message.call == self._call:
                 return self._result(message)
             case kind:
                 return self._garbage(f"a message '{kind}' of call {message.call}")
@@ -445,10 +446,6 @@ class Worker(Closing):
             self._process.printed = 0
         return None
 
-    @property
-    def _expected_kinds(self) -> tuple[str, ...]:
-        return ("answered", "raised") if self._ready else ("ready",)
-
     def _result(self, message: Message) -> CallResult:
         # It may have been sent after some output, while `listen` was reading an earlier message.
         self._process.read_output()
@@ -456,7 +453,9 @@ class Worker(Closing):
         if flooded is not None:
             return flooded
         if message.kind != "raised":
-            self._set_ready()
+            if not self._ready and self._confinement is not None:
+                self.in_force = parts_in_force(self._process.sandbox or {})
+            self._ready = True
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
         try:
             raised = converted(message.value, RaisedInWorker)
@@ -467,11 +466,6 @@ class Worker(Closing):
             memory = self.limits.advice("memory")
             return self._end(WorkerEnd(EndKind.OUT_OF_MEMORY, (raised.sentence,), advice=memory))
         return raised
-
-    def _set_ready(self) -> None:
-        if not self._ready and self._confinement is not None:
-            self.in_force = parts_in_force(self._process.sandbox or {})
-        self._ready = True
 
     def _flooded(self) -> WorkerEnd | None:
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received

@@ -45,7 +45,7 @@ CAPTURED = Trace.parse("cap 16: capture 16; replay 16; get 16; get 16")
 
 
 def addresses_of(*answers: tuple[int | None, int, int], trace: Trace = CAPTURED) -> Judgement:
-    """Judge R6 where the steps of a trace answer with (generation, address, rows)."""
+    """Judge R6 where the steps of a trace have (generation, address, rows)."""
     steps = [
         StepFacts(str(step), 16, generation, answer(address=at, tokens=rows), graph_use=GraphUse())
         for step, (generation, at, rows) in zip(trace.steps, answers, strict=True)
@@ -235,7 +235,11 @@ class _Unmade(ReferenceBuffer):
 def test_a_constructor_that_raises_is_judged_whatever_is_called_first(qwen: Model, trace: str) -> None:
     """A call that has to be refused comes last: an error of the constructor is no refusal."""
     case = case_of(trace, "reference")
-    said = {one.rule: one for one in judge_all(ObservedCase(case, play(case, qwen, _Unmade)))}
+    said = {
+        judgement.rule: judgement for judgement in judge_all(ObservedCase(case, play(case, qwen, _Unmade)))
+    }
     assert said[Rule.BOUNDARY].verdict is Verdict.FAIL
     assert "make raised RuntimeError: no room today" in said[Rule.BOUNDARY].detail
-    assert not [one for one in said.values() if one.verdict in (Verdict.PASS, Verdict.ERROR)]
+    assert not [
+        judgement for judgement in said.values() if judgement.verdict in (Verdict.PASS, Verdict.ERROR)
+    ]

@@ -1,4 +1,4 @@
-"""Chances: how often a rule was put to the test; a rule that had none is never kept."""
+"""Chances: how often a rule was put to the test; a rule that had none never passes."""
 
 import pytest
 from torch import Tensor
@@ -46,7 +46,7 @@ def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> Non
     ("trace", "rule", "chances"),
     [
         ("cap 16: get 4; get 16; get 0", Rule.STRUCTURE, 3),
-        ("cap 16: get 4; set 9; get 16; clear 16", Rule.BOUNDARY, 3),  # a set alone shows nothing
+        ("cap 16: get 4; set 9; get 16; clear 16", Rule.BOUNDARY, 3),  # only a set shows nothing
         ("cap 16: set 9; get 16; set 3; get 16; get 2; set 9; get 16", Rule.FRESHNESS, 1),
         ("cap 16: set 9; get 20; resize 30; set 40; get 40", Rule.CAPACITY, 3),
         ("cap 16: get 20; set 9", Rule.CAPACITY, None),  # nothing was there to lose

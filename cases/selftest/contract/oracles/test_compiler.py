@@ -68,7 +68,7 @@ def test_graphs_above_the_budget(changes: dict[str, object], verdict: Verdict) -
     assert judge_graphs(ObservedCase(case, replace(forward(RIGHT), graphs=facts))).verdict is verdict
 
 
-# (rows, strides) of two answers with 8 columns: other strides count only where torch guards them.
+# (rows, strides) of two returned levels with 8 columns: other strides count only where torch guards them.
 STRIDES = {
     "a row of another row stride than two rows": ((2, (8, 1)), (1, (24, 1)), Verdict.PASS),
     "another row stride, always at one row": ((1, (8, 1)), (1, (24, 1)), Verdict.FAIL),
@@ -87,7 +87,7 @@ def test_strides_count_where_torch_guards_them(
         StepFacts(f"get {rows}", 16, answer=replace(answer(tokens=rows), strides=(strides,)))
         for rows, strides in (first, second)
     ]
-    trace = Trace.parse("cap 16: set 16; " + "; ".join(each.step for each in gets))
+    trace = Trace.parse("cap 16: set 16; " + "; ".join(get.step for get in gets))
     judged = judge_graphs(
         ObservedCase(
             Case("qwen3_vl", registered("reference"), trace, EAGER), observed(StepFacts("set 16", 16), *gets)
@@ -238,15 +238,17 @@ def test_static_inputs_are_the_same_values_in_the_same_storage(opaque: Model) ->
     caller.buffer(ReferenceBuffer, Profile(16, 8, 3, torch.float32, CPU))
     given = [Inputs(torch.randn(n, 8), torch.randint(9, (3, n)), None) for n in (9, 16, 1)]
     seen: list[Inputs] = []
-    for one in given:
-        seen.append(caller.inputs(Step.parse(f"forward {len(one.hidden)}"), one))
-        assert torch.equal(seen[-1].hidden, one.hidden)
-        assert torch.equal(seen[-1].positions, one.positions)
+    for inputs in given:
+        seen.append(caller.inputs(Step.parse(f"forward {len(inputs.hidden)}"), inputs))
+        assert torch.equal(seen[-1].hidden, inputs.hidden)
+        assert torch.equal(seen[-1].positions, inputs.positions)
     assert (
-        len({one.hidden.data_ptr() for one in seen}) == len({one.positions.data_ptr() for one in seen}) == 1
+        len({inputs.hidden.data_ptr() for inputs in seen})
+        == len({inputs.positions.data_ptr() for inputs in seen})
+        == 1
     )
-    assert {one.positions.stride() for one in seen} == {(17, 1)}
-    assert {one.hidden.untyped_storage().nbytes() for one in seen} == {16 * 8 * 4}
+    assert {inputs.positions.stride() for inputs in seen} == {(17, 1)}
+    assert {inputs.hidden.untyped_storage().nbytes() for inputs in seen} == {16 * 8 * 4}
 
 
 def test_inputs_above_the_capacity_have_no_room_and_are_left_alone() -> None:
@@ -355,7 +357,7 @@ PAIR = ("XBLOCK=1", "XBLOCK=8")
 
 def broken(*accesses: KernelAccess, tokens: int = 16) -> dict[Rule, Judgement]:
     said = judge_step(AccessFacts(accesses, calls=(MM,)), tokens)
-    return {one.rule: one for one in said if one.verdict is not Verdict.PASS}
+    return {judgement.rule: judgement for judgement in said if judgement.verdict is not Verdict.PASS}
 
 
 def test_rows_of_the_step_inside_the_tensor_are_right() -> None:
@@ -390,13 +392,13 @@ def test_rows_outside_of_the_tensor_break_memory_alone_and_the_first_is_named() 
 
 def test_what_a_library_was_given_unwritten_is_named() -> None:
     facts = AccessFacts((READ,), 3, (replace(MM, unwritten=("buffer 0",)),))
-    (said,) = [one for one in judge_step(facts, 16) if one.verdict is Verdict.FAIL]
+    (said,) = [judgement for judgement in judge_step(facts, 16) if judgement.verdict is Verdict.FAIL]
     assert (said.rule, said.value, said.unit) == (Rule.MEMORY, 3, "rows")
     assert "aten.mm.out was given buffer 0" in said.detail
 
 
 def test_nothing_measured_is_an_error_of_both() -> None:
-    assert {one.verdict for one in judge_step(AccessFacts(()), 16)} == {Verdict.ERROR}
+    assert {judgement.verdict for judgement in judge_step(AccessFacts(()), 16)} == {Verdict.ERROR}
     assert judge_configurations(AccessFacts((READ,))).verdict is Verdict.ERROR
 
 
@@ -412,7 +414,7 @@ def test_configurations_have_to_agree(difference: float | None, verdict: Verdict
 def judged_step(arm: str, *accesses: KernelAccess) -> dict[Rule, Judgement]:
     case = Case("qwen3_vl", registered("reference"), TRACE, ArmSpec.parse(arm))
     observation = forward(RIGHT, accesses=AccessFacts(accesses) if accesses else None)
-    return {one.rule: one for one in judge_all(ObservedCase(case, observation))}
+    return {judgement.rule: judgement for judgement in judge_all(ObservedCase(case, observation))}
 
 
 def test_memory_is_judged_where_code_is_interpreted_alone() -> None:
@@ -448,6 +450,9 @@ def test_the_facts_of_several_calls_are_one() -> None:
     ("compared", "rules"), [(0, {Rule.WORK, Rule.MEMORY}), (2, {Rule.OUTPUT, Rule.WORK, Rule.MEMORY})]
 )
 def test_configurations_are_judged_where_two_were_run(compared: int, rules: set[Rule]) -> None:
-    said = {one.rule: one for one in judge_step(AccessFacts((READ,), calls=(MM,), compared=compared), 16)}
+    said = {
+        judgement.rule: judgement
+        for judgement in judge_step(AccessFacts((READ,), calls=(MM,), compared=compared), 16)
+    }
     assert set(said) == rules
-    assert {one.verdict for one in said.values()} == {Verdict.PASS}
+    assert {judgement.verdict for judgement in said.values()} == {Verdict.PASS}

@@ -41,7 +41,7 @@ def test_what_the_compiler_did_wrong_is_not_judged_as_the_buffers(*, by_compiler
     if by_compiler:
         said = "the compiler of torch 2.13.0 failed here: InductorError: InvalidCxxCompiler: none"
         assert of_output.detail == said
-    assert Rule.STRUCTURE in judged.broken  # answers that came before are judged
+    assert Rule.STRUCTURE in judged.broken  # what was returned before is judged
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_worst_effect_follows_from_the_facts(
             Rule.GRAPHS,
             FaultKind.STRIDES,
             None,
-        ),  # an answer that nobody compiled: what it costs was not counted
+        ),  # an output that was not compiled: what it costs was not counted
         (Rule.ORDERING, FaultKind.SUBGRAPHS, Effect.COST),
         (Rule.ORDERING, FaultKind.RAISED, Effect.CRASH),
         (Rule.ORDERING, FaultKind.UNORDERED, None),

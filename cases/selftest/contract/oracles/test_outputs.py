@@ -1,4 +1,4 @@
-"""R0, diagnoses and evaluations: what an output is compared with, and what is said of a wrong one."""
+"""R0, diagnoses and evaluations: what an output is compared with, and the diagnosis of a wrong one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -168,7 +168,7 @@ CASE = Case(
 
 
 def seen(visual: Distances | None, text: Distances | None) -> Observation:
-    """A forward with a payload, and one behind it."""
+    """A forward with a payload, followed by one without."""
     steps = [
         StepFacts(f"forward {tokens}", 16, answer=answer(tokens=tokens), distances=distances)
         for tokens, distances in ((16, visual), (8, text))
@@ -230,7 +230,7 @@ def model(family: str, dtype: str = "bfloat16") -> Model:
 
 
 class Rewired(nn.Module):
-    """A decoder whose levels come in another order, or zeroed where the order says None."""
+    """A decoder whose levels come in another order, or zeroed where the order has None."""
 
     def __init__(self, decoder: nn.Module, order: Sequence[int | None]) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Rewired(nn.Module):
 
 
 def played(drawn: Model, arm: str = "eager", order: Sequence[int | None] | None = None) -> Observation:
-    """The reference buffer; `order` rewires the decoder under test, not the one beside it."""
+    """The reference buffer; `order` rewires the decoder under test, not the one that it is compared with."""
     tested = drawn if order is None else replace(drawn, decoder=Rewired(drawn.decoder, order))
     dtype = str(drawn.dtype).removeprefix("torch.")
     case = Case(drawn.family.name, registered("reference"), SIZES_TRACE, ArmSpec.parse(arm), dtype=dtype)
@@ -255,7 +255,7 @@ def played(drawn: Model, arm: str = "eager", order: Sequence[int | None] | None 
 
 
 def judged(observation: Observation, arm: str = INDUCTOR, size: int | None = None) -> Judgement:
-    """R0 as under `arm`, of the whole trace, or of the steps for one size alone."""
+    """R0 as under `arm`, of the whole trace, or only of the steps for one size."""
     trace, steps = SIZES_TRACE, observation.steps
     if size is not None:
         kept = [
@@ -272,7 +272,7 @@ def judged(observation: Observation, arm: str = INDUCTOR, size: int | None = Non
 def measured(observation: Observation) -> list[Distances]:
     found = [facts.distances for facts in observation.steps if facts.step.startswith("forward")]
     assert len(found) == len(SIZES)
-    return [one for one in found if one is not None]
+    return [apart for apart in found if apart is not None]
 
 
 @ON_AOT_EAGER
@@ -286,8 +286,8 @@ def measured(observation: Observation) -> list[Distances]:
 @pytest.mark.slow  # 3 s
 def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dtype) -> None:
     found = measured(played(shallow(family, dtype), "aot_eager/drop_all"))
-    assert [one.eager for one in found] == [0.0] * len(SIZES)
-    assert all(one.effect > 1 for one in found)
+    assert [apart.eager for apart in found] == [0.0] * len(SIZES)
+    assert all(apart.effect > 1 for apart in found)
 
 
 @pytest.mark.slow  # 13 s; aot_eager is judged daily
@@ -298,13 +298,13 @@ def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dty
 def test_inductor_rounds_otherwise_and_within_the_tolerance(arm: str) -> None:
     observation = played(shallow("qwen3_vl", torch.bfloat16), arm)
     # Should emulated casts ever make these 0, that arm can be held to eager exactly.
-    assert all(0 < one.eager < ROUNDINGS * one.rounding for one in measured(observation))
+    assert all(0 < apart.eager < ROUNDINGS * apart.rounding for apart in measured(observation))
     assert judged(observation, arm).verdict is Verdict.PASS
 
 
 def faults(levels: int) -> list[tuple[int | None, ...]]:
     """One level skipped, or two neighbours swapped."""
-    skipped = [tuple(None if one == level else one for one in range(levels)) for level in range(levels)]
+    skipped = [tuple(None if other == level else other for other in range(levels)) for level in range(levels)]
     swapped = [(*range(at), at + 1, at, *range(at + 2, levels)) for at in range(levels - 1)]
     return [*skipped, *swapped]
 
@@ -339,7 +339,7 @@ def test_the_smallest_fault_shows_in_every_dtype(dtype: str) -> None:
 def test_the_payload_moves_the_output_enough_to_judge_by(family: str, dtype: str) -> None:
     case = Case(family, registered("reference"), SIZES_TRACE, ArmSpec.parse(INDUCTOR), dtype=dtype)
     found = measured(played(model(family, dtype)))
-    assert all(one.effect > EFFECT * tolerance(case, one) for one in found)
+    assert all(apart.effect > EFFECT * tolerance(case, apart) for apart in found)
 
 
 def additions(dtype: str, arm: str) -> Judgement:

@@ -23,7 +23,7 @@ def played(qwen: Model) -> tuple[Case, Observation]:
 
 
 def upto(steps: int, case: Case, seen: Observation) -> tuple[Case, Observation]:
-    """The first steps alone."""
+    """Only the first steps."""
     trace = Trace(case.trace.capacity, case.trace.steps[:steps])
     return replace(case, trace=trace), replace(seen, steps=seen.steps[:steps])
 
@@ -46,9 +46,9 @@ def test_the_order_in_which_observations_are_judged_changes_nothing(
 ) -> None:
     other = case_of("cap 16: set 9; get 9; set 3; get 9", "reference")
     pairs = [ObservedCase(*played), ObservedCase(other, observe(qwen, str(other.trace), "reference"))]
-    apart = [judge_all(ObservedCase(one.case, one.observation)) for one in pairs]
+    apart = [judge_all(ObservedCase(pair.case, pair.observation)) for pair in pairs]
     rules = [said.rule for said in apart[0]]
-    mixed = [judge_all(one, [rule]) for rule in rules for one in pairs]
+    mixed = [judge_all(pair, [rule]) for rule in rules for pair in pairs]
     assert list(chain.from_iterable(mixed[::2])) == apart[0]
     assert list(chain.from_iterable(mixed[1::2])) == apart[1]
 

@@ -70,21 +70,22 @@ def test_the_reference_breaks_nothing_on_the_traces_that_catch_mutants(qwen: Mod
 @pytest.mark.parametrize(
     "mutant",
     by_day(
-        (name for name, each in MUTANTS.items() if each.arm == "eager/full"), lambda name: MUTANTS[name].rule
+        (name for name, mutant in MUTANTS.items() if mutant.arm == "eager/full"),
+        lambda name: MUTANTS[name].rule,
     ),
 )
 def test_a_mutant_of_the_captured_regime_is_right_in_the_live_one(qwen: Model, mutant: str) -> None:
     assert rules_broken(qwen, mutant, EAGER) == set()
 
 
-@pytest.mark.parametrize("mutant", [name for name, each in MUTANTS.items() if each.arm == "eager/stock"])
+@pytest.mark.parametrize("mutant", [name for name, mutant in MUTANTS.items() if mutant.arm == "eager/stock"])
 def test_answers_that_cost_graphs_are_seen_without_a_compiler(qwen: Model, mutant: str) -> None:
     assert rules_broken(qwen, mutant, EAGER) == {Rule.GRAPHS}
 
 
 def test_there_are_mutants_for_every_rule_that_a_buffer_can_break() -> None:
     assert len(MUTANTS) >= 40
-    # R0 is broken besides; R9 and R10 are broken by callers and families, R12 to R14 beside the buffer.
+    # R0 is broken besides; R9 and R10 are broken by callers and families, R12 to R14 outside of the buffer.
     beside = {Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.RANGES, Rule.ORDERING, Rule.MEMORY}
     assert {mutant.rule for mutant in MUTANTS.values()} == set(Rule) - beside
 
@@ -126,7 +127,7 @@ ALSO_ON_PLAIN_TRACES = {
     "answers_another_tuple", "answers_parameters", "spreads_a_single_row", "turns_no_rows",
     "takes_swapped_sizes",
 }  # fmt: skip
-"""Those that the older traces catch too, now that widths, earlier answers and strides are compared."""
+"""Those that the older traces catch too, now that widths, earlier results and strides are compared."""
 
 
 def is_long(text: str) -> bool:

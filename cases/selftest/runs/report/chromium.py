@@ -1,4 +1,4 @@
-"""Headless Chromium for a page in a file, and what it said and asked for."""
+"""Headless Chromium for a page in a file, with its console and its requests."""
 
 import json
 import shutil
@@ -53,11 +53,11 @@ class Browser:
         self.wait_for("!window.reloadedFrom && document.readyState === 'complete'")
 
     def said(self) -> list[str]:
-        """The console since the page was opened, or asked last."""
+        """The console since the page was opened, or since the last call."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def requests(self) -> list[str]:
-        """Addresses asked for since the page was opened, or asked last."""
+        """Addresses requested since the page was opened, or since the last call."""
         entries = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
         events = [json.loads(entry["message"])["message"] for entry in entries]
         return [
@@ -67,7 +67,7 @@ class Browser:
         ]
 
     def run(self, script: str) -> object:
-        """What a piece of JavaScript answers."""
+        """The result of a piece of JavaScript."""
         answer: object = self.driver.execute_script(script)
         return answer
 

@@ -1,4 +1,4 @@
-"""The HTML page in headless Chromium: it renders, filters and opens cells, and asks nobody for anything."""
+"""The HTML page in headless Chromium: it renders, filters and opens cells, and makes no request."""
 
 import json
 from collections.abc import Iterator

@@ -70,12 +70,12 @@ def history(folder: Path, nights: Sequence[Results], torch: Sequence[str] = ()) 
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Callable[..., Nights]:
-    def of(nights: Sequence[Results], torch: Sequence[str] = ()) -> Nights:
+    def show_nights(nights: Sequence[Results], torch: Sequence[str] = ()) -> Nights:
         nights_shown = nights_of(load_run(history(tmp_path, nights, torch), tmp_path))
         assert nights_shown is not None
         return nights_shown
 
-    return of
+    return show_nights
 
 
 def strip_of(nights: Nights, rule: Rule) -> Strip:

@@ -124,7 +124,7 @@ def test_plots_keep_text_as_text_and_take_the_colours_of_the_page(figures: dict[
 def test_the_matrix_has_the_worst_verdict_of_each_place(run_data: RunData) -> None:
     matrix = run_matrix(run_data)
     line = next(
-        each for each in matrix.lines if each.names == ("granite4_vision", "inductor/drop_all", "cpu")
+        line for line in matrix.lines if line.names == ("granite4_vision", "inductor/drop_all", "cpu")
     )
     shown = {cell.rule: (cell.verdict, cell.times, len(cell.rows)) for cell in line.cells if cell}
     assert shown[Rule.OUTPUT] == (Verdict.FAIL, 1, 3)
@@ -206,7 +206,7 @@ def test_what_a_night_measured_is_on_its_page(tmp_path: Path) -> None:
     measured = EndedStage("payload", StageOutcome.TIMED_OUT, measured=(figure, alone))
     write_summary(folder, [EndedStage("graphs", StageOutcome.HELD), measured])
     run_data = load_run(folder)
-    (shown,) = [each for each in figures_of(run_data) if each.key == "measured"]
+    (shown,) = [figure for figure in figures_of(run_data) if figure.key == "measured"]
     assert shown.table is not None
     assert shown.table.rows == [
         ("payload", "payload", 409.0, 400.0, "us", 1.022, "model 8b, arm eager/full", "<spread>"),
@@ -267,7 +267,7 @@ def test_only_outputs_that_were_judged_have_a_distance(run_data: RunData) -> Non
         replace(row, verdict=Verdict.SKIP) if row.rule is Rule.OUTPUT and row.verdict is Verdict.PASS else row
         for row in run_data.rows
     )
-    (figure,) = (each for each in figures_of(replace(run_data, rows=rows)) if each.key == "distances")
+    (figure,) = (figure for figure in figures_of(replace(run_data, rows=rows)) if figure.key == "distances")
     assert figure.table
     assert {row[9] for row in figure.table.rows} == {"XFAIL", "FAIL"}
 
@@ -281,7 +281,7 @@ def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(run_data: 
     cases = {
         case.case: with_distance(case, far) for case, far in zip(compiled, (0.0, 1.797e308), strict=True)
     }
-    (figure,) = (each for each in figures_of(replace(run_data, cases=cases)) if each.key == "distances")
+    (figure,) = (figure for figure in figures_of(replace(run_data, cases=cases)) if figure.key == "distances")
     assert figure.svg
     assert ">0<" in figure.svg
     assert ">not finite<" in figure.svg
@@ -293,7 +293,7 @@ def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tm
     (short, *_), known = planned()[-2], planned()[3][1]
     many = [(replace(case, seed=seed), known) for seed in range(1500)]
     run_data = load_run(write_run(tmp_path / "run", found=[*many, (short, BROKEN)]))
-    long = {key: replace(each, script=SCRIPT * 50) for key, each in run_data.cases.items()}
+    long = {key: replace(case, script=SCRIPT * 50) for key, case in run_data.cases.items()}
     page = render_page(replace(run_data, cases=long))
     assert len(page.encode()) < MOST
     assert "the first 300 of 1501 are here" in " ".join(page.split())

@@ -122,7 +122,7 @@ TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 
 
 def repro_case(revision: str, structure: str, must_break: frozenset[Rule]) -> JudgedCase:
-    """A case of incident 43602: the profile run answers `structure`, then all is right."""
+    """A case of incident 43602: the profile run breaks `structure`, then all is right."""
     case = Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse("eager/drop_all"))
     first = answer() if structure == "tensors" else Answer("none", (), (), (), (), ())
     steps = (

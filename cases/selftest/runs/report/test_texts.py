@@ -204,7 +204,7 @@ def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, 
     assert len(list(root.iter("skipped"))) == counts[Verdict.SKIP] + counts[Verdict.XFAIL]
     assert float(root.attrib["time"]) == pytest.approx(1.25 * len(run_data.cases))
     assert {suite.attrib["name"] for suite in root.iter("testsuite")} == {
-        each.group for each in run_data.cases.values()
+        case.group for case in run_data.cases.values()
     }
     failure = next(root.iter("failure"))
     assert failure.text is not None
@@ -361,7 +361,7 @@ def test_the_selection_takes_one_case_of_the_whole_matrix(planned: PlannedCase) 
 
 
 def test_the_command_is_one_that_the_parser_takes() -> None:
-    case = recorded(next(each for each in EVERY if each.case.caller == "micro_batches"))
+    case = recorded(next(result for result in EVERY if result.case.caller == "micro_batches"))
     python, _, harness, *words = shlex.split(rerun_command(case))
     parsed = build_parser(words).parse_args(words)
     assert (python, harness, parsed.command, parsed.tier) == ("python", "deepstack_harness", "run", "nightly")
@@ -388,7 +388,7 @@ def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.Capt
     folder = write_run(tmp_path / "run")
     (broken,) = [case for case, what in planned() if what is BROKEN]
     run = load_run(folder)
-    (command,) = [rerun_command(each) for each in run.cases.values() if each.case == broken.id]
+    (command,) = [rerun_command(case) for case in run.cases.values() if case.case == broken.id]
     main(["report", str(folder)])
     assert f"  rerun: {command}\n" in capsys.readouterr().out
     assert "revision=granite_full caller=engine" in render_page(run)

@@ -1,4 +1,4 @@
-"""The page of a watched program: its order, what is escaped, and what it says where nothing was watched."""
+"""The page of a watched program: its order, what is escaped, and what it shows where nothing was watched."""
 
 import subprocess
 import sys

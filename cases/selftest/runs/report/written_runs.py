@@ -59,7 +59,7 @@ SLOW: Found = {
 
 
 def rows_of(case: Case, found: Found, torch: str = "2.13.0") -> list[Row]:
-    """One row for each rule; rules that `found` leaves out are kept, and R6 does not apply."""
+    """One row for each rule; rules that `found` leaves out pass, and R6 does not apply."""
     rows = []
     for rule in RULES:
         usual = (
@@ -145,7 +145,7 @@ def write_run(
 
 
 def write_beside(folder: Path) -> None:
-    """What a nightly run leaves beside it: kernels, an audit, and findings of the fuzzer."""
+    """What a nightly run leaves next to it: kernels, an audit, and findings of the fuzzer."""
     write_lines(folder / "kernels.jsonl", kernel_rows())
     write_lines(folder / "audit.jsonl", audit_rows())
     (folder / "fuzz").mkdir()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from deepstack_harness.contract.case import Case, Regime
-from deepstack_harness.contract.observation import Answer, GraphUse, Observation
+from deepstack_harness.contract.observation import GraphUse, Observation
 from deepstack_harness.contract.oracles.trace_audit import (
     Deviation,
     ObservedCase,
@@ -158,7 +158,9 @@ def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
     captured = False
     for number, step, facts in numbered_steps(case, observation):
         captured |= step.op is Op.CAPTURE
-        if not captured or facts.answer is None or not _has_storage(facts.answer):
+        if not captured or facts.answer is None or not facts.answer.rows:
+            continue
+        if not all((*facts.answer.rows, *facts.answer.addresses)):  # an empty slice has no address of its own
             continue
         now = (facts.generation, facts.answer.addresses)
         before = seen.get(step.tokens, now)
@@ -192,13 +194,6 @@ def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[StorageF
             detail = f"found {plural(use.freed, 'storage')} freed that captured graphs still read"
             yield StorageFault(number, detail, FaultKind.FREED)
         before = use
-
-
-def _has_storage(answer: Answer) -> bool:
-    # An empty slice has no address of its own.
-    return bool(answer.rows) and all(
-        rows and address for rows, address in zip(answer.rows, answer.addresses, strict=True)
-    )
 
 
 def judge_placement(observed: ObservedCase) -> Judgement:

@@ -186,24 +186,14 @@ def _add_unchecked(judgement: Judgement, case: Case) -> Judgement:
 def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
     if judgement.verdict not in BROKEN:
         return judgement
-    effect = effect_of(judgement, _deviations(judgement.rule, observed))
-    return replace(judgement, effect=effect, call=_call_of(judgement, observed))
-
-
-def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
-    """Return the call of the first step in which a rule broke; empty where no step is known."""
-    if judgement.step is None:
-        return ""
-    number = judgement.step - 1
-    raised, op = observed.observation.steps[number].raised, observed.case.trace.steps[number].op
-    if raised and judgement.exception:
-        return raised.call
-    return "get" if op in READS_BUFFER else op
-
-
-def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:
-    own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(rule)
-    return own(observed) if own else observed.audited().deviations_of(rule)
+    own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(judgement.rule)
+    deviations = own(observed) if own else observed.audited().deviations_of(judgement.rule)
+    call = ""
+    if judgement.step is not None:
+        op = observed.case.trace.steps[judgement.step - 1].op
+        raised = observed.observation.steps[judgement.step - 1].raised
+        call = raised.call if raised and judgement.exception else "get" if op in READS_BUFFER else op
+    return replace(judgement, effect=effect_of(judgement, deviations), call=call)
 
 
 @dataclass(frozen=True)

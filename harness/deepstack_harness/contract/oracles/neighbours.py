@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from deepstack_harness.contract.facts import (
     Bounds,
-    OnDevice,
     Operation,
     OrderingObservation,
     RangeObservation,
     Recording,
-    Subgraphs,
 )
 from deepstack_harness.contract.oracles.trace_audit import error, judge_figure, passed
 from deepstack_harness.contract.rules import Rule
@@ -102,9 +100,17 @@ def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
         if result.different:
             differ = f"{result.different} of {result.elements} elements differ from sequential"
             yield _Violation(1, f"{result.how}: {differ}", FaultKind.OUTPUT)
-    yield from _of_subgraphs(observation.subgraphs)
-    if observation.on_device:
-        yield from _of_device(observation.on_device)
+    surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in observation.subgraphs)
+    if surplus:
+        largest = max(observation.subgraphs, key=lambda subgraphs: subgraphs.distinct)
+        detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
+        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
+    seen = observation.on_device
+    if seen and seen.ended:
+        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
+    elif seen and seen.different:
+        words = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
+        yield _Violation(1, f"{seen.device}: {words}, the first with {seen.first}", FaultKind.OUTPUT)
 
 
 def _of_recording(recording: Recording) -> Iterator[_Violation]:
@@ -123,23 +129,8 @@ def _of_recording(recording: Recording) -> Iterator[_Violation]:
         yield _Violation(1, f"{where}: another result than sequential", FaultKind.OUTPUT)
 
 
-def _of_subgraphs(counted: tuple[Subgraphs, ...]) -> Iterator[_Violation]:
-    surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in counted)
-    if surplus:
-        largest = max(counted, key=lambda subgraphs: subgraphs.distinct)
-        detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
-        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
-
-
-def _of_device(seen: OnDevice) -> Iterator[_Violation]:
-    if seen.ended:
-        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
-    elif seen.different:
-        differ = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
-        yield _Violation(1, f"{seen.device}: {differ}, the first with {seen.first}", FaultKind.OUTPUT)
-
-
 MOST_POSITIONS = 6
+"""Positions of the longest placeholder, with 64 masks: runs, gaps and both edges are among them."""
 
 
 def placeholders() -> Iterator[tuple[str | None, int]]:

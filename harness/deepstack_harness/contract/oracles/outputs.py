@@ -156,9 +156,12 @@ EFFECT = 10
 def judge_output(observed: ObservedCase) -> Judgement:
     """Judge the step that is furthest above its tolerance, or closest to it; a decoder that raised fails."""
     case, observation = observed.case, observed.observation
-    why_not = _why_not_judged(case, observation)
-    if why_not:
-        return skip(Rule.OUTPUT, why_not)
+    if not (case.arm.compiled or case.arm.captured):
+        name = case.arm.name
+        return skip(Rule.OUTPUT, f"arm {name} is neither compiled nor captured: others are compared with it")
+    if observation.routed and case.dtype in HALF:
+        why = f"in {case.dtype} rounding may choose another expert: such families are compared in float32"
+        return skip(Rule.OUTPUT, why)
     if observation.error:
         return error(Rule.OUTPUT, observation.error)
     crashed = crashes(observed)
@@ -196,14 +199,6 @@ def crashes(observed: ObservedCase) -> list[Deviation]:
         for number, step, facts in numbered_steps(case, observation)
         if (raised := facts.raised) and raised.call == "decoder"
     ]
-
-
-def _why_not_judged(case: Case, observation: Observation) -> str | None:
-    if not (case.arm.compiled or case.arm.captured):
-        return f"arm {case.arm.name} is neither compiled nor captured: others are compared with it"
-    if observation.routed and case.dtype in HALF:
-        return f"in {case.dtype} rounding may choose another expert: such families are compared in float32"
-    return None
 
 
 _IGNORED = "the compiled output equals the model without image features: images are ignored"
@@ -365,7 +360,9 @@ def _why_more_graphs(case: Case, observation: Observation) -> str | None:
 def _why_output_is_wrong(case: Case, observation: Observation, runs: list[Played], wrong: Played) -> str:
     """Return the first fact that sets the wrong run apart."""
     before = runs[: runs.index(wrong)]
-    if _rounding_explains(case, wrong[2]):
+    facts = wrong[2]
+    assert facts.distances is not None  # _is_off saw it
+    if facts.distances.eager <= explained(case, facts.distances):
         return (
             f"{_off_by(wrong)}, which rounding explains, but arm {case.arm.name} rounds as eager does: "
             "the same numbers were added in another order"
@@ -416,12 +413,6 @@ def _line(guard: DroppedGuard) -> str:
 def _is_off(case: Case, facts: StepFacts) -> bool:
     apart = facts.distances
     return apart is not None and apart.eager > tolerance(case, apart)
-
-
-def _rounding_explains(case: Case, facts: StepFacts) -> bool:
-    """Return whether an arm that may round as it likes could be as far off."""
-    assert facts.distances is not None  # _is_off saw it
-    return facts.distances.eager <= explained(case, facts.distances)
 
 
 def _why_replay_is_wrong(case: Case, before: list[Played], wrong: Played) -> str:

@@ -30,7 +30,7 @@ from deepstack_harness.text import number, plural, shortened
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
 _MOST_CAUSES = 3
-"""Inputs that are named where no single one explains a wrong output."""
+"""Inputs that are named where no single one explains a wrong output; the verdict does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def _warm_up_in_words(arm: SteppedArm) -> str:
 
 def _broken_by(call: SteppedCall) -> Promise | None:
     """Return which of I1, I2 and I4 a call breaks."""
-    is_wrong, leaves = _answer(call) is not None or _ends_otherwise(call), _effect(call) is not None
+    one_raises = bool(call.wanted) != bool(call.raised) and not call.refused
+    is_wrong, leaves = _answer(call) is not None or one_raises, _effect(call) is not None
     if leaves and not (is_wrong and _is_explained(call)):
         return Promise.EFFECTS
     if not is_wrong:
@@ -163,11 +164,6 @@ def _matters(changed: ChangedInput) -> bool:
     if changed.influence is None:
         return changed.aspect != "identity"
     return changed.influence > 0
-
-
-def _ends_otherwise(call: SteppedCall) -> bool:
-    """Return whether exactly one of region and uncompiled code raises, and the compiler did not refuse."""
-    return bool(call.wanted) != bool(call.raised) and not call.refused
 
 
 def _answer(call: SteppedCall) -> Difference | None:

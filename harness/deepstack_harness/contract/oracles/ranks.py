@@ -60,9 +60,13 @@ def judge_sharding(observed: ObservedCase) -> Judgement:
         return error(Rule.SHARDING, observation.error)
     wrong, steps = deviations(observed), list(_shared_steps(case, observation))
     if wrong:
-        return judge_deviations(Rule.SHARDING, wrong, _first_of_each_unit(wrong), len(steps))
+        first = {deviation.unit: deviation.detail for deviation in reversed(wrong)}
+        more = len(wrong) - len(first)
+        detail = "; ".join(reversed(first.values())) + (f" (and {more} more)" if more else "")
+        return judge_deviations(Rule.SHARDING, wrong, detail, len(steps))
     if not any(run.payload for shared in steps for ranges in shared.due for run in ranges):
-        return skip(Rule.SHARDING, _why_no_payload(observation))
+        refused = (facts.unavailable for facts in observation.steps if facts.unavailable)
+        return skip(Rule.SHARDING, next(refused, "no ranks shared a step with a payload"))
     return passed(Rule.SHARDING, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
 
 
@@ -100,7 +104,13 @@ def _deviations(case: Case, observation: Observation) -> Iterator[Deviation]:
             if not (case.arm.compiled or rounding_reroutes):
                 yield from _stray_output(case, shared, shard)
     if not case.arm.compiled:
-        yield from _raised(case, observation)
+        for number, step, facts in numbered_steps(case, observation):
+            if facts.raised and facts.raised.call == "decoder":
+                detail = f"step {number} '{step}' raised {facts.raised.type}: {facts.raised.message}"
+                type_ = facts.raised.type
+                yield Deviation(
+                    Rule.SHARDING, 1, "calls", detail, FaultKind.RAISED, exception=type_, step=number
+                )
 
 
 def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
@@ -194,32 +204,11 @@ def _stray_output(case: Case, shared: _Shared, shard: ShardFacts) -> Iterator[De
     )  # fmt: skip
 
 
-def _raised(case: Case, observation: Observation) -> Iterator[Deviation]:
-    for number, step, facts in numbered_steps(case, observation):
-        if facts.raised and facts.raised.call == "decoder":
-            detail = f"step {number} '{step}' raised {facts.raised.type}: {facts.raised.message}"
-            yield Deviation(
-                Rule.SHARDING, 1, "calls", detail, FaultKind.RAISED, exception=facts.raised.type, step=number
-            )
-
-
-def _first_of_each_unit(wrong: list[Deviation]) -> str:
-    first = {deviation.unit: deviation.detail for deviation in reversed(wrong)}
-    more = len(wrong) - len(first)
-    return "; ".join(reversed(first.values())) + (f" (and {more} more)" if more else "")
-
-
 def _what_was_compared(steps: list[_Shared]) -> str:
     shards = [shard for shared in steps for shard in shared.facts.shards]
     rows = f"rows of {len({shard.rank for shard in shards})} of {shards[0].ranks} ranks"
     strays = [shard.stray for shard in shards if shard.stray is not None]
     return f"{rows}, " + (f"outputs {max(strays):.2g} apart" if strays else "outputs not compared")
-
-
-def _why_no_payload(observation: Observation) -> str:
-    """Return why no payload was shared: it was refused, or there was none."""
-    refused = (facts.unavailable for facts in observation.steps if facts.unavailable)
-    return next(refused, "no ranks shared a step with a payload")
 
 
 def _contents(given: RowOrigin | None, due: RowOrigin | None, shared: _Shared) -> str:

@@ -3,8 +3,8 @@
 One wrong row breaks one rule. In a call above the capacity it is R4; a wrong count, a wrong width or an
 exception is R2; a row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not
 copied, or was changed) R3; a row that went wrong through a rejected call is R8 (or R4, when it was rejected
-for its size or for lack of memory), through growth R4; what is left is R2. Rows that a detached graph read,
-or failed to clear, belong to R6.
+for its size or because memory was exhausted), through growth R4; what is left is R2. Rows that a detached
+graph read, or failed to clear, belong to R6.
 
 `ObservedCase` is the argument of every oracle; `passed`, `judge_figure`, `skip` and `error` make a judgement.
 """
@@ -75,6 +75,7 @@ def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
 
 
 _ZERO: RowOrigin = (0, 0, 0)
+"""The origin of a row of zeros."""
 _META = "meta"
 """The device whose tensors have no storage; a level on it breaks R7."""
 
@@ -451,6 +452,11 @@ class ObservedCase:
 
     `audit` is made once and shared by the oracles that need it. Whoever judges a trace while it grows
     passes the audit of the steps before, so that each step is followed once.
+
+    >>> def judge_growth(observed: ObservedCase) -> Judgement:
+    ...     rows = max(facts.capacity or 0 for facts in observed.observation.steps)
+    ...     right = rows <= 2 * observed.case.trace.capacity
+    ...     return Judgement(Rule.CAPACITY, Verdict.PASS if right else Verdict.FAIL, rows, chances=1)
     """
 
     case: Case

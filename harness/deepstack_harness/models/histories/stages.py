@@ -6,6 +6,7 @@ from torch import Tensor
 from deepstack_harness.models.histories import H, SplitProgram, drawn
 
 LAYERS = 4
+"""Layers of the program, two for each stage."""
 
 
 def run_layers(hidden: Tensor, per_layer_inputs: Tensor | None, layers: range) -> Tensor:

@@ -14,11 +14,11 @@ from deepstack_harness.models.regions.program import (
     RegionProgram,
     Steps,
     again,
-    at,
     before,
     changed,
     count,
     halves,
+    indices,
     rows,
     then,
 )
@@ -72,10 +72,10 @@ class CachedAttention(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         return [
-            {"hidden": rows(4), "slots": at(0, 1, 2, 3)},
-            {"hidden": rows(2, 1), "slots": at(4, 5)},
-            {"hidden": rows(6, 2), "slots": at(0, 1, 2, 3, 4, 5)},
-            {"hidden": rows(1, 3), "slots": at(6)},
+            {"hidden": rows(4), "slots": indices(0, 1, 2, 3)},
+            {"hidden": rows(2, 1), "slots": indices(4, 5)},
+            {"hidden": rows(6, 2), "slots": indices(0, 1, 2, 3, 4, 5)},
+            {"hidden": rows(1, 3), "slots": indices(6)},
         ]
 
     @staticmethod
@@ -93,7 +93,7 @@ class CachedAttention(RegionProgram):
 LateBias = changed(
     CachedAttention, "LateBias", "I1",
     "A bias of the scores that no call of the warm-up has.",
-    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": at(7, 8), "bias": rows(2, 5)}],
+    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": indices(7, 8), "bias": rows(2, 5)}],
     arms="eager/drop_all aot_eager/drop_all",
     forward=lambda self, hidden, slots, bias=None: (
         CachedAttention.forward(self, hidden, slots) + (0 if bias is None else bias)
@@ -123,7 +123,7 @@ WindowSetLater = changed(
 SharedCacheLater = changed(
     CachedAttention, "SharedCacheLater", "I1",
     "Caches of another layer, as a tuple that is None in the warm-up.",
-    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": at(7, 8), "shared": (_cache(1), _cache(2))}],
+    lambda *steps: [*steps, {"hidden": rows(2, 4), "slots": indices(7, 8), "shared": (_cache(1), _cache(2))}],
     forward=lambda self, hidden, slots, shared=None: (
         CachedAttention.forward(self, hidden, slots)
         + (0 if shared is None else self.out((shared[0] + shared[1]).reshape(SLOTS, H)[slots]))
@@ -134,7 +134,7 @@ SharedCacheLater = changed(
 WordsOfSlots = changed(
     CachedAttention, "WordsOfSlots", "I2",
     "Slots read as 32-bit words, every other one of 64 bits, with the dtype of the warm-up (vLLM #37150).",
-    lambda first, *_: [first, {"hidden": rows(4, 1), "slots": at(4, 5, 6, 7).int()}],
+    lambda first, *_: [first, {"hidden": rows(4, 1), "slots": indices(4, 5, 6, 7).int()}],
     forward=lambda self, hidden, slots: CachedAttention.forward(
         self,
         hidden[: len(words := slots.view(torch.int32)[::2] if slots.dtype is torch.int64 else slots)],
@@ -151,7 +151,7 @@ class ReplacedCache(CachedAttention):
 
     @classmethod
     def steps(cls) -> Steps:
-        call = {"hidden": rows(2), "slots": at(0, 1)}
+        call = {"hidden": rows(2), "slots": indices(0, 1)}
 
         def move_on(region: CachedAttention) -> None:
             call["slots"].add_(2)
@@ -163,7 +163,9 @@ class ReplacedCache(CachedAttention):
 FreshSlots = changed(
     CachedAttention, "FreshSlots", "I2",
     "Slots in a tensor of their own in each step, which a replay does not read (vLLM #37363).",
-    lambda *_: [{"hidden": (hidden := rows(2)), "slots": at(0, 1)}, {"hidden": hidden, "slots": at(2, 3)}],
+    lambda *_: [
+        {"hidden": (hidden := rows(2)), "slots": indices(0, 1)}, {"hidden": hidden, "slots": indices(2, 3)}
+    ],
     arms="eager/full",
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from deepstack_harness.models.regions.program import (
 )
 
 AUDIO = 10
+"""Rows of the encoder's output."""
 
 
 class CrossAttention(RegionProgram):

@@ -13,11 +13,11 @@ from deepstack_harness.models.regions.program import (
     RegionProgram,
     Steps,
     again,
-    at,
     before,
     between,
     changed,
     halves,
+    indices,
     rows,
     then,
 )
@@ -92,7 +92,7 @@ class RoutedExperts(RegionProgram):
 ExpertMapLater = changed(
     RoutedExperts, "ExpertMapLater", "I1",
     "A map of experts that is absent in the warm-up.",
-    lambda first, *rest: [first, *rest, {**first, "hidden": rows(8, 3), "order": at(2, 0, 3, 1)}],
+    lambda first, *rest: [first, *rest, {**first, "hidden": rows(8, 3), "order": indices(2, 0, 3, 1)}],
     arms="eager/drop_all aot_eager/drop_all",
     forward=lambda self, hidden, count, order=None: (
         RoutedExperts.forward(self, hidden, count) if order is None

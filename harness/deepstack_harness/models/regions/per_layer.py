@@ -15,13 +15,13 @@ from deepstack_harness.models.regions.program import (
     Steps,
     after,
     again,
-    at,
     before,
     between,
     between_all,
     changed,
     count,
     halves,
+    indices,
     rows,
     then,
 )
@@ -55,9 +55,9 @@ class PerLayerStack(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         return [
-            {"hidden": rows(4), "taken": at(0, 1, 2, 3)},
-            {"hidden": rows(6, 1), "taken": at(2, 3, 4, 5, 6, 7)},
-            {"hidden": rows(2, 2), "taken": at(0, 1)},
+            {"hidden": rows(4), "taken": indices(0, 1, 2, 3)},
+            {"hidden": rows(6, 1), "taken": indices(2, 3, 4, 5, 6, 7)},
+            {"hidden": rows(2, 2), "taken": indices(0, 1)},
         ]
 
     @staticmethod

@@ -129,7 +129,7 @@ def rows(count: int, seed: int = 0, width: int = H) -> Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(1000 * seed + count))
 
 
-def at(*numbers: int) -> Tensor:
+def indices(*numbers: int) -> Tensor:
     """Return indices (n,) int64."""
     return torch.tensor(numbers)
 

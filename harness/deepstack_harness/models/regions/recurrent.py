@@ -13,22 +13,23 @@ from deepstack_harness.models.regions.program import (
     H,
     RegionProgram,
     Steps,
-    at,
     before,
     between,
     changed,
     count,
     halves,
+    indices,
     rows,
     then,
 )
 
 REQUESTS = 6
+"""Requests that have a state."""
 
 
 def _decode() -> dict[str, Tensor]:
     """Return a call with one token for each of two requests that go on."""
-    return {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
+    return {"hidden": rows(2), "requests": indices(1, 2), "fresh": torch.tensor([False, False])}
 
 
 class RecurrentLayer(RegionProgram):
@@ -57,9 +58,9 @@ class RecurrentLayer(RegionProgram):
     def steps(cls) -> Steps:
         fresh, resumed = torch.tensor([True] * 4), torch.tensor([True, True, False, False])
         return [
-            {"hidden": rows(4), "requests": at(1, 2, 3, 5), "fresh": fresh},
-            {"hidden": rows(4, 1), "requests": at(5, 4, 2, 1), "fresh": resumed},
-            {"hidden": rows(6, 2), "requests": at(3, 4, 0, 5, 2, 1), "fresh": torch.tensor([False] * 6)},
+            {"hidden": rows(4), "requests": indices(1, 2, 3, 5), "fresh": fresh},
+            {"hidden": rows(4, 1), "requests": indices(5, 4, 2, 1), "fresh": resumed},
+            {"hidden": rows(6, 2), "requests": indices(3, 4, 0, 5, 2, 1), "fresh": torch.tensor([False] * 6)},
         ]
 
     @staticmethod

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, at, rows
+from deepstack_harness.models.regions.program import H, RegionProgram, Steps, indices, rows
 
 SLOTS = 12
+"""Rows of the cache."""
 
 
 class _WithCache(RegionProgram):
@@ -38,9 +39,9 @@ class _WithCache(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         return [
-            {"hidden": rows(4), "slots": at(0, 1, 2, 3)},
-            {"hidden": rows(2, 1), "slots": at(4, 5)},
-            {"hidden": rows(3, 2), "slots": at(0, 1, 2)},
+            {"hidden": rows(4), "slots": indices(0, 1, 2, 3)},
+            {"hidden": rows(2, 1), "slots": indices(4, 5)},
+            {"hidden": rows(3, 2), "slots": indices(0, 1, 2)},
         ]
 
     @staticmethod
@@ -242,7 +243,7 @@ class PlanOutside(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         def again(region: "PlanOutside") -> None:
-            region.plan["order"][:4] = at(3, 1, 0, 2)
+            region.plan["order"][:4] = indices(3, 1, 0, 2)
             region.plan["used"].fill_(3)
 
         return [{"hidden": rows(4)}, again, {"hidden": rows(4, 1)}, {"hidden": rows(6, 1)}]

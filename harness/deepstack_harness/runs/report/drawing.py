@@ -86,17 +86,14 @@ class Drawing:
         """Write the SVG, unless drawing failed."""
         try:
             if kind is None:
-                self.svg = _element(self._key, self._label, self._written())
+                text = io.BytesIO()
+                with warnings.catch_warnings():
+                    # Glyphs are only measured with matplotlib's font; the reader's fonts show them.
+                    warnings.filterwarnings("ignore", message="Glyph .* missing from")
+                    self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+                self.svg = _element(self._key, self._label, text.getvalue())
         finally:
             self._settings.__exit__(None, None, None)
-
-    def _written(self) -> bytes:
-        text = io.BytesIO()
-        with warnings.catch_warnings():
-            # Glyphs are only measured with matplotlib's font; the reader's fonts show them.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-        return text.getvalue()
 
 
 def _element(key: str, label: str, text: bytes) -> str:
@@ -105,7 +102,7 @@ def _element(key: str, label: str, text: bytes) -> str:
     root = ET.fromstring(text)  # written by matplotlib, just now
     used = set(re.findall(rb'(?:href="|url\()#([^")]+)', text))
     for parent in list(root.iter()):
-        for child in [each for each in parent if each.tag in _DROPPED]:
+        for child in [child for child in parent if child.tag in _DROPPED]:
             parent.remove(child)
         _adapt(parent, f"{key}-", {name.decode() for name in used})
     for size in ("width", "height"):
@@ -136,6 +133,7 @@ def _adapt(element: ET.Element, prefix: str, used: set[str]) -> None:
 
 
 MOST_TICKS = 6
+"""Numbers at an axis: more of them touch each other."""
 
 
 def powers_of_ten(
@@ -151,7 +149,7 @@ def powers_of_ten(
     step = math.ceil((high - low) / MOST_TICKS)
     powers = list(range(high, low - 1, -step))
     if zero is not None and powers[-1] != low:
-        powers[-1] = low  # the tick that says 0 is there, and none so near that they overlap
+        powers[-1] = low  # the tick at 0 is there, and none so near that they overlap
     ticks = [10.0**power for power in powers]
 
     def written(value: float, _: object) -> str:

@@ -40,6 +40,7 @@ from deepstack_harness.runs.report.drawing import (
 from deepstack_harness.runs.report.run_data import Figure, RunData, Table, summarise
 
 MOST_DISTANCES = 36
+"""Lines of the plot of distances, the worst ones; the table has all."""
 # The output of an uncompiled run is not compared.
 _NOT_COMPARED = frozenset({Verdict.SKIP, Verdict.MISSING, Verdict.ERROR})
 _ZERO, _INFINITE = 1e-10, 1e6
@@ -73,7 +74,7 @@ def figure_distances(run: RunData) -> Figure:
         key,
         title,
         says,
-        Table(_DISTANCE_COLUMNS, [_distance_row(each) for each in furthest]),
+        Table(_DISTANCE_COLUMNS, [_distance_row(case) for case in furthest]),
         _plot_distances(furthest[:MOST_DISTANCES]),
     )
 
@@ -110,17 +111,17 @@ def _plot_distances(lines: Sequence[FurthestCase]) -> str:
     )
     with drawing as (axes,):
         places = range(len(lines), 0, -1)
-        effect = [_on_scale(each.apart.effect) for each in lines]
-        rounding = [_on_scale(each.apart.rounding or each.apart.effect) for each in lines]  # 0: not measured
+        effect = [_on_scale(line.apart.effect) for line in lines]
+        rounding = [_on_scale(line.apart.rounding or line.apart.effect) for line in lines]  # 0: not measured
         axes.hlines(places, rounding, effect, color=KEPT, linewidth=5, alpha=0.35, label="rounding to effect")
         _dots(axes, "broken (R0)", "X", FAIL, zip(places, lines, strict=True), broken=True)
         _dots(axes, "within the tolerance", "o", ACCENT, zip(places, lines, strict=True), broken=False)
         axes.set_yticks(
-            list(places), [label_of(each.case.family, each.case.arm, each.case.dtype) for each in lines]
+            list(places), [label_of(line.case.family, line.case.arm, line.case.dtype) for line in lines]
         )
         axes.set_ylim(0.4, len(lines) + 0.6)
         axes.grid(visible=False, axis="y")
-        off = [_on_scale(each.apart.eager) for each in lines]
+        off = [_on_scale(line.apart.eager) for line in lines]
         powers_of_ten(axes, [*rounding, *effect, *off], _ZERO, _INFINITE)
         axes.set_xlabel("largest absolute difference", color=MUTED)
         drawing.figure.legend(loc="outside upper right", ncols=3)
@@ -136,11 +137,11 @@ def _dots(
     *,
     broken: bool,
 ) -> None:
-    chosen = [(place, each) for place, each in lines if _how_wrong(each)[0] == broken]
+    chosen = [(place, line) for place, line in lines if _how_wrong(line)[0] == broken]
     if chosen:
         places = [place for place, _ in chosen]
         axes.plot(
-            [_on_scale(each.apart.eager) for _, each in chosen], places,
+            [_on_scale(line.apart.eager) for _, line in chosen], places,
             linestyle="", marker=marker, color=colour, label=label,
         )  # fmt: skip
 
@@ -162,6 +163,7 @@ def figure_fuzzing(run: RunData) -> Figure:
 
 
 MOST_ARMS = 6
+"""Arms of a plot, so that its colours differ."""
 _GRAPH_COLUMNS = (
     "family",
     "buffer",
@@ -241,6 +243,7 @@ def _plot_graphs(cases: Sequence[CaseRecord]) -> str | None:
 
 
 MOST_RUNS = 60
+"""Runs of the plot of the history: two months of nights."""
 _HISTORY_COLUMNS = (
     "started", "run", "commit", "torch", "cases", "unexpected", "broken as expected", "kept",
     "graphs", "seconds",
@@ -269,7 +272,7 @@ def figure_history(run: RunData) -> Figure:
         return Figure(key, title, "", absent="no earlier runs were given; --history takes their folder")
     if not run.history:
         return Figure(key, title, "", absent="the folder of earlier runs has none yet")
-    points = [_history_point(each) for each in (*run.history, run)][-MOST_RUNS:]
+    points = [_history_point(earlier) for earlier in (*run.history, run)][-MOST_RUNS:]
     says = "This run is the last point. Graphs and seconds are sums over all cases of a run."
     return Figure(key, title, says, Table(_HISTORY_COLUMNS, points[::-1]), _plot_history(points))
 
@@ -312,6 +315,7 @@ def _plot_history(points: Sequence[HistoryPoint]) -> str:
 
 
 MOST_KERNEL_GRAPHS = 30
+"""Graphs of the plot of kernels, the most wasteful ones; the table has all."""
 _WASTEFUL = 1.1  # times as many bytes as must move: above this a graph is marked
 _KERNEL_COLUMNS = (
     "family", "revision", "target", "dtype", "tokens", "capacity", "graph", "kernels", "largest, points",
@@ -355,10 +359,6 @@ def _kernel_row(graph: Mapping[str, Any]) -> tuple[str | float | None, ...]:
     return (*texts, *(_count_in(graph, name) for name in names), round(_excess(graph), 2))
 
 
-def _kernel_label(graph: Mapping[str, Any]) -> str:
-    return label_of(*(graph.get(name) for name in ("family", "revision", "target", "tokens")), "rows")
-
-
 def _plot_kernels(graphs: Sequence[Mapping[str, Any]]) -> str:
     drawing = Drawing(
         "kernels", "Bytes moved and bytes that must move, for each graph, log scale", 1.0 + 0.24 * len(graphs)
@@ -380,7 +380,13 @@ def _plot_kernels(graphs: Sequence[Mapping[str, Any]]) -> str:
             if chosen:
                 x, y = zip(*chosen, strict=True)
                 axes.plot(x, y, linestyle="", marker=marker, color=colour, label=label)
-        axes.set_yticks(places, [_kernel_label(graph) for graph in graphs])
+        axes.set_yticks(
+            places,
+            [
+                label_of(*(graph.get(name) for name in ("family", "revision", "target", "tokens")), "rows")
+                for graph in graphs
+            ],
+        )
         axes.set_ylim(0.4, len(graphs) + 0.6)
         axes.grid(visible=False, axis="y")
         powers_of_ten(axes, [*ideal, *moved])
@@ -468,13 +474,13 @@ def figure_measured(run: RunData) -> Figure:
     key, title = "measured", "Measured on this machine"
     rows = [
         (
-            stage.stage, each.measure, round(each.value, 1),
-            None if each.control is None else round(each.control, 1), each.unit,
-            None if each.ratio is None else round(each.ratio, 3),
-            ", ".join(f"{name} {value}" for name, value in each.conditions.items()), each.detail,
+            stage.stage, figure.measure, round(figure.value, 1),
+            None if figure.control is None else round(figure.control, 1), figure.unit,
+            None if figure.ratio is None else round(figure.ratio, 3),
+            ", ".join(f"{name} {value}" for name, value in figure.conditions.items()), figure.detail,
         )
         for stage in run.stages or ()
-        for each in stage.measured
+        for figure in stage.measured
     ]  # fmt: skip
     if not rows:
         return Figure(key, title, "", absent="no stage measured a figure; 'nightly --tier gpu' has some")

@@ -39,7 +39,7 @@ def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
 
 
 def _outcome(row: Row, case: CaseRecord) -> Failure | Error | Skipped | None:
-    """Return the element with what is wrong; None for a rule that is kept."""
+    """Return the element with what is wrong; None for a rule that passes."""
     message = "; ".join(filter(None, (shown(row).measured, row.detail)))
     match row.verdict:
         case Verdict.PASS:

@@ -1,6 +1,6 @@
 """Thirty nights at a glance: a strip for each rule and family, and what the last night shows of it.
 
-A strip has a cell for each night: kept, broken as known, red, or not tested.  From it follows since when a
+A strip has a cell for each night: passed, broken as known, red, or not tested.  From it follows since when a
 cell is red and with which versions that night ran, which cells flip, and which were tested once and are not
 tested any more.
 """
@@ -17,6 +17,7 @@ from deepstack_harness.runs.report.run_data import RunData, summarise
 from deepstack_harness.text import clean
 
 MOST_NIGHTS = 30
+"""Nights of a strip: a month, and the width of a phone."""
 FLIPS = 3
 """Times that a cell goes from red to not red or back, from which on it is flaky: one red night is two."""
 
@@ -141,10 +142,12 @@ def nights_of(run: RunData) -> Nights | None:
         return None
     runs = [*before[-(MOST_NIGHTS - 1) :], run]
     nights: list[Night] = []
-    for each in runs:
-        nights.append(_night(each, nights[-1] if nights else None))
-    states = [_states(each) for each in runs]
-    places = sorted({place for by_place in states for place in by_place}, key=_order)
+    for night in runs:
+        nights.append(_night(night, nights[-1] if nights else None))
+    states = [_states(night) for night in runs]
+    rules = list(Rule)
+    seen = {place for by_place in states for place in by_place}
+    places = sorted(seen, key=lambda place: (rules.index(place[0]), place[1]))
     strips = [_strip(place, nights, states) for place in places]
     strips.sort(key=lambda strip: (strip.red_since is None, not strip.flaky, strip.last_tested is None))
     return Nights(tuple(nights), tuple(strips), len(before) + 1 - len(runs))
@@ -183,7 +186,7 @@ def _strip(place: Place, nights: Sequence[Night], by_night: Sequence[dict[Place,
     states = tuple(by_place.get(place, CellState.UNTESTED) for by_place in by_night)
     tested = [state for state in states if state is not CellState.UNTESTED]
     reds = [state is CellState.RED for state in tested]
-    flips = sum(one is not other for one, other in pairwise(reds))
+    flips = sum(earlier is not other for earlier, other in pairwise(reds))
     first = max((number for number, state in enumerate(states, 1) if state is not CellState.RED), default=0)
     last = max((number for number, state in enumerate(states) if state is not CellState.UNTESTED), default=0)
     lost = bool(tested) and states[-1] is CellState.UNTESTED
@@ -195,8 +198,3 @@ def _strip(place: Place, nights: Sequence[Night], by_night: Sequence[dict[Place,
         flips,
         nights[last] if lost else None,
     )
-
-
-def _order(place: Place) -> tuple[int, str]:
-    rule, family = place
-    return list(Rule).index(rule), family

@@ -44,9 +44,13 @@ from deepstack_harness.runs.report.templating import new_environment, template_t
 from deepstack_harness.text import number
 
 MOST_FINDINGS = 300
+"""Findings that the page shows, the unexpected ones first; it counts all."""
 MOST_SLOW = 10
+"""Slowest cases that the page shows."""
 MOST_CHANGES = 100
+"""Changes since earlier runs that the page shows; it counts all."""
 MOST_TODAY = 12
+"""Lines of what is new today."""
 SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 
@@ -148,8 +152,8 @@ def _flat(about: object) -> list[tuple[str, str]]:
 
     def walk(name: str, value: object) -> None:
         if isinstance(value, dict):
-            for key, each in value.items():
-                walk(f"{name} {key}".strip(), each)
+            for key, inner in value.items():
+                walk(f"{name} {key}".strip(), inner)
         elif isinstance(value, list | tuple) and value:
             flat.append((name, shlex.join(value) if name == "command" else ", ".join(map(str, value))))
         elif value not in (None, (), [], ""):
@@ -162,7 +166,11 @@ def _flat(about: object) -> list[tuple[str, str]]:
 @cache
 def _environment() -> jinja2.Environment:
     environment = new_environment()
-    environment.filters |= {"number": number, "duration": duration, "kind": _kind_of}
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "kind": lambda value: type(value).__name__,
+    }
     environment.filters |= {"safe_svg": Markup}
     environment.globals |= {
         "unexpected": UNEXPECTED, "key_of": key_of, "heading_of": heading_of, "traces_of": traces_of,
@@ -172,10 +180,6 @@ def _environment() -> jinja2.Environment:
         "rerun_command": rerun_command,
     }  # fmt: skip
     return environment
-
-
-def _kind_of(value: object) -> str:
-    return type(value).__name__
 
 
 def duration(seconds: float) -> str:

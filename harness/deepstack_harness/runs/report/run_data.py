@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ class RunData:
 
     `about` has one `run.json` per shard; `stages` are those of the night that the run is part of.
     Files that a folder does not have are None.  `notes` are what was left out, and why.
+
+    >>> run = RunData("mine", about=(), rows=(), cases={}, notes=("nothing was run",))
+    >>> run.kernels is None, run.notes
+    (True, ('nothing was run',))
     """
 
     name: str
@@ -114,7 +119,7 @@ def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] 
         fuzz=_file_names(folder / "fuzz"),
         stages=stages,
         notes=clean(tuple(notes)),
-        history=None if earlier is None else tuple(_with_stages(each, history) for each in earlier),
+        history=None if earlier is None else tuple(_with_stages(night, history) for night in earlier),
         changes=_changes(before[-1], stored) if before else None,
         versions=clean(version_table([*map(read_stored, against), stored])) if against else None,
     )
@@ -131,7 +136,7 @@ def _changes(before: StoredRun, now: StoredRun) -> Changes:
 def _run_data(stored: StoredRun) -> RunData:
     """Return a stored run with all its text cleaned, without the other files of its folder."""
     # Workers end in any order: the same cases are to give the same report.
-    cases = {case.case: case for case in sorted(clean(stored.cases), key=_place)}
+    cases = {case.case: case for case in sorted(clean(stored.cases), key=attrgetter(*_ORDER))}
     order = {name: place for place, name in enumerate(cases)}
     rows = tuple(sorted(clean(stored.rows), key=lambda row: order[row.case]))
     return RunData(
@@ -159,8 +164,8 @@ def _with_stages(stored: StoredRun, history: Path | None) -> RunData:
     return replace(run, stages=stages)
 
 
-def _place(case: CaseRecord) -> tuple[str, ...]:
-    return case.family, case.arm, case.device, case.subject, case.dtype, case.trace, case.case
+_ORDER = ("family", "arm", "device", "subject", "dtype", "trace", "case")
+"""Fields by which cases are sorted."""
 
 
 def _stages(path: Path) -> tuple[EndedStage, ...] | None:
@@ -278,6 +283,7 @@ def tested(run: RunData) -> str:
 
 
 _MOST_NAMES = 6
+"""Names that a sentence lists; it counts the others."""
 
 
 def _some(names: Iterable[str]) -> str:
@@ -305,7 +311,11 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, rows of texts and figures, the worst first.  None is shown as nothing."""
+    """Columns by name, rows of texts and figures, the worst first.  None is shown as nothing.
+
+    >>> Table(("case", "seconds"), [("a", 1.5), ("b", None)]).columns
+    ('case', 'seconds')
+    """
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[Value, ...]]
@@ -321,6 +331,10 @@ class Figure:
     """`key` is its place in the page, `says` how to read it; `absent` why there is no table.
 
     `svg` is a plot as an SVG element, every text in it escaped.
+
+    >>> table = Table(("case", "seconds"), [("a", 1.5), ("b", None)])
+    >>> Figure("times", "Times", "Seconds of each case.", table).absent
+    ''
     """
 
     key: str

@@ -1,14 +1,15 @@
 """What all forms of a report show: findings, incidents, the matrix of verdicts, rerun commands.
 
-A finding is the rows of a case, or of a class of a source, whose rule is broken, not judged or unexpectedly
-kept; the unexpected ones come first. An incident has its cases by subject: what each was expected to break,
-and what it broke. The matrix has families or sources against the rules, and the worst verdict in each cell.
+A finding is the rows of a case, or of a class of a source, whose rule is broken, not judged, or passes
+unexpectedly; the unexpected ones come first. An incident has its cases by subject: what each was expected to
+break, and what it broke. The matrix has families or sources against the rules, with the worst verdict in each
+cell.
 """
 
 import glob
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -27,7 +28,9 @@ from deepstack_harness.runs.torch_changes import VersionTable
 from deepstack_harness.text import one_line, shortened
 
 MOST_OUTPUT = 4_000
+"""Characters of a worker's output in a report."""
 MOST_DETAIL = 2_000
+"""Characters of the detail of a finding in a report."""
 
 Rows: TypeAlias = tuple[Row, ...]
 """A finding: the rows of one case, or of one class of a source, that somebody may want to look at."""
@@ -175,18 +178,14 @@ def _subject_lines(cases: Iterable[CaseRecord], rows: dict[str, list[Row]]) -> l
     by_subject: dict[str, list[CaseRecord]] = defaultdict(list)
     for case in cases:
         by_subject[case.subject].append(case)
-    return [_subject_line(subject, members, rows) for subject, members in by_subject.items()]
-
-
-def _subject_line(subject: str, cases: Sequence[CaseRecord], rows: dict[str, list[Row]]) -> SubjectLine:
-    subject_rows = [row for case in cases for row in rows[case.case]]
-    return SubjectLine(
-        subject,
-        len(cases),
-        _in_order(rule for case in cases for rule in case.expected or ()),
-        _in_order(row.rule for row in subject_rows if row.verdict in BROKEN),
-        worst([row.verdict for row in subject_rows] or [Verdict.SKIP]),
-    )
+    lines = []
+    for subject, members in by_subject.items():
+        own = [row for case in members for row in rows[case.case]]
+        expected = _in_order(rule for case in members for rule in case.expected or ())
+        broken = _in_order(row.rule for row in own if row.verdict in BROKEN)
+        verdict = worst([row.verdict for row in own] or [Verdict.SKIP])
+        lines.append(SubjectLine(subject, len(members), expected, broken, verdict))
+    return lines
 
 
 def _in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -258,13 +257,12 @@ def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]])
         cells_of[names][row.rule].append(row)
     rules = tuple(rule for rule in Rule if any(rule in by_rule for by_rule in cells_of.values()))
     return Matrix(
-        heads, rules, tuple(_matrix_line(names, rules, by_rule) for names, by_rule in cells_of.items())
-    )
-
-
-def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> MatrixLine:
-    return MatrixLine(
-        names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules)
+        heads,
+        rules,
+        tuple(
+            MatrixLine(names, tuple(Cell(rule, tuple(own[rule])) if rule in own else None for rule in rules))
+            for names, own in cells_of.items()
+        ),
     )
 
 
@@ -286,9 +284,9 @@ def versions_table(table: VersionTable) -> TextTable:
     columns = [
         Column("where"),
         Column("what"),
-        *(Column(f"torch {each}", right=True) for each in table.versions),
+        *(Column(f"torch {version}", right=True) for version in table.versions),
     ]
-    return TextTable(columns, [([each.section, each.name.strip(), *each.cells], "") for each in table.lines])
+    return TextTable(columns, [([line.section, line.name.strip(), *line.cells], "") for line in table.lines])
 
 
 _SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")

@@ -41,7 +41,9 @@ from deepstack_harness.runs.report.tables import (
 from deepstack_harness.text import one_line, plural, shortened
 
 MOST_FINDINGS = 60
+"""Findings in the Markdown of a run: a summary of a job is read in one go. It counts all."""
 MOST_CHANGES = 30
+"""Changes in the Markdown of a run; it counts all."""
 
 
 def render_markdown(run: RunData) -> str:
@@ -83,9 +85,9 @@ def _changes(changes: Changes) -> Iterator[Block]:
     yield from (Line(f"Another setting, {setting}", NOTE) for setting in changes.settings)
     if causes:
         lines = [
-            [each.kind, each.title, str(len(each.cases)), Code(each.shortest.trace if each.shortest else ""),
-             str(len(each.consequences))]
-            for each in causes[:MOST_CHANGES]
+            [cause.kind, cause.title, str(len(cause.cases)),
+             Code(cause.shortest.trace if cause.shortest else ""), str(len(cause.consequences))]
+            for cause in causes[:MOST_CHANGES]
         ]  # fmt: skip
         heads = ("change", "cause", "cases", "shortest trace", "follows")
         yield TextTable([*map(Column, heads)], [(line, "") for line in lines])

@@ -51,8 +51,8 @@ def render_watch(
     return new_environment().get_template("watch.html.jinja").render(
         layout=_layout,
         command=" ".join(command), status=watched.status, processes=compiling, regions=regions,
-        decisive=[each for each in failed if each[2]["counts"]],
-        shown=[each for each in failed if not each[2]["counts"]],
+        decisive=[guard for guard in failed if guard[2]["counts"]],
+        shown=[guard for guard in failed if not guard[2]["counts"]],
         unwatched=watched.unwatched, restored=restored, dropped=dropped_by_kind(compiling).most_common(),
         calls=sum(region["calls"] for _, region in regions), version=__version__,
         css=Markup(template_text("page.css")),
