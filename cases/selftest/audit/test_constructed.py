@@ -1,5 +1,6 @@
 """`audit --construct`: a class made by its own `__init__` is judged, or refused with its place."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from deepstack_harness.audit.constructed import constructed_row, disagreement
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.load import unload
 
 NAME = "Qwen3VLForConditionalGeneration"
@@ -26,6 +28,7 @@ ENGINE = {
     "model_executor/models/registry": "_VLLM_MODELS = {}",
     "compilation/decorators": """
         import torch
+        from vllm import forward_context
         from vllm.config.compilation import CompilationMode
 
         def support_torch_compile(cls):
@@ -35,9 +38,16 @@ ENGINE = {
                 make(self, vllm_config=vllm_config)
                 if vllm_config.compilation_config.mode is CompilationMode.DYNAMO_TRACE_ONCE:
                     options = {"guard_filter_fn": lambda guards: [False for _ in guards]}
-                    self.forward = torch.compile(
-                        self.forward, backend="eager", dynamic=True, fullgraph=True, options=options
+                    plain = self.forward
+                    compiled = torch.compile(
+                        plain, backend="eager", dynamic=True, fullgraph=True, options=options
                     )
+
+                    def forward(*inputs, **named):
+                        skip = forward_context._forward_context.skip_compiled
+                        return (plain if skip else compiled)(*inputs, **named)
+
+                    self.forward = forward
 
             cls.__init__ = made
             return cls
@@ -76,7 +86,7 @@ MODEL = """
             self.levels[:, : self.held] = torch.stack(levels)
             return main
 
-        def forward(self, input_ids, positions, intermediate_tensors, inputs_embeds):
+        def forward(self, input_ids, positions, inputs_embeds):
             tokens = len(inputs_embeds)
             out = self.model(inputs_embeds, self.levels[:, :tokens])
             self.levels.zero_()
@@ -94,8 +104,8 @@ def dedented(text: str) -> str:
     return "\n".join(line[indent:] for line in lines) + "\n"
 
 
-def written(root: Path, model: str = MODEL) -> str:
-    for name, text in {**ENGINE, "model_executor/models/qwen3_vl": model}.items():
+def written(root: Path, model: str = MODEL, file: str = "qwen3_vl") -> str:
+    for name, text in {**ENGINE, f"model_executor/models/{file}": model}.items():
         path = root / "vllm" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedented(text))
@@ -104,13 +114,12 @@ def written(root: Path, model: str = MODEL) -> str:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Iterator[Judge]:
-    def judge(*changes: tuple[str, str]) -> Row:
-        text = MODEL
+    def judge(*changes: tuple[str, str], text: str = MODEL, file: str = "qwen3_vl", name: str = NAME) -> Row:
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
-        with InProcessWorker(written(tmp_path, text)) as worker:
-            return constructed_row(worker, InProcessCases(), NAME)
+        with InProcessWorker(written(tmp_path, text, file)) as worker:
+            return constructed_row(worker, InProcessCases(), name)
 
     yield judge
     unload()
@@ -154,6 +163,96 @@ def test_what_was_not_measured_is_no_pass(old: str, new: str, why: str, judged: 
     seen = judged((old, new))
     assert seen.verdict is (Verdict.SKIP if why else Verdict.PASS)
     assert why in (seen.detail or "")
+
+
+def test_a_class_of_which_nothing_is_compiled_is_not_judged(judged: Judge) -> None:
+    seen = judged(("    @support_torch_compile\n", ""))
+    assert seen.verdict is Verdict.SKIP
+    assert "compiled nothing of it" in seen.detail
+
+
+# A class whose side input is an argument of the compiled class, or the encoder's outputs.
+TYPED = """
+    import torch
+    from torch import nn
+    from vllm.compilation.decorators import support_torch_compile
+
+    @support_torch_compile
+    class Embedding(nn.Module):
+        def __init__(self, *, vllm_config):
+            super().__init__()
+            self.words, self.types = nn.Embedding(64, 32), nn.Embedding(2, 32)
+
+        def forward(self, input_ids, types):
+            hidden = self.words(input_ids)
+            return hidden if types is None else hidden + self.types(types)
+
+    class BertWithRope(nn.Module):
+        def __init__(self, *, vllm_config, prefix=""):
+            super().__init__()
+            self.embedding = Embedding(vllm_config=vllm_config)
+
+        def forward(self, input_ids, positions, token_type_ids=None):
+            return self.embedding(input_ids, token_type_ids)
+    """
+ALWAYS = "torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids"
+SPOKEN = """
+    import torch
+    from torch import nn
+    from vllm.compilation.decorators import support_torch_compile
+
+    @support_torch_compile
+    class Decoder(nn.Module):
+        def __init__(self, *, vllm_config):
+            super().__init__()
+            self.words = nn.Embedding(64, 32)
+
+        def forward(self, input_ids, states):
+            hidden = self.words(input_ids)
+            return hidden if states is None else hidden + states.mean(0)
+
+    class WhisperForConditionalGeneration(nn.Module):
+        def __init__(self, *, vllm_config, prefix=""):
+            super().__init__()
+            self.decoder = Decoder(vllm_config=vllm_config)
+
+        def forward(self, input_ids, positions, encoder_outputs):
+            return self.decoder(input_ids, torch.cat(encoder_outputs) if encoder_outputs else None)
+    """
+WHISPER = "WhisperForConditionalGeneration"
+
+
+def test_an_argument_that_only_some_requests_have(judged: Judge) -> None:
+    broken = judged(text=TYPED, file="bert_with_rope", name="BertWithRope")
+    assert broken.verdict is Verdict.FAIL, broken.detail
+
+
+def test_an_argument_that_every_call_has(judged: Judge) -> None:
+    always = ("(input_ids, token_type_ids)", f"(input_ids, {ALWAYS})")
+    kept = judged(always, text=TYPED, file="bert_with_rope", name="BertWithRope")
+    assert kept.verdict is Verdict.PASS, kept.detail
+
+
+def test_steps_with_outputs_of_an_encoder_are_not_compiled(judged: Judge) -> None:
+    kept = judged(text=SPOKEN, file="whisper", name=WHISPER)
+    assert kept.verdict is Verdict.PASS, kept.detail
+
+
+def test_an_engine_that_compiles_them_loses_them(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    decorators = ENGINE["compilation/decorators"].replace("plain if skip else compiled", "compiled")
+    monkeypatch.setitem(ENGINE, "compilation/decorators", decorators)
+    broken = judged(text=SPOKEN, file="whisper", name=WHISPER)
+    assert broken.verdict is Verdict.FAIL, broken.detail
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("0.33.0", Verdict.XFAIL), ("0.31.0", Verdict.FAIL)])
+def test_an_argument_that_an_engine_showed_is_known(
+    version: str, verdict: Verdict, judged: Judge, tmp_path: Path
+) -> None:
+    path = tmp_path / "vllm/_version.py"
+    path.parent.mkdir()
+    path.write_text(f'__version__ = version = "{version}"\n')
+    assert judged(text=TYPED, file="bert_with_rope", name="BertWithRope").verdict is verdict
 
 
 def test_a_stub_that_is_met_is_named(judged: Judge) -> None:
@@ -206,18 +305,24 @@ def test_what_was_not_judged_ends_the_command_with_1(
 
 @pytest.mark.slow  # an import of vLLM takes 10 s of a processor
 @pytest.mark.network
-@pytest.mark.parametrize(
-    ("release", "name", "verdict"),
-    [
-        ("0.22.1", NAME, Verdict.XFAIL),
-        ("0.33.0", "MossAudioModel", Verdict.XFAIL),
-        ("0.33.0", NAME, Verdict.PASS),
-    ],
-)
-def test_a_released_class(
-    release: str, name: str, verdict: Verdict, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", "--construct", "--source", f"vllm=={release}", "--class", name]) == 0
+def test_a_class_of_an_older_release(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--construct", "--source", "vllm==0.22.1", "--class", NAME]) == 0
     shown = capsys.readouterr().out
     assert "1 class judged, 0 not judged, 0 broken in a way that is not known, 0 disagreements" in shown
-    assert ("known" in shown.splitlines()[2]) is (verdict is Verdict.XFAIL)
+    assert "known" in shown.splitlines()[2]
+
+
+@pytest.mark.slow  # 30 classes of 1 to 5 s
+@pytest.mark.timeout(1200)
+@pytest.mark.network
+def test_the_classes_of_a_release(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert main(["audit", "--construct", "--source", "vllm==0.33.0", "--json", str(path)]) == 1
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    verdicts = {row["model_class"]: Verdict(row["verdict"]) for row in rows if "model_class" in row}
+    berts = ("BertWithRope", "NomicBertModel", "JinaRobertaModel", "GteNewModel", "SnowflakeGteNewModel")
+    assert verdicts == {
+        **dict.fromkeys(VLLM.tiny, Verdict.PASS),
+        **dict.fromkeys(("MossAudioModel", *berts), Verdict.XFAIL),
+        "nvidia.Qwen4ExpForConditionalGeneration": Verdict.SKIP,  # nothing of it is compiled
+    }

@@ -120,7 +120,8 @@ def test_a_command_that_compiles_nothing_has_no_path(capsys: pytest.CaptureFixtu
 OF_FOREIGN_CODE = {
     "engines/load.py create_module",
     "engines/stand_ins.py get_language_model", "engines/stand_ins.py _embed_text_input_ids",
-    "engines/kinds/vllm_construct.py with_hf_config",
+    "engines/kinds/vllm_construct.py with_hf_config", "engines/kinds/vllm_construct.py from_config",
+    "engines/kinds/vllm_construct.py combine_and_mix",
     "engines/kinds/sglang_stand_ins.py get_slot", "engines/kinds/sglang_stand_ins.py replay_session",
     "engines/kinds/sglang_stand_ins.py complete_output",
     "engines/kinds/sglang_stand_ins.py is_modality", "engines/kinds/sglang_stand_ins.py add_to_output",

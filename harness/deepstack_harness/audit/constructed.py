@@ -5,12 +5,13 @@ of every R0.  The row of a constructed class has the evidence `constructed`.  It
 of the furnished class: `disagreement` says where the two differ.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from deepstack_harness.audit.class_verdicts import sum_up
 from deepstack_harness.audit.classes import COMPILED_TRACE, WHERE, judge_compiled, known_rules_of, not_judged
 from deepstack_harness.audit.source_worker import IMPORT_S, SourceWorker
+from deepstack_harness.catalogue.known import UNREPORTED, seen_input
 from deepstack_harness.catalogue.plans import plan_compiled
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case, unjudged_case
@@ -48,7 +49,10 @@ def constructed_classes(source: Source, wanted: Collection[str] = ()) -> list[st
 
 
 def constructed_row(worker: SourceWorker, constructing: CaseWorker, name: str) -> Row:
-    """Return the row of R0 of a class, made by its own `__init__`."""
+    """Return the row of R0 of a class, made by its own `__init__`.
+
+    R0 is known to be broken where a running engine showed it of the class or of the argument it compiles.
+    """
     source = worker.source
     (planned,) = plan_compiled(WHERE, buffer_of(source, name), COMPILED_TRACE)
     refusal = ""
@@ -64,7 +68,9 @@ def constructed_row(worker: SourceWorker, constructing: CaseWorker, name: str) -
     except HarnessError as error:
         refusal = str(error)
         judged = unjudged_case(planned, refusal)
-    known = known_rules_of(source, name)
+    known: Mapping[Rule, str] = known_rules_of(source, name)
+    if seen_input(source.package, source.version, *engine_of(source).tiny[name].argument):
+        known = {Rule.OUTPUT: UNREPORTED}
     (row,) = sum_up([judged], source.label, name, known, rules=[Rule.OUTPUT]).rows
     if refusal:
         row = not_judged(row, refusal)

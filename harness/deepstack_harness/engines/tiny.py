@@ -4,9 +4,10 @@ It is a second opinion on classes that are otherwise furnished (`engines.bound_c
 is left out, and the engine's own decorator compiles it.  It needs a configuration for each class (`Tiny`),
 and for each engine what surrounds a model on one rank (`play.constructed_work.ModelSurroundings`).
 Parts that change no payload are replaced: towers are empty, attention returns its query, experts their input.
+Attention to an encoder adds a mean, since there the payload is what it reads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -28,13 +29,22 @@ class Config(SimpleNamespace):
         return text
 
 
+Inputs = Callable[[Any, Any, Any], Mapping[str, object]]
+"""Return what a step passes to `forward`, given the model, a tensor of token ids, and the payload or None.
+
+In a profile run all ids are 0.
+"""
+
+
 @dataclass(frozen=True)
 class Tiny:
     """A class of an engine, and the smallest configuration in which its payload has an influence.
 
     `member` is its file.  `config` makes the configuration, given the module.  A row of the payload has
     `levels` times the hidden size, after `main` columns that are no levels.  `towers` are names of the module
-    that are replaced by an empty module.  A `routed` class sends tokens to experts.
+    that are replaced by an empty module.  A `routed` class sends tokens to experts.  `inputs` are those of a
+    class whose payload does not come by `embed_input_ids` and its media; `argument` is the compiled class and
+    the argument by which it comes, as `audit --inputs` names them.
     """
 
     member: str
@@ -43,6 +53,8 @@ class Tiny:
     main: int = HIDDEN
     towers: tuple[str, ...] = ()
     routed: bool = False
+    inputs: Inputs | None = None
+    argument: tuple[str, str] = ("", "")
 
     @property
     def width(self) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.distances import apart, largest
+from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
@@ -34,7 +35,7 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
     A step's distances are those of its outputs: compiled to uncompiled, and both to an uncompiled step whose
     levels are zero.  What the compiled object raises is a fact.  Raises `UsageError` where the source cannot
     be read or imported, `SourceError` with the place where the class cannot be made or run uncompiled, or
-    its code meets a stub.
+    its code meets a stub, or nothing of it is compiled.
     """
     channel.phase(f"the import of the module of {model_class}")
     source = _opened(text)
@@ -45,10 +46,13 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
     surroundings.prepare(loaded, tiny)
     loaded.absent.touched.clear()
     channel.phase(f"{model_class}, made by its __init__")
+    graphs_before = dynamo.graphs_built()
     with torch.no_grad():
         steps = tuple(_Pair(loaded, surroundings, tiny, model_class, case).play(case))
     if loaded.absent.touched:  # code of the source may have taken the exception
         raise CannotSupply(loaded.absent.touched[0])
+    if dynamo.graphs_built() == graphs_before and not any(step.raised for step in steps):
+        raise SourceError("not measured: the engine's decorator compiled nothing of it")
     return Observation(
         case.dtype, case.device, tiny.levels, HIDDEN, str(torch.__version__), steps, routed=tiny.routed
     )
@@ -70,11 +74,11 @@ class ModelSurroundings(Protocol):
         """Return an object of the class for `capacity` tokens, `compiled` by the engine's own decorator."""
         ...
 
-    def profile(self, model: nn.Module, tokens: int) -> None:
+    def profile(self, tiny: Tiny, model: nn.Module, tokens: int) -> None:
         """Run the model as the engine's profile run does: without a payload."""
         ...
 
-    def step(self, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
+    def step(self, tiny: Tiny, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
         """Run one step with a payload of (tokens, width), or text only; return (tokens, hidden)."""
         ...
 
@@ -125,10 +129,10 @@ class _Pair:
     def _run(self, model: nn.Module, step: Step, payload: Tensor | None) -> Tensor | None:
         """Do a step; return the output of (tokens, hidden), None of a profile run."""
         if step.op is Op.PROFILE:
-            self._surroundings.profile(model, step.tokens)
+            self._surroundings.profile(self._tiny, model, step.tokens)
             return None
         assert step.op in RUNS_DECODER, step
-        return self._surroundings.step(model, step.tokens, payload)
+        return self._surroundings.step(self._tiny, model, step.tokens, payload)
 
     def _own(self, function: Callable[[], T]) -> T:
         """Return what uncompiled code of the class returns; its exceptions say nothing about compiling."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.tiny import HIDDEN, Tiny
+from deepstack_harness.engines.tiny import HIDDEN, Config, Inputs, Tiny
 
 _CONFIG = "vllm/config/compilation.py"
 _NEEDED = (
@@ -36,6 +36,11 @@ _ATTENTION = (
     "vllm/model_executor/layers/attention/cross_attention.py",
     "vllm/model_executor/layers/attention/mm_encoder_attention.py",
 )
+_CHECKED = (
+    "transformers.CohereConfig",
+    "transformers.models.gemma3n.configuration_gemma3n.Gemma3nTextConfig",
+)
+"""Classes of a configuration that models check by isinstance."""
 _EXPERTS = "vllm/model_executor/layers/fused_moe/__init__.py"
 _ENVIRONMENT = {
     "VLLM_USE_AOT_COMPILE": "0", "VLLM_USE_BYTECODE_HOOK": "0", "VLLM_LOGGING_LEVEL": "ERROR",
@@ -50,7 +55,7 @@ class EngineSettings(SimpleNamespace):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        return (lambda *_, **__: None) if name.startswith(("get_", "_get_", "is_")) else None
+        return (lambda *_, **__: None) if name.startswith(("get_", "_get_", "try_get_", "is_")) else None
 
 
 class _Config(EngineSettings):
@@ -96,7 +101,35 @@ class _Attention(nn.Module):
         nn.Module.__init__(self)  # it becomes that of another class
 
     def forward(self, query: Tensor, *_: object, **__: object) -> Tensor:
-        return query
+        return query.flatten(1)
+
+
+def _cross(_: nn.Module, query: Tensor, __: object, value: Tensor | None, *___: object) -> Tensor:
+    """Attention to an encoder adds the mean of what it is given to its query; without a cache, only that."""
+    return query if value is None else query + value.mean(0)
+
+
+class _Streams(nn.Module):
+    """Parallel residual streams: a block reads their mean, and its output is added to each of them.
+
+    vLLM's own are Triton kernels.
+    """
+
+    def __init__(self, config: Any, *_: object, **__: object) -> None:  # noqa: ANN401  # of the engine
+        super().__init__()
+        self._streams: int = config.hc_count
+
+    def mix(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean = streams.reshape(len(streams), self._streams, -1).mean(-2)
+        return streams, mean, mean
+
+    def combine(self, streams: Tensor, block: Tensor, _: Tensor) -> Tensor:
+        return streams + block.repeat(1, self._streams)
+
+    def combine_and_mix(
+        self, streams: Tensor, block: Tensor | None, injection: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mix(streams if block is None else self.combine(streams, block, injection))
 
 
 class _Experts(nn.Module):
@@ -116,8 +149,14 @@ class _Tower(nn.Module):
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
-        self.out_hidden_size, self.spatial_merge_size = HIDDEN, 2
+        self.out_hidden_size = self.d_model = HIDDEN
+        self.spatial_merge_size = 2
         self.deepstack_visual_indexes = (0, 1, 2)
+
+    @classmethod
+    def from_config(cls, *_: object, **__: object) -> "_Tower":
+        """Return a tower, as `AutoModel` does."""
+        return cls()
 
 
 def _draw_weights(model: nn.Module) -> None:
@@ -137,14 +176,18 @@ class VllmSurroundings:
     def prepare(self, loaded: LoadedSource, tiny: Tiny) -> None:
         """Import the module of a class and replace its towers, its attention and its experts."""
         os.environ.update(_ENVIRONMENT)
+        loaded.absent.values.update(dict.fromkeys(_CHECKED, Config))
         module = loaded.module(tiny.member)
         for member in _NEEDED:
             loaded.module(member)
         _replace_attention(loaded)
         _replace_experts(loaded)
+        parts = {"GatedResidual": _Streams, **dict.fromkeys(tiny.towers, _Tower)}
         for imported in loaded.modules():  # a base in another file finds its towers there
-            for name in {*tiny.towers} & vars(imported).keys():
-                setattr(imported, name, _Tower)
+            for name in parts.keys() & vars(imported).keys():
+                setattr(imported, name, parts[name])
+        for name in tiny.towers:  # one of a library that is not there
+            setattr(module, name, _Tower)
         if hasattr(module, "cached_tokenizer_from_config"):
             setattr(module, "cached_tokenizer_from_config", lambda *_: None)  # noqa: B010  # not of ModuleType
 
@@ -156,29 +199,45 @@ class VllmSurroundings:
         config = _settings(loaded, tiny.config(module), capacity, compiled=compiled)
         _surround(loaded, config)
         with _unpinned():
-            model: nn.Module = getattr(module, model_class)(vllm_config=config, prefix="").eval()
+            model: nn.Module = getattr(module, model_class.rpartition(".")[2])(
+                vllm_config=config, prefix=""
+            ).eval()
         torch.manual_seed(0)
         _draw_weights(model)
         return model
 
-    def profile(self, model: nn.Module, tokens: int) -> None:
-        """Run the model on embeddings of zeros, as `_dummy_run` does."""
-        model(None, _positions(model, tokens), None, torch.zeros(tokens, HIDDEN))
+    def profile(self, tiny: Tiny, model: nn.Module, tokens: int) -> None:
+        """Run the model on token ids of zeros, or on embeddings of zeros, as `_dummy_run` does."""
+        ids = torch.zeros(tokens, dtype=torch.long)
+        self._call(model, ids, tiny.inputs or _embedded, None)
 
-    def step(self, model: Any, tokens: int, payload: Tensor | None) -> Tensor:  # noqa: ANN401
+    def step(self, tiny: Tiny, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
         """Embed the tokens with their payload, one media item, and run the model."""
-        ids = torch.arange(tokens) % 8 + 3
-        embed = getattr(model, "embed_input_ids", None) or model.get_input_embeddings
-        if payload is None:
-            embeddings = embed(ids)
-        else:
-            ids = torch.ones(tokens, dtype=torch.long)
-            mask = {"is_multimodal": torch.ones(tokens, dtype=torch.bool)}
-            named = mask if "is_multimodal" in inspect.signature(embed).parameters else {}
-            embeddings = embed(ids, [payload], **named)
-        out = model(None, _positions(model, tokens), None, embeddings)
+        out = self._call(model, torch.arange(tokens) % 8 + 3, tiny.inputs or _embedded, payload)
         hidden: Tensor = out[0] if isinstance(out, tuple) else out
         return hidden.clone()
+
+    def _call(self, model: Any, ids: Tensor, inputs: Inputs, payload: Tensor | None) -> Any:  # noqa: ANN401
+        given = {"input_ids": ids, "positions": _positions(model, len(ids)), **inputs(model, ids, payload)}
+        # No step with outputs of an encoder is compiled (v1/worker/gpu_model_runner.py).
+        vars(sys.modules["vllm.forward_context"])["_forward_context"].skip_compiled = bool(
+            given.get("encoder_outputs")
+        )
+        return model(**given)
+
+
+def _embedded(model: Any, ids: Tensor, payload: Tensor | None) -> Mapping[str, object]:  # noqa: ANN401
+    """Return embeddings of the tokens, all of them media where there is a payload."""
+    embed = getattr(model, "embed_input_ids", None) or model.get_input_embeddings
+    if not ids.any():
+        embeddings = torch.zeros(len(ids), HIDDEN)
+    elif payload is None:
+        embeddings = embed(ids)
+    else:
+        mask = {"is_multimodal": torch.ones(len(ids), dtype=torch.bool)}
+        named = mask if "is_multimodal" in inspect.signature(embed).parameters else {}
+        embeddings = embed(torch.ones_like(ids), [payload], **named)
+    return {"input_ids": None, "inputs_embeds": embeddings}
 
 
 @contextlib.contextmanager
@@ -211,7 +270,8 @@ def _replace_attention(loaded: LoadedSource) -> None:
         for attention in vars(loaded.module(member)).copy().values():
             if isinstance(attention, type) and attention.__name__.endswith("Attention"):
                 setattr(attention, "__init__", _Attention.__init__)  # noqa: B010
-                setattr(attention, "forward", _Attention.forward)  # noqa: B010
+                forward = _cross if attention.__name__ == "CrossAttention" else _Attention.forward
+                setattr(attention, "forward", forward)  # noqa: B010
 
 
 def _replace_experts(loaded: LoadedSource) -> None:
@@ -264,8 +324,12 @@ def _settings(loaded: LoadedSource, hf_config: Any, capacity: int, *, compiled: 
         is_multimodal_pruning_enabled=lambda: False, language_model_only=False, skip_mm_profiling=False,
         enable_mm_embeds=False, mm_encoder_only=False, interleave_mm_strings=False,
     )  # fmt: skip
+    model = _model_settings(hf_config, multimodal)
     return _Config(
-        model_config=_model_settings(hf_config, multimodal),
+        model_config=model,
+        speculative_config=(
+            EngineSettings(draft_model_config=model) if hasattr(hf_config, "is_draft") else None
+        ),
         cache_config=EngineSettings(),
         parallel_config=_parallel_settings(),
         compilation_config=_compile_settings(compilation.CUDAGraphMode.NONE, mode, shapes and shapes.BACKED),
@@ -292,6 +356,8 @@ def _model_settings(hf_config: Any, multimodal: EngineSettings) -> EngineSetting
         enforce_eager=False, tokenizer_mode="auto", trust_remote_code=False, is_encoder_decoder=False,
         use_mla=False, get_hidden_size=lambda: HIDDEN, is_deepseek_mla=False,
         is_multimodal_raw_input_only_model=False, skip_tokenizer_init=True, is_hybrid=False,
+        # Of the target of a draft model.
+        get_num_layers=lambda _: 0, get_total_num_hidden_layers=lambda: 0, get_vocab_size=lambda: 64,
     )  # fmt: skip
 
 
