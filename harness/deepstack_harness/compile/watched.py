@@ -85,6 +85,11 @@ def watch_guards(
     where an effect was measured; `on_call` after each call of a region. `restored` names guards by
     `FailedGuard.restored_by` that are not dropped although the program drops them: torch then compiles again
     where one fails. Without `measure` no region is run again, and no effect is known.
+
+    >>> with watch_guards() as watched:
+    ...     _ = torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    >>> len(watched.regions), watched.decisive
+    (1, [])
     """
     watched = WatchedRegions()
 
@@ -134,6 +139,11 @@ def restore_guards(program: Callable[[], object]) -> list[RestoredGuard]:
     """Run a program, and again with each dropped guard put back that failed and decides, one at a time.
 
     Dynamo starts cold each time. The program has to do the same in each run: make its models inside.
+
+    >>> def program():
+    ...     torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    >>> restore_guards(program)
+    []
     """
     torch.compiler.reset()
     with watch_guards() as watched:

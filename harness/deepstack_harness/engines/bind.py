@@ -38,7 +38,7 @@ from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
-from deepstack_harness.engines.text_model import TextModel
+from deepstack_harness.engines.text_model import CompiledText
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
 from deepstack_harness.sources.source import Source, buffer_of
 
@@ -398,7 +398,7 @@ class DrivenClass:
 
 
 def text_family_or_reason(
-    loaded: LoadedSource, forward: ForwardClass | None, text: TextModel | str
+    loaded: LoadedSource, forward: ForwardClass | None, text: CompiledText | str
 ) -> TextFamily | str:
     """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
     if not isinstance(forward, ForwardClass) or isinstance(text, str):

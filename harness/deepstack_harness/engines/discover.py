@@ -40,7 +40,7 @@ from deepstack_harness.engines.syntax import (
     parse,
 )
 from deepstack_harness.engines.text_model import (
-    TextModel,
+    CompiledText,
     arguments_of,
     classes_made,
     is_compiled,
@@ -199,7 +199,7 @@ class DeepstackCut:
     methods: ArgumentModel | FoundSplitter | Reason
     forward: Reason | None
     patch: FoundPatch | None = None
-    text: TextModel | str = ""
+    text: CompiledText | str = ""
 
     @property
     def class_name(self) -> str:
@@ -347,7 +347,7 @@ class Finder:
         module = source_class.member.partition("/")[0]
         lineage = self._lineage(source_class)
         text = self._text_model(source_class)
-        if isinstance(text, TextModel):
+        if isinstance(text, CompiledText):
             lineage += self._lineage(self._classes[text.model.member, text.model.class_name])
         members = {each.member for each in lineage}
         members |= {
@@ -422,7 +422,7 @@ class Finder:
         there = f"{module.replace('.', '/')}.py" if module else source_class.member
         return self._classes.get((there, real_name)) or self._named.get(name)
 
-    def _text_model(self, source_class: _SourceClass) -> TextModel | str:
+    def _text_model(self, source_class: _SourceClass) -> CompiledText | str:
         """Find the compiled text model that a class hands its payload to, or say why there is none."""
         carrier = self.carrier(source_class)
         payload_names = set(carrier.arguments if carrier else ()) or {self._files.payload_argument}
@@ -445,7 +445,7 @@ class Finder:
                 at = f"{made.member}:{made.node.lineno if made.node else 1}"
                 if any(each.node and is_compiled(each.node) for each in (made, defining)):
                     model = ModelClass(made.member, made.name, SINCE, parts=self._files.parts)
-                    return TextModel(model, arguments[0], at)
+                    return CompiledText(model, arguments[0], at)
                 uncompiled = f"its text model {made.name} ({at}) is not compiled"
         return uncompiled or "no compiled text model was found behind it"
 

@@ -27,8 +27,8 @@ from deepstack_harness.engines.text_model import (
     ELEMENT,
     FORWARD_ALONE,
     Attributes,
+    CompiledText,
     Path,
-    TextModel,
     attributes_of,
 )
 from deepstack_harness.errors import UsageError
@@ -151,7 +151,7 @@ class TextDecoder(nn.Module):
 class TextFamily:
     """The sizes of a text model, whose class is `defined` over `TextHost`; see `protocols.Family`."""
 
-    text: TextModel
+    text: CompiledText
     defined: type[TextHost]
     attributes: Attributes
     handing: Handing
@@ -192,7 +192,7 @@ class TextFamily:
             ) from error
 
 
-def text_family(loaded: LoadedSource, bound: ForwardClass, text: TextModel) -> TextFamily:
+def text_family(loaded: LoadedSource, bound: ForwardClass, text: CompiledText) -> TextFamily:
     """Return the text model behind a class.
 
     Raises `UsageError` where the class hands nothing to it, and where it cannot be run.

@@ -45,7 +45,7 @@ class Attributes:
 
 
 @dataclass(frozen=True)
-class TextModel:
+class CompiledText:
     """A compiled text model that a class hands its payload to as `argument`; `at` is its MEMBER:LINE."""
 
     model: ModelClass

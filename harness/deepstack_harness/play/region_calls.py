@@ -31,7 +31,11 @@ T = TypeVar("T")
 
 
 class Call:
-    """The arguments of one call, as the caller makes it: `Call(x, mask=m)`."""
+    """The arguments of one call, as the caller makes it: `Call(x, mask=m)`.
+
+    >>> Call(torch.ones(2, 3), scale=2).kwargs
+    {'scale': 2}
+    """
 
     def __init__(self, /, *args: object, **kwargs: object) -> None:
         """Take the arguments."""

@@ -90,6 +90,11 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
 
     The region itself and the tensors of the steps are left as they are: copies run. Raises `UsageError` for
     a wrong call, and for a region or arguments that cannot be copied.
+
+    >>> x = torch.ones(3)
+    >>> result = compile_steps(lambda x, scale=1: x * scale, [Call(x), Call(x, scale=2)])
+    >>> result.good
+    False
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
