@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from deepstack_harness.audit.inputs.rows import InputSeen, InputStanding
+from deepstack_harness.audit.source_worker import IMPORT_S
 from deepstack_harness.catalogue.known import seen_input
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
@@ -65,7 +66,7 @@ def input_row(source: Source, standing: InputStanding) -> Row[Promise]:
 
 
 MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", DrivenFacts)
-_WORK_LIMITS = replace(COMPILE_LIMITS, step_s=120.0)
+_WORK_LIMITS = replace(COMPILE_LIMITS, step_s=IMPORT_S)
 
 
 def drive_inputs(

@@ -7,15 +7,14 @@ from types import ModuleType
 
 import torch
 from torch import nn
-from torch._dynamo import mutation_guard
 
 _RELIED_ON: tuple[ModuleType | type, ...] = (torch, torch.Tensor, nn.Module, nn.functional, builtins)
 
 
 def facts() -> Mapping[str, object]:
     """Return each function and class that measuring calls by its name, and the defaults of new tensors."""
-    importlib.import_module("torch._dynamo")  # it replaces functions of torch
-    mutation_guard.install_generation_tagging_init()
+    # It replaces torch.manual_seed itself, and two methods of nn.Module when it first compiles.
+    importlib.import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
     known: dict[str, object] = {
         f"{holder.__name__}.{name}": value
         for holder in _RELIED_ON
