@@ -1,8 +1,8 @@
 """Run a region over a list of steps, uncompiled and under each arm, and measure where they differ.
 
 `compile_steps` is the library call; `measure_steps` is what it and the command `steps` run. Every arm starts
-from an equal state: the region and its steps are copied, or made anew by a function of the user. Two
-uncompiled runs are compared first, which shows whether the copies hold all of the state.
+from an equal state, which is put back into the region and its steps, or they are made anew by a function of
+the user. Two uncompiled runs are compared first, which shows whether all of the state is put back.
 """
 
 import inspect
@@ -43,10 +43,10 @@ from deepstack_harness.play.region_calls import (
     as_call,
     call_user_function,
     check_steps,
-    copying,
     described,
     detached,
     error_text,
+    in_place,
     live_part,
     refuse_unbound,
     restoring,
@@ -88,12 +88,12 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     neutral, live, split   see `StepOptions`: rows that must not matter (I3), the part of a result that is
              compared, and the parts of a call (I5)
 
-    The region itself and the tensors of the steps are left as they are: copies run. Raises `UsageError` for
-    a wrong call, and for a region or arguments that cannot be copied.
+    The region itself runs, and it and the steps are left as they were. Raises `UsageError` for a wrong call;
+    where something cannot be put back, such as a running generator, nothing is judged, and its name is said.
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
-    return judge_steps(measure_steps(copying(region, checked), options, _name_of(region)))
+    return judge_steps(measure_steps(in_place(region, checked), options, _name_of(region)))
 
 
 def _name_of(region: Region) -> str:
@@ -106,7 +106,10 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     Raises `UsageError` for an arm that cannot run steps, and what `program` raises.
     """
     specs = [_checked_arm(arm) for arm in options.arms]
-    program, shared = restoring(program)
+    try:
+        program, shared = restoring(program)
+    except NotMeasured as error:
+        return SteppedRegion(name, str(torch.__version__), restless=str(error))
     with shared.preserved():
         with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
             try:
