@@ -134,7 +134,7 @@ class WritesThenReads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("total", torch.zeros(8))
+        self.total = torch.zeros(8)
 
     def forward(self, x: Tensor) -> Tensor:
         self.total.add_(x.sum(0))
@@ -150,7 +150,7 @@ class CountsInPython(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.held[0] += 1
-        return x * self.held[0]
+        return torch.mul(x, self.held[0])
 
 
 class Expands(nn.Module):

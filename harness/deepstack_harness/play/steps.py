@@ -119,6 +119,11 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
                 unequal = find_instability(program, options, wanted)
             except NotMeasured as error:
                 return SteppedRegion(name, str(torch.__version__), restless=str(error))
+        if unequal:
+            advanced = [
+                f"`{place}` is a {type(value).__name__}" for place, value in shared.passed_over.items()
+            ]
+            unequal += f": {', '.join(advanced)}, which is not put back" if advanced else ""
         parts: dict[int, object] = {}
         if not unequal and (options.neutral or options.split):
             specs.insert(0, ArmSpec())
