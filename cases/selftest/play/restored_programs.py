@@ -31,7 +31,7 @@ class Stated(NamedTuple):
 
 
 class Refuses:
-    """An object that says that it must not be copied, as a connection or a memory pool does."""
+    """An object that refuses copies, as a connection or a memory pool does."""
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale

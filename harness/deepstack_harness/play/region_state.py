@@ -21,17 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.compile.members import attributes_of, is_of_library, variables_of
 from deepstack_harness.compile.torch_compat import structures
-from deepstack_harness.play.state import is_of_library, names_in, slots_of
 
 T = TypeVar("T")
 Region = Callable[..., object]
 
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType)
 """Globals that are no data: all copies share them."""
-_OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_is_torch_compile"}
-"""Attributes that torch gives every module, or one that is compiled. Parameters and buffers are among them;
-they are listed by their own names."""
 _DEEPEST = 6
 """Objects within objects whose attributes are read; what lies deeper is not compared."""
 
@@ -52,14 +49,6 @@ def copied(value: T) -> T:
 
 def _leaf_like(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # raises for an empty cell
-    except ValueError:
-        return False
-    return True
 
 
 class Value(NamedTuple):
@@ -116,25 +105,15 @@ def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
     if id(function) in seen:
         return
     seen.add(id(function))
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    filled = {name: cell for name, cell in cells if _is_filled(cell)}
-    for name, value in (
-        {name: cell.cell_contents for name, cell in filled.items()} | _globals_of(function)
-    ).items():
+    for name, value, holder in variables_of(function):
         if isinstance(value, types.FunctionType):
-            seen.variables[name] = filled.get(name, function.__globals__)
+            seen.variables[name] = holder
             yield from _values(name, value, seen, 0)
             if value.__module__ == function.__module__:
                 yield from _variables(value, seen)
         elif not isinstance(value, _CODE):
-            seen.variables[name] = filled.get(name, function.__globals__)
+            seen.variables[name] = holder
             yield from _values(name, value, seen, 0)
-
-
-def _globals_of(function: types.FunctionType) -> dict[str, object]:
-    """Return the globals that a function names."""
-    names = (name for name in names_in(function.__code__) if name in function.__globals__)
-    return {name: function.__globals__[name] for name in names}
 
 
 def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[Value]:
@@ -142,19 +121,12 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
         return
     seen.add(id(owner))
     seen.objects[name] = owner
-    held = dict(getattr(owner, "__dict__", {}))
-    for cls in type(owner).__mro__:
-        held |= {slot: getattr(owner, slot) for slot in slots_of(cls) if hasattr(owner, slot)}
+    held = attributes_of(owner)
     if isinstance(owner, nn.Module):
-        for part in ("_parameters", "_buffers", "_modules"):
-            held |= dict(getattr(owner, part).items())
-        hooks = {key: hooked for key, hooked in held.items() if key.endswith("_hooks") and hooked}
-        held = {key: value for key, value in held.items() if key not in _OF_TORCH}
-        for key, hooked in hooks.items():
-            yield Value(
-                f"{name}.{key}",
-                [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()],
-            )
+        for key, hooked in vars(owner).items():
+            if key.endswith("_hooks") and hooked:
+                names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()]
+                yield Value(f"{name}.{key}", names)
     for attribute, value in held.items():
         yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
     shadowed = set(held)

@@ -25,8 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -35,17 +34,23 @@ from torch import Tensor, nn
 from typing_extensions import TypeIs
 
 from deepstack_harness.compile.distances import apart, largest
+from deepstack_harness.compile.members import (
+    PARTS_OF_MODULES,
+    Variable,
+    is_of_library,
+    names_in,
+    slots_of,
+    variables_of,
+)
 from deepstack_harness.contract.observation import NOT_FINITE, StateFacts
 from deepstack_harness.errors import NotMeasured
 
 MOST_OBJECTS = 200_000
-_LIBRARIES = frozenset({"torch", "numpy", "triton", "transformers", "deepstack_harness", "pytest", "_pytest"})
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
     torch.memory_format, type(Ellipsis), range, slice, CodeType,
 )  # fmt: skip
 NOT_PUT_BACK = "which cannot be put back before each run: have a number, a list or a tensor in its place"
-_PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass
@@ -409,7 +414,7 @@ class _Walk:
             if isinstance(value, nn.Module):
                 self._module(place, value)
             self._dict(place, attributes, lambda key: f"{place}.{key}")
-        for name in {name for base in kind.__mro__ for name in slots_of(base)}:
+        for name in slots_of(value):
             if hasattr(value, name):
                 write = partial(object.__setattr__, value, name)  # a frozen one refuses `setattr`
                 self._save(getattr(value, name), write)
@@ -418,7 +423,7 @@ class _Walk:
 
     def _module(self, place: str, value: nn.Module) -> None:
         """Name what is in a module as Python does, `.weight`, and not as an entry of a dict."""
-        for part in _PARTS_OF_MODULES:
+        for part in PARTS_OF_MODULES:
             entries = value.__dict__.get(part)
             if isinstance(entries, dict) and id(entries) not in self._seen:
                 self._seen[id(entries)] = (f"{place}.{part}", entries)
@@ -440,36 +445,20 @@ class _Walk:
     def _function(self, place: str, value: FunctionType) -> None:
         if is_of_library(value.__module__ or ""):
             return
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, value.__closure__ or (), strict=True):
-            self._cell(name, cell)
+        for variable in variables_of(value):
+            self._variable(variable)
         for part in ("__dict__", "__defaults__", "__kwdefaults__"):
             self._add(f"{place}.{part}", getattr(value, part))
         named = dict.fromkeys(names_in(value.__code__))
-        self._globals(value.__globals__, named)
-        for name in named:
-            module = value.__globals__.get(name)
+        for module in (value.__globals__.get(name) for name in named):
             if isinstance(module, ModuleType) and not is_of_library(module.__name__):
-                self._globals(vars(module), named)
+                for name in named.keys() & vars(module).keys():
+                    self._variable(Variable(name, vars(module)[name], vars(module)))
 
-    def _cell(self, name: str, cell: CellType) -> None:
-        if id(cell) in self._seen:
-            return
-        self._seen[id(cell)] = (name, cell)
-        try:
-            content = cell.cell_contents
-        except ValueError:  # nothing is in it yet
-            return
-        write = partial(setattr, cell, "cell_contents")
-        self._save(content, write)
-        self._add(name, content, write)
-
-    def _globals(self, owner: dict[str, Any], names: Iterable[str]) -> None:
-        for name in names:
-            if name in owner and not isinstance(owner[name], ModuleType):
-                write = partial(owner.__setitem__, name)
-                self._save(owner[name], write)
-                self._add(name, owner[name], write)
+    def _variable(self, variable: Variable) -> None:
+        if not isinstance(variable.value, ModuleType):
+            self._save(variable.value, variable.write)
+            self._add(variable.name, variable.value, variable.write)
 
 
 def _parts_of(value: object) -> Sequence[tuple[str, object]] | None:
@@ -501,27 +490,6 @@ def _is_iterator(value: object) -> TypeIs[Iterator[object]]:
     kind = type(value)
     of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
     return of_python and hasattr(kind, "__next__")
-
-
-def slots_of(base: type) -> Iterable[str]:
-    """Return the names of the slots that a class of no library adds."""
-    if is_of_library(base.__module__):
-        return ()
-    slots = vars(base).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return (name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def is_of_library(module: str) -> bool:
-    """Return whether a module, by name, is Python's own or of a library whose state is not a user's."""
-    top = module.partition(".")[0]
-    return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
-
-
-def names_in(code: CodeType) -> Iterator[str]:
-    """Iterate over the names of globals and attributes in a function's code, and in functions inside it."""
-    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return chain(code.co_names, chain.from_iterable(inner))
 
 
 def _fill_tensor(tensor: Tensor, same: Tensor, content: Tensor) -> None:

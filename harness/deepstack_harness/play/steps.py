@@ -88,8 +88,9 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     neutral, live, split   see `StepOptions`: rows that must not matter (I3), the part of a result that is
              compared, and the parts of a call (I5)
 
-    The region itself runs, and it and the steps are left as they were. Raises `UsageError` for a wrong call;
-    where something cannot be put back, such as a running generator, nothing is judged, and its name is said.
+    The region itself runs, and it and the steps are left as they were. Where something cannot be put back,
+    such as a running generator, nothing is judged, and its place is named. Raises `UsageError` for a wrong
+    call.
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)

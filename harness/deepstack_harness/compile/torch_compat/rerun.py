@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from deepstack_harness.compile.distances import apart, largest
+from deepstack_harness.compile.members import attributes_of
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
@@ -341,7 +342,7 @@ def _members(item: object) -> Iterator[tuple[str, object, object]]:
         return (("[{!r}]", key, value) for key, value in item.items())
     if isinstance(item, list | tuple):
         return (("[{!r}]", number, value) for number, value in enumerate(item))
-    return ((".{}", name, value) for name, value in getattr(item, "__dict__", {}).items())
+    return ((".{}", name, value) for name, value in attributes_of(item).items())
 
 
 class _Clones:
