@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
-from deepstack_harness.compile.members import attributes_of, variables_of
+from deepstack_harness.compile.members import attributes_of, items_of, variables_of
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 
 T = TypeVar("T")
@@ -326,10 +326,8 @@ _KINDS = {kind.__name__ for kind in _PLAIN} | {"None", "tensor"}
 
 
 def _members(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", member) for key, member in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{number}]", member) for number, member in enumerate(value))
+    if isinstance(value, Mapping | list | tuple):
+        yield from items_of(value)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((f".{part.name}", getattr(value, part.name, None)) for part in fields(value))
     elif isinstance(tensors := getattr(value, "tensors", None), Mapping):  # vLLM's IntermediateTensors

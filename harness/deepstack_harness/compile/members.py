@@ -5,15 +5,19 @@ in different places; what an attribute, a slot or a variable is, they all find h
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 _LIBRARIES = frozenset({"torch", "numpy", "triton", "transformers", "deepstack_harness", "pytest", "_pytest"})
+_ENDS = (
+    type(None), str, bytes, int, float, complex, Tensor, type, CodeType, FunctionType, ModuleType
+)  # fmt: skip
+"""Values that hold nothing, or code."""
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_is_torch_compile"}
 """Attributes that torch gives every module, or a compiled one; its parts are listed by their own names."""
@@ -30,6 +34,35 @@ def attributes_of(owner: object) -> dict[str, Any]:
         for part in PARTS_OF_MODULES:
             held |= vars(owner).get(part) or {}
     return held
+
+
+def items_of(container: object) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a mapping, a list, a tuple or a set, as Python writes them: `['k']`, `[0]`."""
+    if isinstance(container, Mapping):
+        yield from ((f"[{key!r}]", member) for key, member in container.items())
+    elif isinstance(container, list | tuple | set | frozenset):
+        yield from ((f"[{number}]", member) for number, member in enumerate(container))
+
+
+def places(
+    root: object, name: str = "", enters: Callable[[object], bool] = lambda _: True
+) -> Iterator[tuple[str, Any]]:
+    """Yield what can be reached from an object by its items and attributes, with the path to it.
+
+    An object comes once, plain values and tensors by each of their paths; `enters` decides what is followed.
+    """
+    seen: set[int] = set()
+    left: list[tuple[str, Any]] = [(name, root)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, _ENDS):
+            yield path, value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            yield path, value
+            if enters(value):
+                left += ((f"{path}{place}", member) for place, member in items_of(value))
+                left += ((f"{path}.{place}", member) for place, member in attributes_of(value).items())
 
 
 def slots_of(owner: object) -> tuple[str, ...]:
