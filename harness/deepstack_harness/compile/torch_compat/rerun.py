@@ -317,7 +317,6 @@ def _loose(value: object, known: Container[int]) -> Iterator[Any]:
 
     What is known already, by id, and what modules hold is not among them.
     """
-
     entered = 0
 
     def enters(item: object) -> bool:
