@@ -73,9 +73,10 @@ def run(args: Namespace) -> Document[ExitCode]:
     if args.dtype is not None:
         check_dtype(args.dtype)
     check_device(args.device)
-    from deepstack_harness.models.family import parse_device
+    if args.device != "cpu":  # torch takes 2 s to import
+        from deepstack_harness.models.family import parse_device
 
-    parse_device(args.device)
+        parse_device(args.device)
     regimes, advised, adapter = _judge(args)
     for verdicts in regimes.of.values():
         yield from verdicts.rows
