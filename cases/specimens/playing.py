@@ -33,11 +33,8 @@ UNSEEN = {
     "hook_that_changes_the_answer": "torch makes no guard on hooks (`skip_nnmodule_hook_guards`)",
 }
 """Faults that a watch does not see, by specimen; one that it does see after all is an error."""
-UNJUDGED = dict.fromkeys(
-    ("count_of_the_python_module", "count_of_a_class", "count_in_a_closure"),
-    "all runs share the data of classes and of Python modules, so that two uncompiled runs differ",
-)
-"""What `steps` does not judge, and says so."""
+UNJUDGED: dict[str, str] = {}
+"""What `steps` does not judge, by specimen, with the reason."""
 OBJECT_OF = {"plan_shared_with_the_warm_up": "self.plan"}
 """Objects that a watch names where `steps` names the numbers in them."""
 

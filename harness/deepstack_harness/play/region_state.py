@@ -235,6 +235,8 @@ class _Place(NamedTuple):
             self.outer.write((*self.holder[: self.key], value, *self.holder[self.key + 1 :]))
         elif self.is_member:
             self.holder[self.key] = value
+        elif isinstance(self.holder, enum.Enum):
+            raise TypeError(f"{self.holder} is itself what code compares with")
         elif isinstance(getattr(self.holder, self.key, None), nn.Parameter) and isinstance(value, Tensor):
             setattr(self.holder, self.key, nn.Parameter(value.detach(), value.requires_grad))
         else:

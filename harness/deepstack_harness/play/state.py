@@ -73,9 +73,14 @@ class Snapshot:
     """What cannot be put back, by place: running iterators."""
 
     def restore(self) -> None:
-        """Put everything back into the objects that had it."""
+        """Put everything back into the objects that had it; raises `NotMeasured` where one refuses."""
         for saved in self.saved:
-            saved.put_back(saved.content)
+            try:
+                saved.put_back(saved.content)
+            except Exception as error:
+                raise NotMeasured(
+                    f"a {type(saved.content).__name__} cannot be put back ({type(error).__name__}: {error})"
+                ) from error
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
@@ -509,8 +514,12 @@ def _write(tensor: Tensor, content: Tensor) -> None:
 
 
 def _require_grad(tensor: Tensor, wanted: bool) -> None:
-    if tensor.requires_grad != wanted:
+    if tensor.requires_grad == wanted:
+        return
+    if tensor.is_leaf:
         tensor.requires_grad_(wanted)
+    else:  # an operation wrote into it in place
+        tensor.detach_()
 
 
 def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:

@@ -6,6 +6,7 @@ the user. Two uncompiled runs are compared first, which shows whether all of the
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -107,29 +108,26 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     Raises `UsageError` for an arm that cannot run steps, and what `program` raises.
     """
     specs = [_checked_arm(arm) for arm in options.arms]
+    version = str(torch.__version__)
     try:
         program, shared = restoring(program)
-    except NotMeasured as error:
-        return SteppedRegion(name, str(torch.__version__), restless=str(error))
-    with shared.preserved():
-        with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
-            try:
+        with shared.preserved():
+            with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
                 wanted = list(UncompiledRun(program, options).run())
                 if options.answering and any(call.left.raised for call in wanted):
-                    return SteppedRegion(name, str(torch.__version__))
+                    return SteppedRegion(name, version)
                 unequal = find_instability(program, options, wanted)
-            except NotMeasured as error:
-                return SteppedRegion(name, str(torch.__version__), restless=str(error))
-        if unequal:
-            advanced = [
-                f"`{place}` is a {type(value).__name__}" for place, value in shared.passed_over.items()
-            ]
-            unequal += f": {', '.join(advanced)}, which is not put back" if advanced else ""
-        parts: dict[int, object] = {}
-        if not unequal and (options.neutral or options.split):
-            specs.insert(0, ArmSpec())
-        arms = [] if unequal else [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
-    return SteppedRegion(name, str(torch.__version__), tuple(arms), unequal)
+            if unequal:
+                advanced = [f"`{place}` is a {type(it).__name__}" for place, it in shared.passed_over.items()]
+                unequal += f": {', '.join(advanced)}, which is not put back" if advanced else ""
+                return SteppedRegion(name, version, restless=unequal)
+            parts: dict[int, object] = {}
+            if options.neutral or options.split:
+                specs.insert(0, ArmSpec())
+            arms = [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
+    except NotMeasured as error:
+        return SteppedRegion(name, version, restless=str(error))
+    return SteppedRegion(name, version, tuple(arms))
 
 
 def _checked_arm(name: str) -> ArmSpec:
@@ -204,6 +202,8 @@ class _Arm:
         expected = iter(self._wanted)
         with ExitStack() as opened:
             opened.enter_context(dynamo.refuse_silent_fallback())
+            opened.enter_context(warnings.catch_warnings())  # Dynamo looks at .grad of each argument
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             if self._spec.shapes is ShapePolicy.BACKED_SIZE_OBLIVIOUS:
                 opened.enter_context(dynamo.size_oblivious())
             if self._spec.compiled:
