@@ -273,11 +273,14 @@ class _Walk:
     def __init__(self, snapshot: Snapshot, *, marks: bool) -> None:
         self._snapshot = snapshot
         self._marks = marks
+        self._root: object = None
+        """Where a walk begins: its code is followed, also where it is of a library."""
         self._seen: dict[int, tuple[str, object]] = {}
         self._left: deque[tuple[str, object, _Write]] = deque()
         """Places to visit, each with what writes another object there."""
 
     def follow(self, name: str, root: object) -> None:
+        self._root = root
         self._add(name, root)
         while self._left:
             place, value, write = self._left.popleft()
@@ -448,7 +451,7 @@ class _Walk:
             self._add(base.__name__, base)
 
     def _function(self, place: str, value: FunctionType) -> None:
-        if is_of_library(value.__module__ or ""):
+        if is_of_library(value.__module__ or "") and value is not self._root:
             return
         for variable in variables_of(value):
             self._variable(variable)
