@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import groupby
 
 from deepstack_harness.errors import UsageError
@@ -230,10 +229,6 @@ class Trace:
 
     def __str__(self) -> str:
         """Return the text that `Trace.parse` reads."""
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
         header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
         return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_texts_of(self.steps))
