@@ -280,8 +280,10 @@ class _Walk:
         """Places to visit, each with what writes another object there."""
 
     def follow(self, name: str, root: object) -> None:
-        self._root = root
         self._add(name, root)
+        while isinstance(root, partial):
+            root = root.func
+        self._root = root
         while self._left:
             place, value, write = self._left.popleft()
             if isinstance(value, _PLAIN):
