@@ -33,11 +33,6 @@ UNSEEN = {
     "hook_that_changes_the_answer": "torch makes no guard on hooks (`skip_nnmodule_hook_guards`)",
 }
 """Faults that a watch does not see, by specimen; one that it does see after all is an error."""
-UNJUDGED = dict.fromkeys(
-    ("count_of_the_python_module", "count_of_a_class", "count_in_a_closure"),
-    "all runs share the data of classes and of Python modules, so that two uncompiled runs differ",
-)
-"""What `steps` does not judge, and reports as such."""
 OBJECT_OF = {"plan_shared_with_the_warm_up": "self.plan"}
 """Objects that a watch names where `steps` names the numbers in them."""
 
@@ -61,8 +56,6 @@ def _by_steps(specimen: Specimen) -> str:
     judged = judge_steps(
         measure_steps(fresh_program(specimen.program, specimen.warm_up), options, specimen.name)
     )
-    if specimen.name in UNJUDGED:
-        return f"unseen: {UNJUDGED[specimen.name]}" if judged.unjudged else f"judged after all: {judged}"
     if judged.unjudged or not any(finding.chances for finding in judged.rows):
         return f"not judged: {judged}"
     broken = {(finding.arm, str(finding.promise)) for finding in judged.broken}

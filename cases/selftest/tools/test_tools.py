@@ -118,7 +118,7 @@ def test_a_command_that_compiles_nothing_has_no_path(capsys: pytest.CaptureFixtu
 
 # Called by the code of a source, which expects these members of its base classes or of CUDA streams.
 OF_FOREIGN_CODE = {
-    "engines/load.py create_module",
+    "engines/load.py create_module", "compile/torch_compat/modes.py _should_skip_dynamo",
     "engines/stand_ins.py get_language_model", "engines/stand_ins.py _embed_text_input_ids",
     "engines/kinds/vllm_construct.py with_hf_config", "engines/kinds/vllm_construct.py from_config",
     "engines/kinds/vllm_construct.py combine_and_mix",

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
+from deepstack_harness.compile.members import attributes_of, items_of, variables_of
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class CapturedCode:
         found = self._attributes(whole=False)
         for path, part in [("", self.owner), *self._submodules()]:
             prefix = f"{_SELF}{path}." if path else _SELF
-            found |= {f"{prefix}{name}": value for name, value in _attributes_of(part).items()}
+            found |= {f"{prefix}{name}": value for name, value in attributes_of(part).items()}
         facts: dict[str, InputFacts] = {}
         for name, value in found.items():
             if isinstance(value, _PLAIN):
@@ -227,17 +228,9 @@ def _signature_of(function: FunctionType) -> inspect.Signature:
 
 def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield closed-over values, and globals that are plain: modules, functions and classes do not change."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-        if isinstance(value, _PLAIN):
-            yield f"{_OUTER}{name}", value
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name, function)
-        if isinstance(value, _PLAIN):
-            yield f"{_OUTER}{name}", value
+    for variable in variables_of(function):
+        if isinstance(variable.value, _PLAIN):
+            yield f"{_OUTER}{variable.name}", variable.value
 
 
 _PLAIN = (type(None), bool, int, float, str, Tensor, list, tuple, dict)
@@ -245,22 +238,11 @@ _PLAIN = (type(None), bool, int, float, str, Tensor, list, tuple, dict)
 
 def _named(owner: object, function: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield the attributes of an object that a function of its class names, or a method that it calls."""
-    attributes = _attributes_of(owner)
+    attributes = attributes_of(owner)
     code: tuple[Any, Any] = type(owner), _code_of(function)
     for name in sorted(_names_in(*code).all):
         if isinstance(value := attributes.get(name, owner), _PLAIN):
             yield f"{prefix}{name}", value
-
-
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
-
-
-def _attributes_of(owner: object) -> dict[str, object]:
-    """Return the attributes of an object; of a module also its parameters and buffers."""
-    if not isinstance(owner, nn.Module):
-        return getattr(owner, "__dict__", {})
-    own = {name: value for name, value in vars(owner).items() if name not in _OF_EVERY_MODULE}
-    return own | dict(owner.named_parameters(recurse=False)) | dict(owner.named_buffers(recurse=False))
 
 
 def _code_of(function: object) -> CodeType | None:
@@ -344,10 +326,8 @@ _KINDS = {kind.__name__ for kind in _PLAIN} | {"None", "tensor"}
 
 
 def _members(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", member) for key, member in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{number}]", member) for number, member in enumerate(value))
+    if isinstance(value, Mapping | list | tuple):
+        yield from items_of(value)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((f".{part.name}", getattr(value, part.name, None)) for part in fields(value))
     elif isinstance(tensors := getattr(value, "tensors", None), Mapping):  # vLLM's IntermediateTensors

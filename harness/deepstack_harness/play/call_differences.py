@@ -38,8 +38,8 @@ with torch 2.13, Inductor on a CPU, nine regions (perceptron, norms, attention, 
 def limits_of(left: Left, noisy: Left | None = None, narrow: NarrowNoise | None = None) -> dict[str, float]:
     """Return the tolerance of each tensor by name: `_MARGIN` times the noise, or units in the last place.
 
-    Noise of more than half of the digits is not rounding (a choice that flips, a state that the copy does not
-    include), and the tolerance is limited to that. Where large numbers cancel, the small result has the
+    Noise of more than half of the digits is not rounding (a choice that flips, a state that is not put
+    back), and the tolerance is limited to that. Where large numbers cancel, the small result has the
     absolute error of the large ones, so a unit is taken of numbers up to 1.
     """
     limits = {}

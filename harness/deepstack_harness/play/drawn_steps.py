@@ -30,12 +30,12 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     arguments_of,
     call_of,
-    copied,
-    copying,
+    in_place,
     parameters_of,
     run_call,
+    snapshot_of,
 )
-from deepstack_harness.play.region_state import Copier, Region, set_value, state_of
+from deepstack_harness.play.region_state import Region, copied, set_value, state_of
 from deepstack_harness.play.steps import measure_steps
 
 WIDTH, ROWS = 8, 4
@@ -86,10 +86,8 @@ def example_call(region: Region) -> Call:
         inspect.Parameter.POSITIONAL_ONLY
     }
     call = call_of(region, arguments) if only_by_place else Call(**arguments)
-    copy, (drawn,) = copied(region, [call])
-    assert isinstance(drawn, Call)
-    with torch.compiler.set_stance("force_eager"):
-        raised = run_call(copy, drawn, 0).raised
+    with snapshot_of(region, [call]).preserved(), torch.compiler.set_stance("force_eager"):
+        raised = run_call(region, call, 0).raised
     if raised:
         raise UsageError(f"{call}, as drawn by the annotations, ends with {raised}: {_OWN_CALLS}")
     return call
@@ -290,7 +288,7 @@ def _with(region: Region, call: Call, chosen: Sequence[DrawnSetting]) -> Call:
     """Return a copy of a call with some inputs changed; attributes of the region are left."""
     bound = inspect.Signature(list(parameters_of(region).values())).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
-    arguments = dict(Copier().copy(dict(bound.arguments)))
+    arguments = copied(dict(bound.arguments))
     for setting in chosen:
         if setting.input == "rows":
             arguments = structures.map_leaves(setting.change, arguments)
@@ -341,7 +339,7 @@ def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> 
 
 def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
     """Judge a history; None where the uncompiled code raises, which is found before anything is compiled."""
-    measured = measure_steps(copying(region, steps), replace(options, answering=True), name)
+    measured = measure_steps(in_place(region, steps), replace(options, answering=True), name)
     return judge_steps(measured) if measured.arms or measured.restless else None
 
 

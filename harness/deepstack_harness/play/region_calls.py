@@ -6,7 +6,7 @@ state of the region (`region_state`).
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -16,16 +16,9 @@ from torch import Tensor
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.steps import STEP_ARMS
-from deepstack_harness.errors import UsageError, passes_through, unknown_name
-from deepstack_harness.play.region_state import (
-    Copier,
-    Region,
-    Routine,
-    code_of,
-    state_of,
-    values_in,
-)
-from deepstack_harness.play.state import Snapshot, shared_state
+from deepstack_harness.errors import NotMeasured, UsageError, passes_through, unknown_name
+from deepstack_harness.play.region_state import Region, Routine, copied, state_of, values_in
+from deepstack_harness.play.state import NOT_PUT_BACK, Snapshot, take_snapshot
 
 T = TypeVar("T")
 
@@ -73,8 +66,8 @@ class StepOptions:
     of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of a
     return value that is compared. `split(*args, **kwargs)` returns calls that together do what one call
     does, written as steps are: those of micro-batches, whose results are concatenated along dimension 0, or
-    a single one, such as the same call in two stages. `neutral` and `split` are also given the region, which
-    is a copy, where they have a parameter `region`.
+    a single one, such as the same call in two stages. `neutral` and `split` are also given the region where
+    they have a parameter `region`.
     """
 
     arms: Sequence[str] = STEP_ARMS
@@ -126,51 +119,46 @@ def as_call(written: object) -> Call:
     )
 
 
-def copying(region: Region, steps: Sequence[Step]) -> Program:
-    """Return a program whose regions and steps are copies; what they share is shared in each copy."""
-    return lambda: copied(region, steps)
-
-
-def copied(region: Region, steps: Sequence[Step]) -> tuple[Region, Sequence[Step]]:
-    """Return copies of a region and its steps; of a region that is compiled already, of what it is made of.
-
-    Raises `UsageError` for what cannot be copied.
-    """
+def in_place(region: Region, steps: Sequence[Step]) -> Program:
+    """Return a program that runs these objects themselves; of a compiled region, what it is made of."""
     region = dynamo.uncompiled(region)
-    copier = Copier(code_of([region, *_held_by(steps)]))
-    try:
-        return copier.copy(region), [_copy_step(copier, step) for step in steps]
-    except (TypeError, RuntimeError, NotImplementedError) as error:
-        raise UsageError(
-            f"the region or its steps cannot be copied ({type(error).__name__}: {error}), and every arm "
-            "starts from a copy: have it made outside of them"
-        ) from None
+    return lambda: (region, steps)
 
 
 def restoring(program: Program) -> tuple[Program, Snapshot]:
-    """Return a program that puts back, before it makes a region anew, what all its copies share."""
+    """Return a program whose region and steps are in an equal state each time, and that state.
+
+    Raises `NotMeasured`, with its place, for what cannot be put back.
+    """
     region, steps = program()
     called = getattr(region, "forward", region)
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise UsageError(f"'{called.__qualname__}' is a coroutine, which torch.compile does not trace")
-    shared = shared_state(code_of([region, *_held_by(steps)]))
+    snapshot = snapshot_of(region, steps)
 
     def fresh() -> tuple[Region, Sequence[Step]]:
-        shared.restore()
+        snapshot.restore()
         return program()
 
-    return fresh, shared
+    return fresh, snapshot
 
 
-def _held_by(steps: Sequence[Step]) -> Iterator[object]:
-    for step in steps:
-        yield [step.args, step.kwargs] if isinstance(step, Call) else step
+def snapshot_of(region: Region, steps: Sequence[Step]) -> Snapshot:
+    """Return the state of a region and of its steps; raises `NotMeasured` for what cannot be put back."""
+    roots: dict[str, object] = {_SELF: region}
+    for number, step in enumerate(steps, 1):
+        of_step = f"step {number}"
+        roots |= (
+            {of_step: step.args, f"{of_step} ": step.kwargs} if isinstance(step, Call) else {of_step: step}
+        )
+    snapshot = take_snapshot(roots, marks=True)
+    for place, value in snapshot.passed_over.items():
+        if place.startswith((_SELF, "step ")):  # all else is not only the region's
+            raise NotMeasured(f"{place} is a {type(value).__name__}, {NOT_PUT_BACK}")
+    return snapshot
 
 
-def _copy_step(copier: Copier, step: Step) -> Step:
-    if isinstance(step, Call):
-        return Call(*copier.copy(step.args), **copier.copy(step.kwargs))
-    return copier.copy(step)
+_SELF = "self"
 
 
 class Left(NamedTuple):
@@ -195,7 +183,7 @@ def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -
         if passes_through(error):
             raise
         raised, refused = error_text(error), dynamo.is_refusal(error)
-    return Left(detached(answer), raised, values_left(region, call, answer), refused)
+    return Left(_retained(answer), raised, values_left(region, call, answer), refused)
 
 
 def call_user_function(words: str, function: Callable[..., T], *args: object, **kwargs: object) -> T:
@@ -218,6 +206,16 @@ def detached(answer: T) -> T:
     return structures.map_leaves(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, answer
     )
+
+
+def _retained(answer: T) -> T:
+    """Return a detached copy, also of an object that the region fills again in its next call."""
+    leaves = (leaf for _, leaf in structures.leaves(answer))
+    if any(
+        hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor) and not callable(leaf) for leaf in leaves
+    ):
+        return copied(answer)
+    return detached(answer)
 
 
 def live_part(options: StepOptions, answer: object, call: Call) -> object:

@@ -1,174 +1,54 @@
-"""The state of a compiled region: copied, so that every arm starts from an equal one, and compared.
+"""The state of a compiled region by name: read, compared, and written.
 
 A region is a module, a function, a bound method, a `functools.partial` or any callable object. Its state is
 what a call may read or write apart from the arguments: attributes of objects and of their classes, parameters
 and buffers, variables of enclosing functions, and globals with data that a function or a method of such a
-class names. Copies preserve sharing: two names of one tensor, views of one storage, a variable of two
-functions. Classes and globals have no copies, because methods would not see them: `state.shared_state` puts
-them back.
+class names. `state.take_snapshot` puts all of it back, so that every arm starts from an equal state.
 """
 
 import ast
 import copy
 import enum
 import functools
-import io
-import threading
 import types
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
-from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat import dynamo, structures
-from deepstack_harness.play.state import is_of_library, names_in, slots_of
+from deepstack_harness.compile.members import attributes_of, is_of_library, variables_of
+from deepstack_harness.compile.torch_compat import structures
 
 T = TypeVar("T")
 Region = Callable[..., object]
 
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType)
 """Globals that are no data: all copies share them."""
-_OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_is_torch_compile"}
-"""Attributes that torch gives every module, or one that is compiled. Parameters and buffers are among them;
-they are listed by their own names."""
 _DEEPEST = 6
 """Objects within objects whose attributes are read; what lies deeper is not compared."""
 
 
-class Copier:
-    """Copies regions and arguments together; what two of them share is shared by their copies."""
+def copied(value: T) -> T:
+    """Return an equal value whose tensors have memory of their own; what Python cannot copy is shared.
 
-    def __init__(self, code: Iterable["Code"] = (), *, leaves: bool = True) -> None:
-        """Begin with nothing copied. Globals that `code` names are shared, wherever they are met.
-
-        Copies of results of autograd are leaves, about which Dynamo does not warn; without `leaves` they can
-        be written in place.
-        """
-        self._leaves = leaves
-        self._memo: dict[int, Any] = {}
-        for function in code:
-            if isinstance(function, types.FunctionType):
-                for value in _globals_of(function).values():
-                    self._share(value)
-
-    def copy(self, thing: T) -> T:
-        """Return an equal thing in other memory; functions keep their code, with variables of their own.
-
-        What Python cannot copy because it is no data, a lock or a file, is shared. Raises what
-        `copy.deepcopy` raises for anything else, usually a `TypeError`: for a running iterator, and for a
-        class that refuses.
-        """
-        held = state_of(thing) if callable(thing) else values_in("thing", thing)
-        for value in held.values():
-            self._add_leaf(value)
-        if isinstance(thing, types.FunctionType):
-            return self._function(thing)  # type: ignore[return-value]
-        if isinstance(thing, functools.partial):
-            keywords = {name: self.copy(value) for name, value in thing.keywords.items()}
-            return functools.partial(self.copy(thing.func), *map(self.copy, thing.args), **keywords)  # type: ignore[return-value]
-        while True:
-            known = set(self._memo)
-            try:
-                with mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {weakref.ref: _copied_weakly}):
-                    return copy.deepcopy(thing, self._memo)
-            except Exception as error:
-                for key in self._memo.keys() - known:  # copies that were not finished
-                    del self._memo[key]
-                refused = _refused(error)
-                if isinstance(refused, Tensor):  # of a class of its own
-                    self._memo[id(refused)] = refused.detach().clone().requires_grad_(refused.requires_grad)
-                elif refused is None or id(refused) in known or not _is_no_data(refused):
-                    raise
-                else:
-                    self._share(refused)
-
-    def _share(self, value: object) -> None:
-        self._memo[id(value)] = value
-        self._memo.setdefault(id(self._memo), []).append(value)  # a reference, so that the id stays unique
-
-    def _add_leaf(self, leaf: object) -> None:
-        """Copy tensors that autograd made, which deepcopy refuses."""
-        if isinstance(leaf, Tensor) and not leaf.is_leaf and id(leaf) not in self._memo:
-            copied = copy.deepcopy(leaf.detach(), self._memo)
-            copied.requires_grad_(self._leaves)
-            if not self._leaves:
-                try:
-                    with torch.enable_grad():
-                        copied.mul_(torch.ones((), dtype=leaf.dtype, device=leaf.device, requires_grad=True))
-                except RuntimeError:  # 8 bits, expanded: a leaf is the nearest copy
-                    copied.requires_grad_()
-            self._memo[id(leaf)] = copied
-            self._memo.setdefault(id(self._memo), []).append(leaf)
-
-    def _function(self, function: types.FunctionType) -> types.FunctionType:
-        if id(function) in self._memo:
-            return self._memo[id(function)]  # type: ignore[no-any-return]
-        cells = tuple(self._cell(cell) for cell in function.__closure__ or ())
-        copied = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, None, cells or None
-        )
-        self._memo[id(function)] = copied
-        copied.__defaults__ = self.copy(function.__defaults__)
-        copied.__kwdefaults__ = self.copy(function.__kwdefaults__)
-        copied.__dict__.update({name: self._variable(value) for name, value in function.__dict__.items()})
-        copied.__annotations__ = function.__annotations__
-        copied.__module__, copied.__qualname__ = function.__module__, function.__qualname__
-        for cell, original in zip(cells, function.__closure__ or (), strict=True):
-            if _is_filled(original) and not _is_filled(cell):
-                cell.cell_contents = self._variable(original.cell_contents)
-        return copied
-
-    def _cell(self, cell: types.CellType) -> types.CellType:
-        return self._memo.setdefault(id(cell), types.CellType())  # type: ignore[no-any-return]
-
-    def _variable(self, value: object) -> object:
-        """Copy a variable of an enclosing function, unless it is code."""
-        if isinstance(value, types.FunctionType):
-            of_torch = (value.__module__ or "").partition(".")[0] == "torch"
-            is_compiled = dynamo.uncompiled(value) is not value
-            return value if of_torch or is_compiled else self._function(value)
-        if isinstance(value, _CODE):
-            return value
-        try:
-            return self.copy(value)
-        except Exception:  # noqa: BLE001  # shared, and compared run with run
-            return value
-
-
-def _copied_weakly(reference: weakref.ref[Any], memo: dict[int, Any]) -> weakref.ref[Any]:
-    """Return a weak reference to the copy of an object; by default deepcopy returns one to the original."""
-    target = reference()
-    return reference if target is None else weakref.ref(copy.deepcopy(target, memo))
-
-
-def _refused(error: BaseException) -> object:
-    """Return the object that `copy.deepcopy` could not copy, None where the error is not about one."""
-    refused, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is copy.deepcopy.__code__:
-            refused = trace.tb_frame.f_locals.get("x")
-        trace = trace.tb_next
-    return refused
-
-
-def _is_no_data(value: object) -> bool:
-    """Return whether all copies may share an object: it is no state, or its state is outside of Python."""
-    runs = isinstance(value, Iterator | Awaitable) and not isinstance(value, io.IOBase)
-    return not runs and not any("__deepcopy__" in vars(cls) for cls in type(value).__mro__)
-
-
-def _is_filled(cell: types.CellType) -> bool:
+    Copies of results of autograd are leaves.
+    """
+    held = [leaf for leaf in values_in("value", value).values() if isinstance(leaf, Tensor)]
     try:
-        cell.cell_contents  # noqa: B018  # raises for an empty cell
-    except ValueError:
-        return False
-    return True
+        return copy.deepcopy(value, {id(leaf): _leaf_like(leaf) for leaf in held if not leaf.is_leaf})
+    except Exception:  # noqa: BLE001  # a class that refuses
+        return structures.map_leaves(
+            lambda leaf: _leaf_like(leaf) if isinstance(leaf, Tensor) else leaf, value
+        )
+
+
+def _leaf_like(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 class Value(NamedTuple):
@@ -178,15 +58,11 @@ class Value(NamedTuple):
     value: object
 
 
-Code = types.FunctionType | type | threading.local
-
-
 class _Seen(set[int]):
-    """The objects that were read, by id, with their code and the cells or dicts of variables."""
+    """The objects that were read, by id, with the cells or dicts of variables."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.code: list[Code] = []
         self.variables: dict[str, types.CellType | dict[str, Any]] = {}
         self.objects: dict[str, Any] = {}
         """What has attributes or members, by name."""
@@ -211,15 +87,6 @@ def state_of(region: Region) -> dict[str, object]:
     return dict(_state_of(region, _Seen()))
 
 
-def code_of(things: Iterable[object]) -> list[Code]:
-    """Return the functions and the classes of regions, of functions that change them, and of arguments."""
-    seen = _Seen()
-    for thing in things:
-        for _ in _state_of(thing, seen) if callable(thing) else _values("", thing, seen, 0):
-            pass
-    return seen.code
-
-
 def _state_of(region: object, seen: _Seen) -> Iterator[Value]:
     if isinstance(region, functools.partial):
         yield from _state_of(region.func, seen)
@@ -238,26 +105,15 @@ def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
     if id(function) in seen:
         return
     seen.add(id(function))
-    seen.code.append(function)
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    filled = {name: cell for name, cell in cells if _is_filled(cell)}
-    for name, value in (
-        {name: cell.cell_contents for name, cell in filled.items()} | _globals_of(function)
-    ).items():
+    for name, value, holder in variables_of(function):
         if isinstance(value, types.FunctionType):
-            seen.variables[name] = filled.get(name, function.__globals__)
+            seen.variables[name] = holder
             yield from _values(name, value, seen, 0)
             if value.__module__ == function.__module__:
                 yield from _variables(value, seen)
         elif not isinstance(value, _CODE):
-            seen.variables[name] = filled.get(name, function.__globals__)
+            seen.variables[name] = holder
             yield from _values(name, value, seen, 0)
-
-
-def _globals_of(function: types.FunctionType) -> dict[str, object]:
-    """Return the globals that a function names."""
-    names = (name for name in names_in(function.__code__) if name in function.__globals__)
-    return {name: function.__globals__[name] for name in names}
 
 
 def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[Value]:
@@ -265,21 +121,12 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
         return
     seen.add(id(owner))
     seen.objects[name] = owner
-    if isinstance(owner, threading.local):  # copies share it
-        seen.code.append(owner)
-    held = dict(getattr(owner, "__dict__", {}))
-    for cls in type(owner).__mro__:
-        held |= {slot: getattr(owner, slot) for slot in slots_of(cls) if hasattr(owner, slot)}
+    held = attributes_of(owner)
     if isinstance(owner, nn.Module):
-        for part in ("_parameters", "_buffers", "_modules"):
-            held |= dict(getattr(owner, part).items())
-        hooks = {key: hooked for key, hooked in held.items() if key.endswith("_hooks") and hooked}
-        held = {key: value for key, value in held.items() if key not in _OF_TORCH}
-        for key, hooked in hooks.items():
-            yield Value(
-                f"{name}.{key}",
-                [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()],
-            )
+        for key, hooked in vars(owner).items():
+            if key.endswith("_hooks") and hooked:
+                names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()]
+                yield Value(f"{name}.{key}", names)
     for attribute, value in held.items():
         yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
     shadowed = set(held)
@@ -291,9 +138,6 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
 
 def _of_class(name: str, cls: type, shadowed: set[str], seen: _Seen, depth: int) -> Iterator[Value]:
     """Yield the data of a class, as an attribute of its object, and the variables that its methods read."""
-    if id(cls) not in seen:
-        seen.add(id(cls))
-        seen.code.append(cls)
     for attribute, value in list(vars(cls).items()):
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(function, types.FunctionType):
@@ -344,8 +188,6 @@ def set_value(region: Region, name: str, value: object) -> None:
     """Replace a value of `state_of`. Raises where the place cannot be written."""
     if isinstance(value, Routine):
         value = value.routine
-        if isinstance(value, types.MethodType):
-            raise TypeError(f"{name}: a method of an object that is no copy")
     _place_of(_walked(region), name).write(value)
 
 
@@ -394,7 +236,7 @@ class _Place(NamedTuple):
         elif self.is_member:
             self.holder[self.key] = value
         elif isinstance(self.holder, enum.Enum):
-            raise TypeError(f"{self.holder} is one object for all copies")
+            raise TypeError(f"{self.holder} is itself what code compares with")
         elif isinstance(getattr(self.holder, self.key, None), nn.Parameter) and isinstance(value, Tensor):
             setattr(self.holder, self.key, nn.Parameter(value.detach(), value.requires_grad))
         else:

@@ -1,9 +1,9 @@
-"""State that a decoder retains between calls: recorded, put back in place, and compared.
+"""State that a decoder or a region retains between calls: recorded, put back in place, and compared.
 
-`DecoderState` follows a module to everything that its Python can change: attributes, parameters, buffers,
-containers, closures, globals that its code names, attributes of its classes, targets of weak references.
-Random generators and torch's modes are part of the state. Values are put back into the same objects and
-tensors, because compiled code and captured graphs hold references to them.
+`take_snapshot` follows an object to everything that its Python can change: attributes, parameters, buffers,
+containers, closures, globals that its code names, attributes of its classes, targets of weak references,
+locks and positions of files. Random generators and torch's modes are part of the state. Values are put back
+into the same objects and tensors, because compiled code and captured graphs hold references to them.
 
 `LaneStates` gives the two lanes of a case a state each: both begin equal, and each lane sees its own.
 
@@ -11,35 +11,46 @@ What cannot be seen (a C extension, a file, a clock) shows as two runs from equa
 (`Distances.repeated`).
 """
 
+import copy
 import io
+import itertools
 import random
 import sys
+import threading
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
 from deepstack_harness.compile.distances import apart, largest
+from deepstack_harness.compile.members import (
+    PARTS_OF_MODULES,
+    Variable,
+    is_of_library,
+    names_in,
+    slots_of,
+    variables_of,
+)
 from deepstack_harness.contract.observation import NOT_FINITE, StateFacts
 from deepstack_harness.errors import NotMeasured
 
 MOST_OBJECTS = 200_000
-_LIBRARIES = frozenset({"torch", "numpy", "triton", "transformers", "deepstack_harness", "pytest", "_pytest"})
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
     torch.memory_format, type(Ellipsis), range, slice, CodeType,
 )  # fmt: skip
-_PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
+NOT_PUT_BACK = "which cannot be put back before each run: have a number, a list or a tensor in its place"
 
 
 @dataclass
@@ -58,11 +69,18 @@ class Snapshot:
     values: dict[str, object] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """The tensors themselves, by place; `values` has copies."""
+    passed_over: dict[str, object] = field(default_factory=dict)
+    """What cannot be put back, by place: running iterators."""
 
     def restore(self) -> None:
-        """Put everything back into the objects that had it."""
+        """Put everything back into the objects that had it; raises `NotMeasured` where one refuses."""
         for saved in self.saved:
-            saved.put_back(saved.content)
+            try:
+                saved.put_back(saved.content)
+            except Exception as error:
+                raise NotMeasured(
+                    f"a {type(saved.content).__name__} cannot be put back ({type(error).__name__}: {error})"
+                ) from error
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
@@ -83,12 +101,9 @@ class DecoderState:
 
     def take(self) -> Snapshot:
         """Return the state now; raises `NotMeasured` for what cannot be put back."""
-        snapshot = Snapshot()
-        for place, read, write in _settings():
-            value = read()
-            snapshot.values[place] = value
-            snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
-        _Walk(snapshot).follow(self._root)
+        snapshot = take_snapshot({"": self._root})
+        for place, value in snapshot.passed_over.items():
+            raise NotMeasured(f"the decoder keeps a {type(value).__name__} at {place}, {NOT_PUT_BACK}")
         return snapshot
 
     def preserved(self) -> AbstractContextManager[None]:
@@ -228,41 +243,49 @@ def _set_again(read: Callable[[], Any], write: Callable[[Any], object], value: o
         write(value)
 
 
-def shared_state(code: Iterable[object]) -> Snapshot:
-    """Return a snapshot of what functions and classes use: variables, globals, attributes and torch's modes.
+def take_snapshot(roots: Mapping[str, object], *, marks: bool = False) -> Snapshot:
+    """Return the state of objects, by the names that their places begin with, and of the process.
 
-    All copies of a region share it. Running iterators are not put back; where there are too many objects,
-    nothing is, and two uncompiled runs then differ.
+    With `marks`, what Dynamo and autograd write on tensors is put back too: dynamic dimensions, gradients.
+    Raises `NotMeasured` for too many objects.
     """
     snapshot = Snapshot()
-    for _, read, write in _settings():
+    for place, read, write in _settings():
         value = read()
+        snapshot.values[place] = value
         snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
-    walk = _Walk(snapshot, runs=False)
-    try:
-        for root in code:
-            walk.follow(root)
-    except NotMeasured:
-        return Snapshot()
+    walk = _Walk(snapshot, marks=marks)
+    for name, root in roots.items():
+        walk.follow(name, root)
     return snapshot
 
 
+_Write = Callable[[Any], object]
+
+
+def _refuse(_: object) -> NoReturn:
+    raise TypeError("nothing is written here")
+
+
 class _Walk:
-    """One walk over all objects that can be reached from a root, each visited once.
+    """One walk over all objects that can be reached from some roots, each visited once."""
 
-    An iterator raises `NotMeasured`, unless `runs` is False: then it is passed over.
-    """
-
-    def __init__(self, snapshot: Snapshot, *, runs: bool = True) -> None:
+    def __init__(self, snapshot: Snapshot, *, marks: bool) -> None:
         self._snapshot = snapshot
-        self._runs = runs
+        self._marks = marks
+        self._root: object = None
+        """Where a walk begins: its code is followed, also where it is of a library."""
         self._seen: dict[int, tuple[str, object]] = {}
-        self._left: deque[tuple[str, object]] = deque()
+        self._left: deque[tuple[str, object, _Write]] = deque()
+        """Places to visit, each with what writes another object there."""
 
-    def follow(self, root: object) -> None:
-        self._left.append(("", root))
+    def follow(self, name: str, root: object) -> None:
+        self._add(name, root)
+        while isinstance(root, partial):
+            root = root.func
+        self._root = root
         while self._left:
-            place, value = self._left.popleft()
+            place, value, write = self._left.popleft()
             if isinstance(value, _PLAIN):
                 self._snapshot.values[place] = value
             elif id(value) in self._seen:
@@ -270,34 +293,48 @@ class _Walk:
             else:
                 self._seen[id(value)] = (place, value)
                 if len(self._seen) > MOST_OBJECTS:
-                    raise NotMeasured(f"the decoder holds more than {MOST_OBJECTS:,} objects, at {place}")
-                self._visit(place, value)
+                    raise NotMeasured(
+                        f"{name or 'the decoder'} holds more than {MOST_OBJECTS:,} objects, at {place}"
+                    )
+                self._visit(place, value, write)
+
+    def _add(self, place: str, value: object, write: _Write = _refuse) -> None:
+        self._left.append((place, value, write))
 
     def _save(self, content: object, put_back: Callable[[Any], object]) -> None:
         self._snapshot.saved.append(_Saved(content, put_back))
 
-    def _visit(self, place: str, value: object) -> None:
+    def _visit(self, place: str, value: object, write: _Write) -> None:
         visits: tuple[tuple[Any, Callable[[str, Any], None]], ...] = (
             (Tensor, self._tensor), (dict, self._dict), ((list, deque), self._sequence), (set, self._set),
-            ((tuple, frozenset), self._tuple), ((bytearray, np.ndarray), self._array),
+            ((tuple, frozenset), self._tuple), ((bytearray, np.ndarray, array), self._array),
             ((random.Random, np.random.Generator, torch.Generator), self._generator),
             (ContextVar, self._context), (FunctionType, self._function), (type, self._class),
-            (ModuleType, lambda *_: None),
+            (type(threading.Lock()), self._lock), (io.IOBase, self._file), (ModuleType, lambda *_: None),
         )  # fmt: skip
         for kind, visit in visits:
             if isinstance(value, kind):
                 visit(place, value)
                 return
         parts = _parts_of(value)
-        if parts is None:
-            self._object(place, value)
+        if parts is not None:
+            for name, part in parts:
+                self._add(f"{place}{name}", part)
+        elif _is_iterator(value):
+            self._iterator(place, value, write)
         else:
-            self._left += [(f"{place}{name}", part) for name, part in parts]
+            self._object(place, value)
 
     def _all(self, place: str, values: Iterable[object]) -> None:
-        self._left += [(f"{place}[{index}]", value) for index, value in enumerate(values)]
+        for index, value in enumerate(values):
+            self._add(f"{place}[{index}]", value)
 
     def _tensor(self, place: str, value: Tensor) -> None:
+        if self._marks:
+            self._save(dict(vars(value)), partial(_fill_attributes, value))
+            if value.is_leaf and value.requires_grad:
+                self._save(value.grad, partial(setattr, value, "grad"))
+                self._add(f"{place}.grad", value.grad)
         if value.layout is not torch.strided or value.device.type == "meta":
             return
         same = value.detach()
@@ -315,9 +352,9 @@ class _Walk:
         )
         self._save(content, partial(_fill_dict, value))
         for key, member in content.items():
-            self._left.append((name(key), member))
+            self._add(name(key), member, partial(value.__setitem__, key))
             if not _is_plain(key):
-                self._left.append((f"key of {name(key)}", key))
+                self._add(f"key of {name(key)}", key)
 
     def _set(self, place: str, value: set[Any]) -> None:
         self._snapshot.values[f"the members of {place}"] = sorted(map(repr, value))
@@ -328,8 +365,8 @@ class _Walk:
         self._snapshot.values[f"the length of {place}"] = len(value)
         self._all(place, value)
 
-    def _array(self, place: str, value: "bytearray | np.ndarray[Any, Any]") -> None:
-        content = value.copy()
+    def _array(self, place: str, value: "bytearray | array[Any] | np.ndarray[Any, Any]") -> None:
+        content = copy.copy(value)
         self._snapshot.values[place] = content if isinstance(content, bytearray) else content.tobytes()
         self._save(content, partial(_fill_array, value))
 
@@ -352,37 +389,51 @@ class _Walk:
     def _context(self, place: str, value: ContextVar[Any]) -> None:
         with suppress(LookupError):  # it has no value yet
             self._save(value.get(), value.set)
-            self._left.append((place, value.get()))
+            self._add(place, value.get(), value.set)
+
+    def _lock(self, place: str, value: threading.Lock) -> None:
+        self._snapshot.values[place] = f"a lock, {'held' if value.locked() else 'free'}"
+        self._save(value.locked(), partial(_hold, value))
+
+    def _file(self, _place: str, value: io.IOBase) -> None:
+        """Save the content of a file in memory, and the position in one that is only read."""
+        with suppress(OSError, ValueError):  # closed, or being iterated over
+            if isinstance(value, io.BytesIO | io.StringIO):
+                self._save((value.getvalue(), value.tell()), partial(_fill_file, value))
+            elif value.seekable() and not value.writable():
+                self._save(value.tell(), value.seek)
+
+    def _iterator(self, place: str, value: Iterator[object], write: _Write) -> None:
+        """Save a copy of an iterator, which takes its place; one of another kind is passed over."""
+        if not isinstance(value, _COPIED) or write is _refuse:
+            self._snapshot.passed_over[place] = value
+            return
+        self._snapshot.values[place] = repr(value)
+        self._save(copy.copy(value), lambda content: write(copy.copy(content)))
 
     def _sequence(self, place: str, value: list[Any] | deque[Any]) -> None:
         self._snapshot.values[f"the length of {place}"] = len(value)
         self._save(list(value), partial(_fill_sequence, value))
-        self._all(place, value)
+        for index, member in enumerate(value):
+            self._add(f"{place}[{index}]", member, partial(value.__setitem__, index))
 
     def _object(self, place: str, value: object) -> None:
         kind = type(value)
-        of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
-        if of_python and hasattr(kind, "__next__") and not isinstance(value, io.IOBase):
-            if not self._runs:
-                return
-            raise NotMeasured(
-                f"the decoder keeps a {kind.__name__} at {place}, which cannot be put back before each "
-                "of the compared runs: keep a number, a list or a tensor in its place"
-            )
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             if isinstance(value, nn.Module):
                 self._module(place, value)
             self._dict(place, attributes, lambda key: f"{place}.{key}")
-        for name in {name for base in kind.__mro__ for name in slots_of(base)}:
+        for name in slots_of(value):
             if hasattr(value, name):
-                self._save(getattr(value, name), partial(setattr, value, name))
-                self._left.append((f"{place}.{name}", getattr(value, name)))
-        self._left.append((kind.__name__, kind))
+                write = partial(object.__setattr__, value, name)  # a frozen one refuses `setattr`
+                self._save(getattr(value, name), write)
+                self._add(f"{place}.{name}", getattr(value, name), write)
+        self._add(kind.__name__, kind)
 
     def _module(self, place: str, value: nn.Module) -> None:
         """Name what is in a module as Python does, `.weight`, and not as an entry of a dict."""
-        for part in _PARTS_OF_MODULES:
+        for part in PARTS_OF_MODULES:
             entries = value.__dict__.get(part)
             if isinstance(entries, dict) and id(entries) not in self._seen:
                 self._seen[id(entries)] = (f"{place}.{part}", entries)
@@ -393,43 +444,31 @@ class _Walk:
             return
         for name, member in list(vars(value).items()):
             if isinstance(member, (FunctionType, staticmethod, classmethod, property)):
-                self._left.append((f"{place}.{name}", member))
+                self._add(f"{place}.{name}", member)
             elif not name.startswith("__") and name != "_abc_impl" and not hasattr(type(member), "__set__"):
-                self._save(member, partial(_set_attribute, value, name))
-                self._left.append((f"{place}.{name}", member))
-        self._left += [(base.__name__, base) for base in value.__bases__]
+                write = partial(_set_attribute, value, name)
+                self._save(member, write)
+                self._add(f"{place}.{name}", member, write)
+        for base in value.__bases__:
+            self._add(base.__name__, base)
 
     def _function(self, place: str, value: FunctionType) -> None:
-        if is_of_library(value.__module__ or ""):
+        if is_of_library(value.__module__ or "") and value is not self._root:
             return
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, value.__closure__ or (), strict=True):
-            self._cell(name, cell)
-        self._left += ((f"{place}.__dict__", value.__dict__), (f"{place}.__defaults__", value.__defaults__))
-        self._left.append((f"{place}.__kwdefaults__", value.__kwdefaults__))
+        for variable in variables_of(value):
+            self._variable(variable)
+        for part in ("__dict__", "__defaults__", "__kwdefaults__"):
+            self._add(f"{place}.{part}", getattr(value, part))
         named = dict.fromkeys(names_in(value.__code__))
-        self._globals(value.__globals__, named)
-        for name in named:
-            module = value.__globals__.get(name)
+        for module in (value.__globals__.get(name) for name in named):
             if isinstance(module, ModuleType) and not is_of_library(module.__name__):
-                self._globals(vars(module), named)
+                for name in named.keys() & vars(module).keys():
+                    self._variable(Variable(name, vars(module)[name], vars(module)))
 
-    def _cell(self, name: str, cell: CellType) -> None:
-        if id(cell) in self._seen:
-            return
-        self._seen[id(cell)] = (name, cell)
-        try:
-            content = cell.cell_contents
-        except ValueError:  # nothing is in it yet
-            return
-        self._save(content, partial(setattr, cell, "cell_contents"))
-        self._left.append((name, content))
-
-    def _globals(self, owner: dict[str, Any], names: Iterable[str]) -> None:
-        for name in names:
-            if name in owner and not isinstance(owner[name], ModuleType):
-                self._save(owner[name], partial(owner.__setitem__, name))
-                self._left.append((name, owner[name]))
+    def _variable(self, variable: Variable) -> None:
+        if not isinstance(variable.value, ModuleType):
+            self._save(variable.value, variable.write)
+            self._add(variable.name, variable.value, variable.write)
 
 
 def _parts_of(value: object) -> Sequence[tuple[str, object]] | None:
@@ -452,25 +491,15 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def slots_of(base: type) -> Iterable[str]:
-    """Return the names of the slots that a class of no library adds."""
-    if is_of_library(base.__module__):
-        return ()
-    slots = vars(base).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return (name for name in names if name not in ("__dict__", "__weakref__"))
+_COPIED = (itertools.count, itertools.repeat, *map(type, (iter([]), iter(()), iter(range(0)), iter(""))))
+"""Iterators of which a copy continues by itself; those over other iterators, such as a zip, share them."""
 
 
-def is_of_library(module: str) -> bool:
-    """Return whether a module, by name, is Python's own or of a library whose state is not a user's."""
-    top = module.partition(".")[0]
-    return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
-
-
-def names_in(code: CodeType) -> Iterator[str]:
-    """Iterate over the names of globals and attributes in a function's code, and in functions inside it."""
-    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return chain(code.co_names, chain.from_iterable(inner))
+def _is_iterator(value: object) -> TypeIs[Iterator[object]]:
+    """Return whether Python's own code runs on in a value; a class of a user is an object with attributes."""
+    kind = type(value)
+    of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
+    return of_python and hasattr(kind, "__next__")
 
 
 def _fill_tensor(tensor: Tensor, same: Tensor, content: Tensor) -> None:
@@ -484,13 +513,18 @@ def _fill_tensor(tensor: Tensor, same: Tensor, content: Tensor) -> None:
 def _write(tensor: Tensor, content: Tensor) -> None:
     if torch.equal(tensor, content):
         return
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())  # of one memory
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-        tensor.copy_(content)
+        tensor[once].copy_(content[once])
 
 
 def _require_grad(tensor: Tensor, wanted: bool) -> None:
-    if tensor.requires_grad != wanted:
+    if tensor.requires_grad == wanted:
+        return
+    if tensor.is_leaf:
         tensor.requires_grad_(wanted)
+    else:  # an operation wrote into it in place
+        tensor.detach_()
 
 
 def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:
@@ -515,8 +549,30 @@ def _fill_set(into: set[Any], content: set[Any]) -> None:
         into.update(content)
 
 
-def _fill_array(into: "bytearray | np.ndarray[Any, Any]", content: Any) -> None:  # noqa: ANN401  # of its type
-    if isinstance(into, bytearray):
+def _fill_attributes(tensor: Tensor, content: dict[str, object]) -> None:
+    if vars(tensor) != content:
+        vars(tensor).clear()
+        vars(tensor).update(content)
+
+
+def _hold(lock: threading.Lock, wanted: bool) -> None:
+    if lock.locked() and not wanted:
+        lock.release()
+    elif wanted and not lock.locked():
+        lock.acquire(blocking=False)
+
+
+def _fill_file(into: Any, content: tuple[Any, int]) -> None:  # noqa: ANN401  # bytes or text in memory
+    if into.closed or (into.getvalue(), into.tell()) == content:
+        return
+    into.seek(0)
+    into.truncate()
+    into.write(content[0])
+    into.seek(content[1])
+
+
+def _fill_array(into: "bytearray | array[Any] | np.ndarray[Any, Any]", content: Any) -> None:  # noqa: ANN401  # of its type
+    if isinstance(into, bytearray | array):
         into[:] = content
     else:
         np.copyto(into, content)

@@ -1,11 +1,12 @@
 """Run a region over a list of steps, uncompiled and under each arm, and measure where they differ.
 
 `compile_steps` is the library call; `measure_steps` is what it and the command `steps` run. Every arm starts
-from an equal state: the region and its steps are copied, or made anew by a function of the user. Two
-uncompiled runs are compared first, which shows whether the copies hold all of the state.
+from an equal state, which is put back into the region and its steps, or they are made anew by a function of
+the user. Two uncompiled runs are compared first, which shows whether all of the state is put back.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -43,10 +44,10 @@ from deepstack_harness.play.region_calls import (
     as_call,
     call_user_function,
     check_steps,
-    copying,
     described,
     detached,
     error_text,
+    in_place,
     live_part,
     refuse_unbound,
     restoring,
@@ -88,8 +89,9 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     neutral, live, split   see `StepOptions`: rows that must not matter (I3), the part of a result that is
              compared, and the parts of a call (I5)
 
-    The region itself and the tensors of the steps are left as they are: copies run. Raises `UsageError` for
-    a wrong call, and for a region or arguments that cannot be copied.
+    The region itself runs, and it and the steps are left as they were. Where something cannot be put back,
+    such as a running generator, nothing is judged, and its place is named. Raises `UsageError` for a wrong
+    call.
 
     >>> x = torch.ones(3)
     >>> result = compile_steps(lambda x, scale=1: x * scale, [Call(x), Call(x, scale=2)])
@@ -98,7 +100,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
-    return judge_steps(measure_steps(copying(region, checked), options, _name_of(region)))
+    return judge_steps(measure_steps(in_place(region, checked), options, _name_of(region)))
 
 
 def _name_of(region: Region) -> str:
@@ -111,21 +113,26 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     Raises `UsageError` for an arm that cannot run steps, and what `program` raises.
     """
     specs = [_checked_arm(arm) for arm in options.arms]
-    program, shared = restoring(program)
-    with shared.preserved():
-        with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
-            try:
+    version = str(torch.__version__)
+    try:
+        program, shared = restoring(program)
+        with shared.preserved():
+            with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
                 wanted = list(UncompiledRun(program, options).run())
                 if options.answering and any(call.left.raised for call in wanted):
-                    return SteppedRegion(name, str(torch.__version__))
+                    return SteppedRegion(name, version)
                 unequal = find_instability(program, options, wanted)
-            except NotMeasured as error:
-                return SteppedRegion(name, str(torch.__version__), restless=str(error))
-        parts: dict[int, object] = {}
-        if not unequal and (options.neutral or options.split):
-            specs.insert(0, ArmSpec())
-        arms = [] if unequal else [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
-    return SteppedRegion(name, str(torch.__version__), tuple(arms), unequal)
+            if unequal:
+                advanced = [f"`{place}` is a {type(it).__name__}" for place, it in shared.passed_over.items()]
+                unequal += f": {', '.join(advanced)}, which is not put back" if advanced else ""
+                return SteppedRegion(name, version, restless=unequal)
+            parts: dict[int, object] = {}
+            if options.neutral or options.split:
+                specs.insert(0, ArmSpec())
+            arms = [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
+    except NotMeasured as error:
+        return SteppedRegion(name, version, restless=str(error))
+    return SteppedRegion(name, version, tuple(arms))
 
 
 def _checked_arm(name: str) -> ArmSpec:
@@ -200,6 +207,8 @@ class _Arm:
         expected = iter(self._wanted)
         with ExitStack() as opened:
             opened.enter_context(dynamo.refuse_silent_fallback())
+            opened.enter_context(warnings.catch_warnings())  # Dynamo looks at .grad of each argument
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             if self._spec.shapes is ShapePolicy.BACKED_SIZE_OBLIVIOUS:
                 opened.enter_context(dynamo.size_oblivious())
             if self._spec.compiled:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeIs
 
 from deepstack_harness.catalogue.registry import HISTORIES
+from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
@@ -26,9 +27,8 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     call_user_function,
     check_steps,
-    copied,
-    copying,
     described,
+    in_place,
 )
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
@@ -64,7 +64,7 @@ def run_steps(
     name = target.partition(":")[2]
     if found.steps and not examples:
         channel.phase("its steps")
-        measured = measure_steps(found.program or copying(found.region, found.steps), options, name)
+        measured = measure_steps(found.program or in_place(found.region, found.steps), options, name)
         return [_history("its steps", judge_steps(measured), target, found, found.steps, warm_up)]
     channel.phase("drawn steps")
     call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
@@ -103,7 +103,7 @@ def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> Steppe
         for name in ("neutral", "live", "split")
     }
     options = StepOptions(arms, program.warm_up, **keywords)
-    return measure_steps(copying(region, check_steps(steps, program.warm_up)), options, program.__name__)
+    return measure_steps(in_place(region, check_steps(steps, program.warm_up)), options, program.__name__)
 
 
 WORK = "deepstack_harness.play.steps_work"
@@ -187,7 +187,7 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
     def fresh() -> tuple[Region, Sequence[Step]]:
         made = _made(thing)
         assert made is not None  # it was, a moment ago
-        return copied(made.region, check_steps(made.steps, warm_up))  # what is made once is not made anew
+        return dynamo.uncompiled(made.region), check_steps(made.steps, warm_up)
 
     return fresh
 

@@ -40,17 +40,10 @@ from deepstack_harness.play.region_calls import (
     refuse_unbound,
     run_call,
     side_inputs,
+    snapshot_of,
     values_left,
 )
-from deepstack_harness.play.region_state import (
-    Code,
-    Copier,
-    Region,
-    code_of,
-    set_input,
-    state_of,
-)
-from deepstack_harness.play.state import shared_state
+from deepstack_harness.play.region_state import Region, copied, set_input, state_of
 
 _MOST_CHANGED = 16
 """Inputs of one call whose influence is measured: each is a run of the uncompiled code."""
@@ -80,8 +73,6 @@ class UncompiledRun:
     def __init__(self, program: Program, options: StepOptions) -> None:
         self._options = options
         self._region, self._steps = program()
-        changes = (step for step in self._steps if not isinstance(step, Call))
-        self._code = code_of([self._region, *changes])
         self._warm: list[dict[str, InputFacts]] = []
         self._warm_same: list[set[tuple[str, str]]] = []
         self._warm_data: dict[str, object] = {}
@@ -100,8 +91,9 @@ class UncompiledRun:
     def _call(self, number: int, call: Call) -> WantedCall:
         seed = self._options.seed + number
         before, facts = values_left(self._region, call, None), input_facts_of(self._region, call)
-        trial = _Trial(self._region, call, seed, self._code)
+        trial = _Trial(self._region, call, seed)
         noisy = trial.run(_rounded)
+        narrow = trial.run_narrow(noisy)
         held = side_inputs(self._region, call)
         changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
         without = {change.key: self._without(trial, change) for change in changed}
@@ -109,9 +101,8 @@ class UncompiledRun:
             self._warm.append(facts)
             self._warm_same.append(_same_tensors(held))
             self._warm_data = detached(held)
-            copier = Copier()
-            copied = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
-            self._last_warm = (copied, detached(state_of(self._region)))
+            args, kwargs = copied((call.args, call.kwargs))
+            self._last_warm = (Call(*args, **kwargs), detached(state_of(self._region)))
         left = run_call(self._region, call, seed)
         if left.raised.startswith(TypeError.__name__):
             refuse_unbound(f"step {number}", self._region, call)
@@ -125,7 +116,7 @@ class UncompiledRun:
             replace(change, influence=max(distances(left.answer, without[change.key]), default=None))
             for change in changed
         ]
-        limits = limits_of(left, noisy, trial.run_narrow(left))
+        limits = limits_of(left, noisy, narrow)
         return WantedCall(number, left, limits, effects, measured, without)
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
@@ -198,24 +189,18 @@ def _same_tensors(held: Mapping[str, object]) -> set[tuple[str, str]]:
 class _Trial:
     """The region and a call as they are before it, to be run several times without a trace."""
 
-    def __init__(self, region: Region, call: Call, seed: int, code: Sequence[Code]) -> None:
-        self._seed, self._code = seed, code
-        self._shared = shared_state(code)
-        self._before = self._copy(region, call)
-
-    def _copy(self, region: Region, call: Call) -> tuple[Region, Call]:
-        copier = Copier(self._code, leaves=False)
-        return copier.copy(region), Call(*copier.copy(call.args), **copier.copy(call.kwargs))
+    def __init__(self, region: Region, call: Call, seed: int) -> None:
+        self._region, self._call, self._seed = region, call, seed
+        self._before = snapshot_of(region, [call])
 
     def run(self, change: Callable[[Tensor], None]) -> Left:
-        """Run a copy with each floating-point tensor of the arguments changed in place."""
-        region, call = self._copy(*self._before)
-        with self._shared.preserved():
-            self._change(call, change)
-            return run_call(region, call, self._seed)
+        """Run with each floating-point tensor of the arguments changed in place."""
+        with self._before.preserved():
+            self._change(self._call, change)
+            return run_call(self._region, self._call, self._seed)
 
     def run_narrow(self, left: Left) -> NarrowNoise | None:
-        """Run copies with other roundings of each dtype that is narrower than the finest one in `left`.
+        """Run with other roundings of each dtype that is narrower than the finest one in `left`.
 
         None where the call uses no such dtype.
         """
@@ -225,17 +210,14 @@ class _Trial:
             return None
         runs, coarsest = [], 0.0
         for one_way in (False, True):
-            region, call = self._copy(*self._before)
             mode = OtherNarrowBits(min(epses), one_way=one_way)
 
-            def run(
-                *args: object, region: Region = region, mode: OtherNarrowBits = mode, **kwargs: object
-            ) -> object:
+            def run(*args: object, mode: OtherNarrowBits = mode, **kwargs: object) -> object:
                 with mode:
-                    return region(*args, **kwargs)
+                    return self._region(*args, **kwargs)
 
-            with self._shared.preserved():
-                ran = run_call(region, call, self._seed, run)
+            with self._before.preserved():
+                ran = run_call(self._region, self._call, self._seed, run)
             if ran.raised or not mode.coarsest:
                 return None
             runs.append(ran)
@@ -258,15 +240,15 @@ class _Trial:
     def run_with(
         self, name: str, warm: Call, state: Mapping[str, object], value_of: _ValueOf | None = None
     ) -> Left:
-        """Run a copy with one input as in the warm-up, or as `value_of` makes it from the values of the call.
+        """Run with one input as in the warm-up, or as `value_of` makes it from the values of the call.
 
         Raises what the call raises.
         """
-        region, call = self._copy(*self._before)
-        arguments, then = arguments_of(region, call), Copier().copy(arguments_of(region, warm))
-        held, before = side_inputs(region, call), {**state, **inputs_in(then)}
+        region = self._region
+        arguments, then = arguments_of(region, self._call), copied(arguments_of(region, warm))
+        held, before = side_inputs(region, self._call), {**detached(state), **inputs_in(then)}
         parameter = _parameter_of(name, arguments)
-        with self._shared.preserved():
+        with self._before.preserved():
             if value_of is not None:
                 set_input(region, arguments, name, value_of(held))
             elif parameter is None or parameter not in then:

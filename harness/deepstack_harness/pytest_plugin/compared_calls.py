@@ -29,7 +29,7 @@ from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.steps import Difference, SteppedArm, SteppedCall, SteppedRegion
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.play.region_calls import Call, Left, copying, restoring, run_call
+from deepstack_harness.play.region_calls import Call, Left, in_place, restoring, run_call
 from deepstack_harness.text import plural
 
 
@@ -75,7 +75,7 @@ def steps_of(calls: Iterable[Inputs]) -> list[Call]:
 
 def run_uncompiled(function: Callable[..., Tensor], calls: Sequence[Inputs]) -> list[Left]:
     """Call a copy of the function, uncompiled; what it shares with the function is put back."""
-    program, shared = restoring(copying(function, steps_of(calls)))
+    program, shared = restoring(in_place(function, steps_of(calls)))
     with shared.preserved(), torch.no_grad():
         region, steps = program()
         return [run_call(region, call, 0) for call in steps if isinstance(call, Call)]

@@ -35,7 +35,7 @@ from deepstack_harness.models.layers import mrope_positions
 from deepstack_harness.play.loading import check_fit
 from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
-from deepstack_harness.play.region_calls import StepOptions, copying
+from deepstack_harness.play.region_calls import StepOptions, in_place
 from deepstack_harness.play.state import DecoderState
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.pytest_plugin.compared_calls import (
@@ -219,7 +219,7 @@ class CompileArms(Fixture):
                 width = check_output(_called(name, call), left.answer, left.raised, call, device).size(-1)
             with torch.no_grad():
                 compiled = StepOptions([arm.name for arm in arms if arm.compiled])
-                region = measure_steps(copying(function, steps_of(given)), compiled, name)
+                region = measure_steps(in_place(function, steps_of(given)), compiled, name)
                 effects = [leaf_effects(function, call) for call in given]
             runs = []
             for arm, trace in zip(arms, traces, strict=True):

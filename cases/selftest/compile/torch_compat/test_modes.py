@@ -1,5 +1,7 @@
 """Modes record and replay operations, keep a stream busy, and make this process a rank of any world."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -135,3 +137,16 @@ def test_the_collective_is_one_operation_of_a_graph_for_any_number_of_rows() -> 
 def test_what_has_no_storage_may_be_of_any_size() -> None:
     with without_storage():
         assert (torch.ones(2**40) + 1).shape == (2**40,)
+
+
+def test_recording_operations_does_not_import_dynamo() -> None:
+    program = (
+        "import sys, torch\n"
+        "from deepstack_harness.compile.torch_compat.modes import OpRecorder\n"
+        "x = torch.zeros(())\n"
+        "recorder = OpRecorder()\n"
+        "with recorder: x.add_(1)\n"
+        "recorder.replay()\n"
+        "sys.exit(int(x) != 2 or 'torch._dynamo' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

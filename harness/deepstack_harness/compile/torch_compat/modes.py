@@ -51,7 +51,18 @@ def _storage(tensor: Tensor) -> int:
 _NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WithoutDynamo(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode whose first operation does not import Dynamo, which takes 1.6 s; it never runs in a compiled call.
+
+    torch (2.11 and later) marks the `__torch_dispatch__` of each mode as one that Dynamo must not trace.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class OpRecorder(_WithoutDynamo):
     """Mode that records operations; `replay` repeats them, without any Python of the call.
 
     Operations that write run again on the tensors they wrote. Results of the others are copied into the
@@ -107,7 +118,7 @@ def _repeat(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str
         first.copy_(now)
 
 
-class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FailingAllocation(_WithoutDynamo):
     """Mode in which the `number`-th allocation (from 1) raises `torch.OutOfMemoryError`.
 
     An operation allocates if a result comes in storage that none of its arguments has.

@@ -21,10 +21,10 @@ import ast
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from deepstack_harness.compile.distances import apart, largest
+from deepstack_harness.compile.members import places
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
@@ -293,11 +294,10 @@ def _share(value: object, shared: dict[int, Any]) -> None:
     if not isinstance(value, nn.Module):
         return
     for module in value.modules():
-        for item in _loose(vars(module), set()):
+        for item in _loose(vars(module), ()):
             shared[id(item)] = item
 
 
-_LEAVES = (str, bytes, int, float, type, CodeType, FunctionType, ModuleType)
 _MOST_OBJECTS = 20_000
 _NOT_COPIED = (
     "torch._C", "torch._dynamo", "torch._inductor", "torch._functorch", "torch.distributed", "_thread",
@@ -312,36 +312,26 @@ def _is_not_copied(value: object) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in _NOT_COPIED)
 
 
-def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
-    """Yield the tensors in containers and in attributes of plain objects, each once."""
-    return (item for item in _loose(value, known) if isinstance(item, Tensor))
+def _loose(value: object, known: Container[int]) -> Iterator[Any]:
+    """Yield the tensors, and the objects that are not copied, in containers and in attributes, each once.
 
+    What is known already, by id, and what modules hold is not among them.
+    """
+    entered = 0
 
-def _loose(value: object, known: set[int]) -> Iterator[Any]:
-    """Yield the tensors, and the objects that are not copied, in containers and in attributes, each once."""
-    seen, stack = set(known), [value]
-    while stack:
-        item = stack.pop()
-        if id(item) in seen or isinstance(item, _LEAVES):
-            continue
-        seen.add(id(item))
-        if len(seen) > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
+    def enters(item: object) -> bool:
+        nonlocal entered
+        entered += 1
+        if entered > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
             raise CannotRerun(f"its inputs lead to more than {_MOST_OBJECTS} objects")
-        if isinstance(item, Tensor) or (_is_not_copied(item) and not isinstance(item, nn.Module)):
-            yield item
-        elif isinstance(item, set | frozenset):
-            stack += item
-        elif not isinstance(item, nn.Module):
-            stack += (value for _, _, value in _members(item))
+        return not (id(item) in known or isinstance(item, nn.Module) or _is_not_copied(item))
 
-
-def _members(item: object) -> Iterator[tuple[str, object, object]]:
-    """Return what an object or a container holds, but no set: the form of a place, its key, the value."""
-    if isinstance(item, Mapping):
-        return (("[{!r}]", key, value) for key, value in item.items())
-    if isinstance(item, list | tuple):
-        return (("[{!r}]", number, value) for number, value in enumerate(item))
-    return ((".{}", name, value) for name, value in getattr(item, "__dict__", {}).items())
+    found: dict[int, Any] = {}
+    for _, item in places(value, enters=enters):
+        is_end = isinstance(item, Tensor) or (_is_not_copied(item) and not isinstance(item, nn.Module))
+        if is_end and id(item) not in known:
+            found[id(item)] = item
+    yield from found.values()
 
 
 class _Clones:
@@ -472,17 +462,14 @@ def _storage(tensor: Tensor) -> int:
 
 def _left(copies: Locals) -> Iterator[tuple[str, object]]:
     """Yield by source the tensors, numbers and texts that a run left in its inputs and their state."""
-    seen: set[int] = set()
-    stack: list[tuple[str, object]] = [(f"L[{name!r}]", value) for name, value in copies.items()]
-    while stack:
-        source, item = stack.pop()
-        if isinstance(item, Tensor | str | bytes | int | float | None):
-            yield source, item
-        elif id(item) in seen or isinstance(item, _LEAVES):
-            continue
-        elif isinstance(item, nn.Module | Mapping | list | tuple) or not _is_not_copied(item):
-            stack += ((source + form.format(key), value) for form, key, value in _members(item))
-        seen.add(id(item))
+
+    def enters(item: object) -> bool:
+        return isinstance(item, nn.Module) or not _is_not_copied(item)
+
+    for name, value in copies.items():
+        for source, item in places(value, f"L[{name!r}]", enters):
+            if isinstance(item, Tensor | str | bytes | int | float | None):
+                yield source, item
 
 
 _NOTHING = object()
@@ -501,7 +488,7 @@ def _comparable(output: object) -> Iterator[Any]:
         if isinstance(leaf, Tensor | bool | int | float):
             yield leaf
         elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module):
-            yield from _loose_tensors(vars(leaf), set())
+            yield from (item for item in _loose(vars(leaf), ()) if isinstance(item, Tensor))
 
 
 def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDifference:
