@@ -4,8 +4,8 @@
 class by the folder and the word, and drives it in a worker.
 """
 
-from deepstack_harness.engines.cut_model import ModelClass
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
 _QWEN = ModelClass("acme/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since="1.0")

@@ -21,7 +21,7 @@ class BufferKind(StrEnum):
     """The place that a buffer's code comes from.
 
     REGISTERED: a revision or a mutant of ours, by its name in the registry. USER: a class that is imported
-    where the case is played. SOURCE: a class that was cut out of a package's source; whoever plays the case
+    where the case is played. SOURCE: a class of a package's source; whoever plays the case
     binds it. LIVE: an object of the running process, passed in by a test.
     """
 

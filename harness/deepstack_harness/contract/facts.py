@@ -285,7 +285,7 @@ class SystemSubject:
     """The variant of a system, or the class or function of a source, that was observed.
 
     `variant` is a name of `deepstack_harness.catalogue.registry`, or the label of a source; `model_class`
-    and `engine` are the class or function that was cut out of that source, and its package.
+    and `engine` are the class or function of that source, and its package.
     """
 
     system: System

@@ -1,4 +1,4 @@
-"""Bind a model class that was cut out of a source as a `BufferFactory`.
+"""Bind a model class of a source as a `BufferFactory`.
 
 A class is driven in one of two ways:
 
@@ -91,12 +91,12 @@ class BoundClass(Generic[H]):
 
     @property
     def filename(self) -> str:
-        """The file that the class was cut from, as tracebacks show it."""
+        """The file of the class, as tracebacks show it."""
         return self.of.cut.filename
 
     @property
     def methods(self) -> Mapping[str, int]:
-        """The methods that were cut, and their lines."""
+        """The methods that are called, and their lines."""
         return self.of.cut.lines
 
     def refusal(self, error: Exception, method: str = "") -> UsageError:
@@ -138,7 +138,7 @@ class BoundClass(Generic[H]):
 
 
 def misses_package(error: Exception) -> bool:
-    """Tell whether cut code missed something that only the whole package would have."""
+    """Tell whether code missed something that only the whole package would have."""
     return (
         isinstance(error, UsageError)
         or type(error) is NameError
@@ -151,7 +151,7 @@ def misses_package(error: Exception) -> bool:
 def rehearsing(
     refusal: Callable[[Exception], UsageError], misses: Callable[[Exception], bool] = misses_package
 ) -> Iterator[None]:
-    """Raise the `refusal` of an error that comes of having cut code out, while code is called once.
+    """Raise the `refusal` of an error that comes of a missing package, while code is called once.
 
     Any other error is the code's own fault, and for the run to report: the block ends without it.
     """

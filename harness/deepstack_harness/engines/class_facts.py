@@ -1,8 +1,4 @@
-"""Cut the deepstack buffer out of a model class, and compile it unchanged.
-
-These parts are cut: the methods that get, set, clear and resize the buffer; the methods of the same class
-that they call; the statements of `__init__` that allocate what they read (`slice_init`); and the module's
-own helpers and constants that all of these name (`extract`).
+"""Find the methods of a buffer in a class, and slice its `__init__` for what they read.
 
 `slice_init` is a backward slice.  Statements are kept as they are, inside their own `if`, `with` and `for`,
 so that the slice gives the attributes of the buffer the values that the whole `__init__` would give them.
@@ -173,7 +169,7 @@ class ClassFacts:
     """What drives a class of a source needs to know of it, whoever made the class.
 
     `verbs` names the class's method for each of get, set, clear and resize.  `lines` has every
-    method that was cut, with its line.  `replaced` maps each name that needs a stand-in to the
+    method that is called, with its line.  `replaced` maps each name that needs a stand-in to the
     imported name.  `stood_in` are attributes whose allocation was left out, since it cannot be built, or
     None; `optional` are names that the code asks for with a default of its own.  `storage` are the attributes
     that set stores into.  `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.

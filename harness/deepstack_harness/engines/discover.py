@@ -60,7 +60,7 @@ IMPORTED = Reason("the class is made by importing its package")
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Methods of one class that an engine is driven by: the names that are cut, and those that are provided.
+    """Methods of one class that an engine is driven by: those that are called, and the members that are provided.
 
     `settings` are the engine's options that lead to the class, where they are not those of its orders, and
     `note` is a sentence about the class for whoever reads a verdict about it.
@@ -74,7 +74,7 @@ class ClassPart:
 
     @property
     def model(self) -> ModelClass:
-        """The class, as `cut_model` takes it."""
+        """The class."""
         return ModelClass(self.member, self.class_name, SINCE)
 
 
@@ -90,7 +90,7 @@ class Writer:
 class ArgumentFiles:
     """The places of an engine whose payload is the argument `argument` of its text models.
 
-    `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
+    `text` says how a text model is called, `wrapper` is the class that the writer asks about a payload, and
     `replay` has the runners, newest first, or is a sentence that says why there is none.  `slots` is the file
     that registers the inputs of a captured graph by their names.  `members` are the files of text models,
     where they do not lie right in `folder`.  A class is judged if its method `adds` is given `argument` and
@@ -171,7 +171,7 @@ class ModelFiles:
 
     `known` are the classes of which more is known than their names; `parts` are those of the engine.
     `payload_argument` is the argument by which a class passes its payload to its language model.  `methods`
-    and `forward` say how a class is cut; None for a `forward` that is never driven.
+    and `forward` say how a class is called; None for a `forward` that is never driven.
     """
 
     folder: str
@@ -294,7 +294,7 @@ class Finder:
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
     def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
-        """Return the classes that `cuts` cuts; nothing is cut."""
+        """Return the classes that are `wanted`, by name and file, in the order of files."""
         return [
             DeepstackCut(name, source_class.member, IMPORTED, None)
             for name, source_class in self.carriers.items()

@@ -1,7 +1,6 @@
 """Bind a class that Python has made, by importing the package of its source (`engines.load`).
 
-Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished as those
-of a class that was cut: over a host that has a tower and a language model that records, and by the statements
+Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished: over a host that has a tower and a language model that records, and by the statements
 of each `__init__` that allocate what the methods read (`slice_init`), compiled into the namespace of their
 module.
 

@@ -1,10 +1,7 @@
-"""Cut one model class of a source for one way to drive it, and define what was cut.
+"""What is known of a model class before its package is imported, and the ways to call it.
 
-`cut_model` cuts the class with its bases, its helpers and what its `Way` names; `cut_patch` cuts the patch
-that a plugin applies to a class of another package.  A plugin has either a function that is called with a
-model and sets attributes of that object, or statements at the top level of a file that assign to a class.
-Cutting runs nothing of the source.  `define_model`, `define_function` and `define_name` execute the
-compiled code, over stand-ins for the names that would have to be imported.
+A plugin patches a class of another package: by a function that is called with a model and sets attributes of
+that object, or by statements at the top level of a file that assign to a class (`Patch`).
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts of vLLM that cut code names: each does what that code relies on, and no more.
+"""Stand-ins for the parts of vLLM that code of a class names: each does what that code relies on, and no more.
 
 A part that has no stand-in here is refused, never guessed.  `METHODS_STAND_INS` and `FORWARD_STAND_INS` are
 the tables of names for the two ways to drive a class.  `Host` and `ForwardHost` take the place of a model's
@@ -72,7 +72,7 @@ class Settings:
     """A configuration object of the engine; reading a setting that it lacks raises, with its full name."""
 
     def __init__(self, path: str, **values: object) -> None:
-        """Take `path`, the expression by which cut code reaches it, such as `vllm_config.model_config`."""
+        """Take `path`, the expression by which code reaches it, such as `vllm_config.model_config`."""
         self.__dict__.update(values)
         self._path = path
 
@@ -226,7 +226,7 @@ class Surroundings:
 
 
 class Host(nn.Module):
-    """The base class of cut classes, instead of those in vllm/model_executor/models/interfaces.py."""
+    """A base class of a source's classes, instead of those in vllm/model_executor/models/interfaces.py."""
 
     _around: tuple[Callable[[], AbstractContextManager[object]], nn.Module | None]
 
@@ -276,7 +276,7 @@ METHODS_STAND_INS: Mapping[str, object] = {
     "StageMissingLayer": StageMissingLayer,
     "init_logger": init_logger,
 }
-"""The objects for `cut_model.BY_METHODS.stand_ins`."""
+"""What code finds under these names, where a class is called by its get, set and clear."""
 
 
 def get_forward_context() -> Settings:
@@ -289,7 +289,7 @@ FORWARD_STAND_INS: Mapping[str, object] = {
     "get_forward_context": get_forward_context,
     "get_pp_group": get_pp_group,
 }
-"""The objects for `cut_model.BY_FORWARD.stand_ins`."""
+"""What code finds under these names, where a class is called by its forward."""
 
 
 PAYLOAD = "deepstack_input_embeds"
@@ -539,7 +539,7 @@ class DeepstackTower(VisionTower):
 
 
 class ForwardHost(Host):
-    """The base class of cut classes whose `forward` is driven: it has a language model that records."""
+    """A base class of classes whose `forward` is driven: it has a language model that records."""
 
     language_model: RecordingModel
 

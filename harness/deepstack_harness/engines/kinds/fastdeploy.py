@@ -1,7 +1,7 @@
 """FastDeploy: vLLM's buffer of 0.11 under vLLM's names, made of Paddle tensors.
 
 Its GPU wheels are not on the package index, where the name belongs to another project, so that a source is a
-tree of the user's.  Methods are cut as vLLM's are; how Paddle is stood in for is in `fastdeploy_model`.
+tree of the user's.  Methods are called as vLLM's are; how Paddle is stood in for is in `fastdeploy_model`.
 """
 
 from deepstack_harness.engines.engine import KnownEngine

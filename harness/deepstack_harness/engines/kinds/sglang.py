@@ -2,7 +2,7 @@
 
 `embed_mm_inputs` scatters the levels side by side into one tensor (n, levels * hidden), the text model adds
 a slice of it after each layer, and the prefill runner captures the text model alone.  `sglang_model` calls
-the cut parts.
+these parts.
 
 The prefill runners are listed newest first: the class that replays a step, and the arguments of its
 methods. The first file that a source has decides, so that a runner that cannot be driven is refused, and is

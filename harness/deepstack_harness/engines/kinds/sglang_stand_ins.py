@@ -1,6 +1,6 @@
-"""Stand-ins for what SGLang's cut parts and its prefill runners name.
+"""Stand-ins for what SGLang's parts and its prefill runners name.
 
-Each does what the cut code relies on, and no more.
+Each does what that code relies on, and no more.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Batch(SimpleNamespace):
 
 
 class CutBase(nn.Module):
-    """The base class of cut classes of SGLang."""
+    """A base class of SGLang's classes."""
 
     def __init__(self, **_: object) -> None:
         """Make an empty module: what is around the cut methods is given."""
