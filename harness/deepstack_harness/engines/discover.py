@@ -60,7 +60,7 @@ IMPORTED = Reason("the class is made by importing its package")
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Methods of one class that an engine is driven by: those that are called, and the members that are provided.
+    """Methods of one class that an engine is driven by.
 
     `settings` are the engine's options that lead to the class, where they are not those of its orders, and
     `note` is a sentence about the class for whoever reads a verdict about it.

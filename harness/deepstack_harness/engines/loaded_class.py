@@ -1,8 +1,8 @@
 """Bind a class that Python has made, by importing the package of its source (`engines.load`).
 
-Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished: over a host that has a tower and a language model that records, and by the statements
-of each `__init__` that allocate what the methods read (`slice_init`), compiled into the namespace of their
-module.
+Bases, decorators, metaclasses and patches are those that the import leaves.  Objects are furnished: over a
+host that has a tower and a language model that records, and by the statements of each `__init__` that
+allocate what the methods read (`slice_init`), compiled into the namespace of their module.
 
 A class is refused, with file and line, where a place of the package may rebind a member later, and where code
 that is called meets a stub.

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts of vLLM that code of a class names: each does what that code relies on, and no more.
+"""Stand-ins for parts of vLLM that a class names: each does what its code relies on, and no more.
 
 A part that has no stand-in here is refused, never guessed.  `METHODS_STAND_INS` and `FORWARD_STAND_INS` are
 the tables of names for the two ways to drive a class.  `Host` and `ForwardHost` take the place of a model's
