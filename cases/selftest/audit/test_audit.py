@@ -25,7 +25,7 @@ from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.classes import classes_of
-from deepstack_harness.engines.known import cuts_of, open_source
+from deepstack_harness.engines.known import find_classes, open_source
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.sources.source import Source
 
@@ -59,7 +59,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.cut.model_class: (one.methods is not None, " | ".join(map(str, one.refusals)))
+        one.found.model_class: (one.methods is not None, " | ".join(map(str, one.refusals)))
         for one in classes_of(source)
     }
 
@@ -81,7 +81,7 @@ def test_nobody_is_left_out_without_a_sentence(source: Path) -> None:
 
 
 def test_what_is_inherited_whole_is_cut_once(source: Path) -> None:
-    cuts = {cut.model_class: cut for cut in cuts_of(open_source(str(source)))}
+    cuts = {cut.model_class: cut for cut in find_classes(open_source(str(source)))}
     renamed, base = cuts["Renamed"], cuts["Qwen3VLForConditionalGeneration"]
     assert renamed.member != base.member
     assert (renamed.methods, renamed.forward) == (base.methods, base.forward)
@@ -90,7 +90,7 @@ def test_what_is_inherited_whole_is_cut_once(source: Path) -> None:
 def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
     import torch
 
-    roomier = {one.cut.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
+    roomier = {one.found.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
     assert roomier is not None
     assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
 

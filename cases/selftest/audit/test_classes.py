@@ -47,7 +47,7 @@ def test_a_known_failure_that_default_settings_lead_to_is_new(
 
 def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path: Path) -> None:
     with InProcessWorker(str(write_driven(tmp_path))) as worker:
-        found = next(one for one in worker.classes() if one.cut.member == GRANITE)
+        found = next(one for one in worker.classes() if one.found.member == GRANITE)
         assert (found.ways.methods, found.ways.forward) == (False, True)
         judged = judge_class(found, worker)
         orders = {str(order.trace) for order in (*worker.orders.live, *worker.orders.replayed)}

@@ -9,7 +9,7 @@ from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
-from deepstack_harness.engines.discover import DeepstackCut
+from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.errors import Reason
 from deepstack_harness.play.case_worker import ClassWays
 
@@ -19,7 +19,7 @@ MEMBER = "vllm/model_executor/models/qwen3_vl.py"
 def audited_class(model_class: str, member: str = MEMBER, ways: ClassWays | None = None) -> AuditedClass:
     """Return a class that nobody cut; `ways` are those in which a worker could drive it."""
     reason = Reason("it was not cut")
-    return AuditedClass(DeepstackCut(model_class, member, reason, reason), ways or ClassWays())
+    return AuditedClass(FoundClass(model_class, member, reason, reason), ways or ClassWays())
 
 
 def row(

@@ -26,7 +26,7 @@ from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.discover import ArgumentModel, ClassPart, DeepstackCut
+from deepstack_harness.engines.discover import ArgumentModel, ClassPart, FoundClass
 from deepstack_harness.engines.kinds.sglang import FILES
 from deepstack_harness.engines.model_class import BY_METHODS, ModelClass
 from deepstack_harness.errors import ExitCode, Reason, UsageError
@@ -41,7 +41,7 @@ _NOT_DRIVEN = Reason("it was not driven")
 TEXT_MODEL = ModelClass("qwen3_vl.py", "Qwen3LLMModel", "this release")
 ENGINE = ArgumentModel(TEXT_MODEL, FILES, _NOT_DRIVEN, replayed_at="runner.py:3-5")
 WAYS = ClassWays(methods=True, replays=True)
-FOUND = AuditedClass(DeepstackCut("Qwen3LLMModel", "qwen3_vl.py", ENGINE, _NOT_DRIVEN), WAYS)
+FOUND = AuditedClass(FoundClass("Qwen3LLMModel", "qwen3_vl.py", ENGINE, _NOT_DRIVEN), WAYS)
 
 
 def judged(verdict: Verdict) -> JudgedCase:
@@ -70,7 +70,7 @@ def test_a_model_is_free_only_where_it_could_be_judged(
 
 def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(capsys: Capture) -> None:
     runner = replace(ENGINE, runner=ClassPart("runner.py", "Runner", BY_METHODS, "--graphs", "of text alone"))
-    told = AuditedClass(replace(FOUND.cut, methods=runner), replace(WAYS, lost="it is left out"))
+    told = AuditedClass(replace(FOUND.found, methods=runner), replace(WAYS, lost="it is left out"))
     Output(None, quiet=False).show(repro_engine._print_place(told, broken=True))
     assert capsys.readouterr().out.splitlines() == [
         "where: runner.py:3-5",

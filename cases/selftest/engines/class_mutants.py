@@ -157,7 +157,7 @@ def _play(model: Callable[[], object], call: Callable[[object, str, object], Any
 
 def driven_answers(root: Path) -> Answers | tuple[Reason, ...]:
     """Return what the class answers as the harness drives it, or why it does not."""
-    (found,) = (each for each in classes_of(open_source(str(root))) if each.cut.model_class == NAME)
+    (found,) = (each for each in classes_of(open_source(str(root))) if each.found.model_class == NAME)
     methods = found.methods
     if methods is None:
         return found.refusals

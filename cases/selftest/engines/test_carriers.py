@@ -177,7 +177,10 @@ def test_a_class_without_storage_of_its_own_has_no_capacity(tmp_path: Path) -> N
 
 def test_the_class_is_found_and_named(tmp_path: Path) -> None:
     only = class_in(tmp_path, NONE_UNTIL_THE_FIRST["list"])
-    assert (only.cut.model_class, only.cut.member) == ("SoundModel", "vllm/model_executor/models/sound.py")
+    assert (only.found.model_class, only.found.member) == (
+        "SoundModel",
+        "vllm/model_executor/models/sound.py",
+    )
     assert only.methods is None
 
 

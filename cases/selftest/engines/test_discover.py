@@ -21,7 +21,7 @@ from cases.selftest.engines.synthetic_vllm import (
     write_driven,
 )
 from deepstack_harness.engines.classes import classes_of
-from deepstack_harness.engines.known import cuts_of, open_source
+from deepstack_harness.engines.known import find_classes, open_source
 from deepstack_harness.engines.load import unload
 from deepstack_harness.errors import UsageError
 
@@ -60,7 +60,7 @@ def found_in(root: Path, files: dict[str, str]) -> list[str]:
     Vllm("0.10.0", files[QWEN]).tree(root)
     for member, text in files.items():
         (root / member).write_text(text)
-    return [driven.cut.model_class for driven in classes_of(open_source(str(root)))]
+    return [driven.found.model_class for driven in classes_of(open_source(str(root)))]
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +74,8 @@ ROOT = Path(deepstack_harness.__file__).parents[2]
 
 FIND = """\
 import sys
-from deepstack_harness.engines.known import cuts_of, open_source
-for found in cuts_of(open_source(sys.argv[1])):
+from deepstack_harness.engines.known import find_classes, open_source
+for found in find_classes(open_source(sys.argv[1])):
     print(found.model_class)
 assert "torch" not in sys.modules
 """
@@ -137,14 +137,14 @@ def test_finding_a_class_executes_nothing_and_defining_it_imports_its_file(tmp_p
         "self.filled = 0", "self.filled = len(LOUD) * 0", 1
     )
     source = open_source(str(write_driven(tmp_path, {QWEN: loud})))
-    assert len(cuts_of(source)) == 2
+    assert len(find_classes(source)) == 2
     assert "SOURCE_CODE_RAN" not in os.environ
     try:
         found = classes_of(source)
         assert os.environ["SOURCE_CODE_RAN"] == "yes"
     finally:
         os.environ.pop("SOURCE_CODE_RAN", None)
-    assert [(one.cut.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
+    assert [(one.found.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
         ("Granite4VisionForConditionalGeneration", False, True),
         ("Qwen3VLForConditionalGeneration", True, True),
     ]

@@ -150,16 +150,18 @@ def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:
 
 def test_a_class_of_the_base_that_no_patch_names_is_left_out(tmp_path: Path) -> None:
     found = classes_of(open_source(over(tmp_path, ascend_files())))
-    assert [one.cut.model_class for one in found] == [VL]
+    assert [one.found.model_class for one in found] == [VL]
 
 
 def test_a_derived_class_is_patched_too(tmp_path: Path) -> None:
     files = vllm_files(VL)
     member = next(name for name in files if name.endswith("qwen3_vl.py"))
     files[member] += f"\n\nclass Derived({VL}):\n    pass\n"
-    found = {one.cut.model_class: one for one in classes_of(open_source(over(tmp_path, tpu_files(), files)))}
+    found = {
+        one.found.model_class: one for one in classes_of(open_source(over(tmp_path, tpu_files(), files)))
+    }
     assert found["Derived"].methods is not None
-    assert found["Derived"].cut.methods is found[VL].cut.methods
+    assert found["Derived"].found.methods is found[VL].found.methods
     assert OMNI not in {name for name, one in found.items() if one.methods}
 
 
@@ -210,7 +212,7 @@ def test_a_patch_that_moved_is_not_driven(
     assert before in files[member]
     text = over(tmp_path, {**files, member: files[member].replace(before, after)}, vllm_files(VL))
     found, *_ = classes_of(open_source(text))
-    assert (found.cut.model_class, found.methods, found.forward) == (VL, None, None)
+    assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
     assert said in found.refusals[-1].text
     assert after.startswith("gone") or member in str(found.refusals[-1])
 
@@ -224,7 +226,7 @@ def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
 
 def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
     found = {
-        one.cut.model_class: one
+        one.found.model_class: one
         for one in classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
     }
     assert found[VL].methods is not None
@@ -355,7 +357,7 @@ def test_what_a_patched_class_lacks_is_told(
     plugin = {name: files[name] for name in tpu_files()}
     base = {name: files[name] for name in vllm_files(VL)}
     found, *_ = classes_of(open_source(over(tmp_path, plugin, base)))
-    assert (found.cut.model_class, found.methods, found.forward) == (VL, None, None)
+    assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
     assert said in found.refusals[-1].text
     assert BASE_VL in found.refusals[-1].file
 

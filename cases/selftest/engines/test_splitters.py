@@ -25,7 +25,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.bind import DrivenClass
 from deepstack_harness.engines.classes import define_class
-from deepstack_harness.engines.known import cuts_of, engine_of, open_source
+from deepstack_harness.engines.known import engine_of, find_classes, open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.play.source_work import observe_split
 
@@ -48,7 +48,7 @@ SHARES = SPLIT_FILE.replace(
 def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
     """Return the only splitter of a source, defined here: these files are ours."""
     source = open_source(str(write(root, files)))
-    (cut,) = cuts_of(source)
+    (cut,) = find_classes(source)
     return define_class(source, cut)
 
 

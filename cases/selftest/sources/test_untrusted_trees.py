@@ -211,7 +211,7 @@ def test_classes_that_are_derived_from_each_other_end(tmp_path: Path) -> None:
         "from .one import A  # deepstack\nclass D(E):\n    x = 1\n\nclass E(D):\n"
         "    def forward(self, x):\n        self.inner(deepstack_input_embeds=x)\n"
     )
-    assert {audited.cut.model_class for audited in classes_of(open_source(str(root)))} == {"D", "E"}
+    assert {audited.found.model_class for audited in classes_of(open_source(str(root)))} == {"D", "E"}
 
 
 def git(root: Path, *words: str) -> str:

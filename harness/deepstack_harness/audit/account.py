@@ -183,7 +183,7 @@ class _Accountant:
             and not (audited.ways.forward or audited.argument)
         ]
         judged = {
-            (audited.cut.member, audited.cut.class_name) for audited in classes if audited.can_be_judged
+            (audited.found.member, audited.found.class_name) for audited in classes if audited.can_be_judged
         }
         self._judged, self._driven = judged, judged | set(unchanged)
         self._driven_files = {member for member, _ in self._driven}
@@ -311,12 +311,12 @@ class _Accountant:
         why = str(reason) if where == reason.where else f"{reason.text} ({where})"
         owner = self._owner(audited)
         line = owner.node.lineno if owner else None
-        return UnjudgedCarrier(audited.model_class, audited.cut.member, line, f"{what}{why}")
+        return UnjudgedCarrier(audited.model_class, audited.found.member, line, f"{what}{why}")
 
     def _owner(self, audited: AuditedClass) -> _Class | None:
         """Return the statement of a class; None where its file has no such statement."""
-        same_name = self._by_name.get(audited.cut.class_name, ())
-        return next((owner for owner in same_name if owner.member == audited.cut.member), None)
+        same_name = self._by_name.get(audited.found.class_name, ())
+        return next((owner for owner in same_name if owner.member == audited.found.member), None)
 
     def _shapes(self) -> Iterator[tuple[_Class, Carrier]]:
         """Yield the classes with the shape of a carrier that do a part of it themselves."""
@@ -329,7 +329,7 @@ class _Accountant:
                     yield owner, carrier
 
     def _unjudged(self, shapes: Iterable[tuple[_Class, Carrier]]) -> Iterator[UnjudgedCarrier]:
-        refused = {(audited.cut.member, audited.cut.class_name) for audited in self._refused}
+        refused = {(audited.found.member, audited.found.class_name) for audited in self._refused}
         for owner, carrier in shapes:
             if owner.key not in refused and not self._is_judged(owner):
                 kept = ", ".join(f"self.{name}" for name in carrier.attributes)

@@ -70,7 +70,7 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
             return replace(row, where=audited.ways.compiled.partition(" ")[0])
         place = _place_of(row.rule, methods, in_forward=in_forward)
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
-        return replace(row, where=place or f"{audited.cut.member}{lines}")
+        return replace(row, where=place or f"{audited.found.member}{lines}")
 
     rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
@@ -79,13 +79,13 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
 def class_at(source: Source, audited: AuditedClass) -> str:
     """Return `MEMBER:LINE` of a class."""
     statement = _statement(source, audited)
-    return f"{audited.cut.member}:{statement.lineno}" if statement else audited.cut.member
+    return f"{audited.found.member}:{statement.lineno}" if statement else audited.found.member
 
 
 def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
-    statements = parse(source.read(audited.cut.member)).body
+    statements = parse(source.read(audited.found.member)).body
     classes = (node for node in statements if isinstance(node, _Statement))
-    return next((node for node in classes if node.name == audited.cut.class_name), None)
+    return next((node for node in classes if node.name == audited.found.class_name), None)
 
 
 def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
@@ -93,9 +93,9 @@ def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
     if audited.ways.places:
         return audited.ways.places
     methods: dict[str, str] = {}
-    member = audited.cut.member
+    member = audited.found.member
     for statement in parse(source.read(member)).body:
-        if isinstance(statement, ast.ClassDef) and statement.name == audited.cut.class_name:
+        if isinstance(statement, ast.ClassDef) and statement.name == audited.found.class_name:
             for node in statement.body:
                 if isinstance(node, ast.FunctionDef):
                     methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
@@ -211,7 +211,7 @@ def audit_source(
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
         {audited.model_class: audited.ways.loaded for audited in drivable if audited.ways.loaded},
         _places(source, drivable, systems),
-        {audited.model_class: audited.cut.member for audited in classes},
+        {audited.model_class: audited.found.member for audited in classes},
     )
 
 

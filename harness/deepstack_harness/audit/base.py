@@ -31,7 +31,7 @@ from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.system_files import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.catalogue.orders import deciding_functions
 from deepstack_harness.engines.discover import collector_paused, depth_limited
-from deepstack_harness.engines.known import cuts_of, engine_of, finder_of, open_source
+from deepstack_harness.engines.known import engine_of, find_classes, finder_of, open_source
 from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.folder import revision_of
@@ -171,7 +171,7 @@ def _listed(source: Source, step: str, say: Say) -> BaseRecord:
     """Return the classes of a source, none of them judged."""
     say(step)
     if not _has_finder(source):
-        return BaseRecord({each.model_class: BaseClass(each.member) for each in cuts_of(source)})
+        return BaseRecord({each.model_class: BaseClass(each.member) for each in find_classes(source)})
     with collector_paused(), depth_limited(source):
         finder = finder_of(source)
         return BaseRecord({
@@ -204,7 +204,7 @@ class _Change:
         )
         self.members, self.derived_from = dict[str, str](), dict[str, list[str]]()
         if not _has_finder(after):
-            self.members = {each.model_class: each.member for each in cuts_of(after)}
+            self.members = {each.model_class: each.member for each in find_classes(after)}
             return
         with collector_paused(), depth_limited(after):
             finder = finder_of(after)

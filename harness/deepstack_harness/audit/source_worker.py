@@ -28,10 +28,10 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.discover import ArgumentModel, DeepstackCut
+from deepstack_harness.engines.discover import ArgumentModel, FoundClass
 from deepstack_harness.engines.known import (
-    cuts_of,
     family_class,
+    find_classes,
     open_source,
 )
 from deepstack_harness.engines.syntax import function_hashes
@@ -158,19 +158,19 @@ NO_WAYS = ClassWays()
 
 @dataclass(frozen=True)
 class AuditedClass:
-    """One class of a source: its cut, and the ways in which it can be driven.
+    """One class of a source, and the ways in which it can be driven.
 
     `ended` says how the worker ended that defined the class; then no way is known.
     """
 
-    cut: DeepstackCut
+    found: FoundClass
     ways: ClassWays = NO_WAYS
     ended: str | None = None
 
     @property
     def model_class(self) -> str:
         """The name by which cases and rows call the class."""
-        return self.cut.model_class
+        return self.found.model_class
 
     @property
     def can_be_judged(self) -> bool:
@@ -180,7 +180,7 @@ class AuditedClass:
     @property
     def runner(self) -> ArgumentModel | None:
         """The engine around a text model whose payload is an argument; None for all other classes."""
-        return self.cut.methods if isinstance(self.cut.methods, ArgumentModel) else None
+        return self.found.methods if isinstance(self.found.methods, ArgumentModel) else None
 
     @property
     def argument(self) -> bool:
@@ -197,12 +197,12 @@ class AuditedClass:
     @property
     def patched_at(self) -> str:
         """The place of what a plugin does to a class that was defined."""
-        return self.cut.patch.at if self.cut.patch and self.ended is None else ""
+        return self.found.patch.at if self.found.patch and self.ended is None else ""
 
     @property
     def _step_at(self) -> str:
         """The place of a plugin's own forward."""
-        return self.cut.patch.step_at if self.cut.patch else ""
+        return self.found.patch.step_at if self.found.patch else ""
 
 
 class SourceWorker(CaseWorker):
@@ -241,9 +241,9 @@ class SourceWorker(CaseWorker):
     def classes(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[AuditedClass]:
         """Find the `wanted` classes, by name and file, and define each in the worker.
 
-        Raises what `cuts_of` raises.
+        Raises what `find_classes` raises.
         """
-        return [self._define(found) for found in cuts_of(self.source, wanted)]
+        return [self._define(found) for found in find_classes(self.source, wanted)]
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -266,12 +266,12 @@ class SourceWorker(CaseWorker):
         met = value_of(self.call(STUBS_MET, {"source": named}), f"the stubs of {audited.model_class}")
         return replace(audited, ways=ClassWays(refusals=met)) if met else None
 
-    def _define(self, cut: DeepstackCut) -> AuditedClass:
+    def _define(self, found: FoundClass) -> AuditedClass:
         every_python_file(self.source)  # the worker has no network
-        result = self._import(cut.model_class)
+        result = self._import(found.model_class)
         if isinstance(result, WorkerEnd):
-            return AuditedClass(cut, ended=result.sentence)
-        return AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
+            return AuditedClass(found, ended=result.sentence)
+        return AuditedClass(found, value_of(result, f"the definition of {found.model_class}"))
 
     def _import(self, model_class: str) -> CallResult[ClassWays]:
         """Import the package of the source in the worker's process, and define a class."""

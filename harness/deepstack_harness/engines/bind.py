@@ -33,7 +33,7 @@ from deepstack_harness.engines.bound_class import (
     misses_package,
     rehearsing,
 )
-from deepstack_harness.engines.discover import DeepstackCut
+from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.engines.stand_ins import ForwardBuffer
@@ -383,7 +383,7 @@ class DrivenClass:
     """
 
     source: Source
-    cut: DeepstackCut
+    found: FoundClass
     methods: MethodsClass | ForwardModels | ArgumentClass | None = None
     forward: ForwardModels | None = None
     refusals: tuple[Reason, ...] = ()
@@ -394,7 +394,7 @@ class DrivenClass:
     @property
     def buffer(self) -> BufferRef:
         """The reference by which cases and rows name the class."""
-        return buffer_of(self.source, self.cut.model_class)
+        return buffer_of(self.source, self.found.model_class)
 
 
 def text_family_or_reason(

@@ -87,20 +87,20 @@ class BoundClass(Generic[H]):
     @property
     def model_class(self) -> str:
         """The class's own name."""
-        return self.of.cut.class_name
+        return self.of.facts.class_name
 
     @property
     def filename(self) -> str:
         """The file of the class, as tracebacks show it."""
-        return self.of.cut.filename
+        return self.of.facts.filename
 
     @property
     def methods(self) -> Mapping[str, int]:
         """The methods that are called, and their lines."""
-        return self.of.cut.lines
+        return self.of.facts.lines
 
     def refusal(self, error: Exception, method: str = "") -> UsageError:
-        """Describe an error that comes of having cut the class out: file and line, class, and the error."""
+        """Describe an error that comes of what a class lacks here: file and line, class, and the error."""
         text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
         is_unset = isinstance(error, AttributeError) and isinstance(error.obj, Settings)
         return SourceError(replace(reason_at(error, self.filename, text), remains=is_unset))
@@ -118,7 +118,7 @@ class BoundClass(Generic[H]):
         that names file and line when `__init__` cannot be run.
         """
         instance = self.host.__new__(self.host)
-        # A class with a base in another module may be cut without the line that leads here.
+        # A class may come without the line that leads here.
         nn.Module.__init__(instance)
         try:
             with _ambient(dtype, device):
@@ -189,7 +189,7 @@ class MethodsBuffer:
     vision: bool
 
     def __init__(
-        self, host: Host, cut: ClassFacts, levels: int, *, vision: bool, listed: bool = False
+        self, host: Host, facts: ClassFacts, levels: int, *, vision: bool, listed: bool = False
     ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
@@ -197,14 +197,14 @@ class MethodsBuffer:
         """
         self._host = host
         self._levels = levels
-        self._cut = cut
+        self._facts = facts
         self.vision = vision
         self._listed = listed
 
     @property
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
-        values = (getattr(self._host, name, None) for name in sorted(self._cut.storage or {STORAGE}))
+        values = (getattr(self._host, name, None) for name in sorted(self._facts.storage or {STORAGE}))
         return stored_rows(values, self._levels, in_objects=True) or 0
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
@@ -221,17 +221,17 @@ class MethodsBuffer:
 
     def clear(self, tokens: int, /) -> None:
         """End the rows; nothing happens where the class has no method for it."""
-        if "clear" in self._cut.verbs:
+        if "clear" in self._facts.verbs:
             self._call("clear", tokens)
 
     def resize(self, tokens: int, /) -> None:
         """Make room; raises `StepUnavailable` where the class has no method for it."""
-        if "resize" not in self._cut.verbs:
+        if "resize" not in self._facts.verbs:
             raise StepUnavailable(f"{type(self._host).__name__} has no method that resizes the buffer")
         self._call("resize", tokens)
 
     def _call(self, verb: str, value: object) -> object:
-        method: Callable[[object], object] = getattr(self._host, self._cut.verbs[verb])
+        method: Callable[[object], object] = getattr(self._host, self._facts.verbs[verb])
         return method(value)
 
     def where_returned(self, tokens: int) -> str:
@@ -239,14 +239,14 @@ class MethodsBuffer:
 
         For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
         """
-        watch = _ReturnWatch(self._cut.filename, self._cut.verbs["get"])
+        watch = _ReturnWatch(self._facts.filename, self._facts.verbs["get"])
         before = sys.gettrace()
         sys.settrace(watch.enter)
         try:
             self._call("get", tokens)
         finally:
             sys.settrace(before)
-        return f"{self._cut.filename}:{watch.line}"
+        return f"{self._facts.filename}:{watch.line}"
 
     def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
         """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
@@ -261,11 +261,11 @@ class MethodsBuffer:
         return tuple(tensors[name] for name in names)
 
     def _unordered(self, answer: str) -> UsageError:
-        method = self._cut.verbs["get"]
+        method = self._facts.verbs["get"]
         text = (
             f"{method} returns {answer} instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
         )
-        return SourceError(Reason(text, self._cut.filename, self._cut.lines[method]))
+        return SourceError(Reason(text, self._facts.filename, self._facts.lines[method]))
 
 
 class _ReturnWatch:
@@ -311,7 +311,7 @@ class MethodsClass(BoundClass[Host]):
             lambda host: host.surround(self.surroundings.tower, self._visual()),
         )
         return MethodsBuffer(
-            instance, self.of.cut, levels, vision=self.surroundings.vision, listed=self.listed
+            instance, self.of.facts, levels, vision=self.surroundings.vision, listed=self.listed
         )
 
     def rehearse(self) -> None:
@@ -347,14 +347,14 @@ class MethodsClass(BoundClass[Host]):
         except (AttributeError, LookupError, TypeError):
             capacity = 0
         if not capacity:
-            names = " or ".join(f"self.{name}" for name in sorted(self.of.cut.storage or {STORAGE}))
+            names = " or ".join(f"self.{name}" for name in sorted(self.of.facts.storage or {STORAGE}))
             raise SourceError(Reason(f"{self.model_class} keeps no rows per level in {names}", self.filename))
 
     def _visual(self) -> nn.Module | None:
         """Return the vision tower, or what this release has in the place of a tower that is skipped."""
         if self.surroundings.vision:
             return VisionTower()
-        return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
+        return StageMissingLayer() if "StageMissingLayer" in self.of.facts.replaced.values() else None
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class ForwardModels(BoundClass[ForwardHost]):
 
         def prepare(host: ForwardHost) -> None:
             host.surround(Surroundings().tower, DeepstackTower(levels))
-            host.stand_in(self.of.cut.stood_in or (), levels)
+            host.stand_in(self.of.facts.stood_in or (), levels)
             recorder = RecordingModel(hidden, dtype, device, self.of.model.parts.answer, handing)
             recorder.levels = levels
             host.accompany(recorder)
@@ -422,7 +422,7 @@ class ForwardClass(ForwardModels):
         return ForwardBuffer(
             self.model(capacity, hidden, levels, dtype=dtype, device=device, handing=handing),
             handing,
-            self.of.cut.storage,
+            self.of.facts.storage,
         )
 
     def rehearse(self) -> "ForwardClass":
@@ -444,7 +444,7 @@ class ForwardClass(ForwardModels):
         for wanted in (_Given.PAYLOAD, _Given.LEVELS, _Given.OTHER_ROWS):
             if accepted := [handing for handing, given in seen if given is wanted]:
                 return replace(self, handing=accepted[0])
-        if self.of.cut.stood_in is None and _names_argument(self.host.forward, PAYLOAD):
+        if self.of.facts.stood_in is None and _names_argument(self.host.forward, PAYLOAD):
             # It loses its payload by itself, or raises: for the run to report.
             named = [handing for handing, _ in seen if handing.place == PAYLOAD]
             return replace(self, handing=(named or tried)[0])
@@ -545,7 +545,7 @@ def _is_level(value: object, hidden: int) -> bool:
 
 
 def _config(
-    cut: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    known: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
 ) -> Settings:
     """Return the engine's settings, with what embedding and Granite's layout ask for.
 
@@ -558,12 +558,12 @@ def _config(
         capacity,
         hidden,
         levels,
-        nested=cut.model.nested,
+        nested=known.model.nested,
         dtype=dtype,
         device=device,
-        settings=cut.model.parts.settings,
+        settings=known.model.parts.settings,
         deepstack_layer_map=[[level, level] for level in range(last)],
         spatial_target_layers=[last],
         **TOKEN_IDS,
     )
-    return config if cut.cut.stood_in is None else LenientSettings(config, cut.cut.optional)
+    return config if known.facts.stood_in is None else LenientSettings(config, known.facts.optional)

@@ -17,7 +17,7 @@ from deepstack_harness.engines.discover import (
     IMPORTED,
     SINCE,
     ArgumentModel,
-    DeepstackCut,
+    FoundClass,
     FoundSplitter,
     collector_paused,
     depth_limited,
@@ -40,10 +40,10 @@ from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import STAND_INS as ASCEND_STAND_INS
 from deepstack_harness.engines.known import (
-    cut_named,
-    cuts_of,
     engine_of,
     family_class,
+    find_classes,
+    found_named,
     model_files_of,
     since_stated,
 )
@@ -70,12 +70,12 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
 
 def classes_of(source: Source) -> list[DrivenClass]:
-    """Find and bind every deepstack class of a source; raise what `cuts_of` raises."""
-    named = [cut_named(source, each.model_class) for each in cuts_of(source)]
+    """Find and bind every deepstack class of a source; raise what `find_classes` raises."""
+    named = [found_named(source, each.model_class) for each in find_classes(source)]
     return [define_class(source, each) for each in named if each]
 
 
-def define_class(source: Source, found: DeepstackCut) -> DrivenClass:
+def define_class(source: Source, found: FoundClass) -> DrivenClass:
     """Define a class in each way in which it can be called, with the engine around it where there is one."""
     of = found.methods
     if isinstance(of, FoundSplitter):
@@ -85,7 +85,7 @@ def define_class(source: Source, found: DeepstackCut) -> DrivenClass:
     return _define_buffer(source, found)
 
 
-def _define_argument(source: Source, found: DeepstackCut, of: ArgumentModel) -> DrivenClass:
+def _define_argument(source: Source, found: FoundClass, of: ArgumentModel) -> DrivenClass:
     make, kinds, hosts = _ARGUMENT_ENGINES[source.package]
     refusals = (found.forward,) if isinstance(found.forward, Reason) else ()
     try:
@@ -99,7 +99,7 @@ def _define_argument(source: Source, found: DeepstackCut, of: ArgumentModel) -> 
     return DrivenClass(source, found, bound, refusals=refusals, graphs=graphs)
 
 
-def _define_buffer(source: Source, found: DeepstackCut) -> DrivenClass:
+def _define_buffer(source: Source, found: FoundClass) -> DrivenClass:
     """Define a class as Python makes it, by importing its package in this process, and patch it.
 
     Raises what `Source.python_files` raises.
@@ -130,7 +130,7 @@ def _define_buffer(source: Source, found: DeepstackCut) -> DrivenClass:
         return DrivenClass(source, found, methods, forward, refusals, text=text)
 
 
-def _define_splitter(source: Source, found: DeepstackCut, of: FoundSplitter) -> DrivenClass:
+def _define_splitter(source: Source, found: FoundClass, of: FoundSplitter) -> DrivenClass:
     try:
         with collector_paused():
             loaded = loaded_of(source)

@@ -1,4 +1,4 @@
-"""Find every deepstack class of a source by what it does, and cut it.  Nothing of the source runs.
+"""Find every deepstack class of a source by what it does.  Nothing of the source runs.
 
 Engines carry a payload in one of three ways:
 
@@ -184,14 +184,14 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class DeepstackCut:
-    """One class of a source that syntax shows to keep or take a payload, cut in both ways.
+class FoundClass:
+    """One class of a source that syntax shows to keep or take a payload; nothing of it has run.
 
-    `methods` is the class cut by its get, set and clear (`BY_METHODS`), `forward` by its own call order
-    (`BY_FORWARD`).  An engine whose payload is an argument, or a function that splits it over ranks, is cut
-    as a whole in place of methods.  A reason stands where a way cannot be taken, None where no class of the
-    engine is driven so.  `text` is the compiled text model behind the class, or a sentence that says why
-    there is none, and `patch` is what a plugin does to the class.
+    `methods` is the engine around a text model whose payload is an argument, or a function that splits a
+    payload over ranks.  For all other classes it says that they are made by an import, or why a plugin's
+    patch is not there.  `forward` says why no class of the engine is called by its own forward.  `text` is
+    the compiled text model behind the class, or a sentence that says why there is none, and `patch` is what
+    a plugin does to the class.
     """
 
     model_class: str
@@ -282,7 +282,7 @@ def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
 
 
 class Finder:
-    """The classes of one source, each cut once, base classes first."""
+    """The classes of one source."""
 
     def __init__(self, source: Source, files: ModelFiles) -> None:
         """List the classes of the files that `files` describes; a file is parsed when one of them is used."""
@@ -290,23 +290,23 @@ class Finder:
         self._files = files
         self._classes = {source_class.place: source_class for source_class in _classes(source, files)}
         self._named = {source_class.name: source_class for source_class in self._classes.values()}
-        self._done: dict[tuple[str, str], DeepstackCut] = {}
+        self._done: dict[tuple[str, str], FoundClass] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
-    def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
+    def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[FoundClass]:
         """Return the classes that are `wanted`, by name and file, in the order of files."""
         return [
-            DeepstackCut(name, source_class.member, IMPORTED, None)
+            FoundClass(name, source_class.member, IMPORTED, None)
             for name, source_class in self.carriers.items()
             if wanted(name, source_class.member)
         ]
 
-    def found_named(self, model_class: str) -> DeepstackCut | None:
+    def found_named(self, model_class: str) -> FoundClass | None:
         """Return one class of `found`, with its text model; None where there is none."""
         found = self._of_name(model_class)
         if found is None:
             return None
-        return DeepstackCut(model_class, found.member, IMPORTED, None, text=self._text_model(found))
+        return FoundClass(model_class, found.member, IMPORTED, None, text=self._text_model(found))
 
     def _of_name(self, model_class: str) -> _SourceClass | None:
         class_name = model_class.rpartition(".")[2]
@@ -488,14 +488,14 @@ def _qualified_name(source_class: _SourceClass, others: Sequence[_SourceClass]) 
 _NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")
 
 
-def find_argument_models(source: Source, files: ArgumentFiles) -> list[DeepstackCut]:
+def find_argument_models(source: Source, files: ArgumentFiles) -> list[FoundClass]:
     """Find every text model that is given the payload, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            DeepstackCut(node.name, member, _argument_model(source, files, member, node.name), _NO_CALLS)
+            FoundClass(node.name, member, _argument_model(source, files, member, node.name), _NO_CALLS)
             for member, node in _text_models(source, files)
         ]
 
@@ -589,14 +589,14 @@ def _replayed_at(source: Source, part: ClassPart) -> str:
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
 
 
-def find_splitters(source: Source, files: SplitFiles) -> list[DeepstackCut]:
+def find_splitters(source: Source, files: SplitFiles) -> list[FoundClass]:
     """Find every splitter of a source, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            DeepstackCut(files.function, member, _splitter(source, files, member), None)
+            FoundClass(files.function, member, _splitter(source, files, member), None)
             for member in _files_defining(source, files.folders, files.function)
         ]
 

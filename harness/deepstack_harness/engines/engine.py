@@ -39,7 +39,7 @@ class Overlay:
 
     @property
     def files(self) -> ModelFiles:
-        """The place of the model files of the base, cut with what the plugin reads of a model."""
+        """The place of the model files of the base, with what the plugin reads of a model."""
         parts = replace(self.base.parts, reads_too=self.reads_too)
         return replace(self.base.files, parts=parts)
 

@@ -5,7 +5,7 @@
 
 `open_source` opens what a user names: a release, a wheel, a tree, or the bare name of an engine's package,
 which becomes its newest release.  A plugin needs a base source as well, whose classes it changes: the one
-that a user names, or the release that the plugin pins.  `cuts_of` finds and cuts the deepstack classes of a
+that a user names, or the release that the plugin pins.  `find_classes` finds the deepstack classes of a
 source as its engine says; for a plugin these are the classes of its base, each with the plugin's patch.
 
 `NOT_DRIVEN` has the engines that carry deepstack and whose sources cannot be judged, each with the reason.
@@ -27,8 +27,8 @@ from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
 from deepstack_harness.engines.discover import (
-    DeepstackCut,
     Finder,
+    FoundClass,
     ModelFiles,
     collector_paused,
     depth_limited,
@@ -283,7 +283,7 @@ def named_package(text: str) -> KnownPackage | None:
 
 def find_patched(
     source: Source, overlay: Overlay, wanted: Callable[[str, str], bool] = lambda *_: True
-) -> list[DeepstackCut]:
+) -> list[FoundClass]:
     """Find every class of the base that the plugin changes, derived ones too, with its patch.
 
     A class that the base lacks is refused.  Raises `UsageError` for a file that does not parse, and
@@ -303,44 +303,44 @@ def find_patched(
     return [each for each in changed if wanted(each.model_class, each.member)]
 
 
-def _with_patch(source: Source, overlay: Overlay, class_cut: DeepstackCut, name: str) -> DeepstackCut:
+def _with_patch(source: Source, overlay: Overlay, found: FoundClass, name: str) -> FoundClass:
     """Return a class with the patch of the class `name`, or with the reason why that is not there."""
     try:
         patch = find_patch(source, overlay.patches[name], name)
     except UsageError as error:
-        return replace(class_cut, methods=reason_of(error), forward=reason_of(error))
-    return replace(class_cut, patch=patch)
+        return replace(found, methods=reason_of(error), forward=reason_of(error))
+    return replace(found, patch=patch)
 
 
-def _absent(source: Source, patch: Patch, name: str) -> DeepstackCut:
+def _absent(source: Source, patch: Patch, name: str) -> FoundClass:
     why = Reason(
         f"{source.label} has no class {name} that keeps a deepstack payload, which {patch.member} changes"
     )
-    return DeepstackCut(name, patch.member, why, why)
+    return FoundClass(name, patch.member, why, why)
 
 
 def _patched_name(
-    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, DeepstackCut], class_cut: DeepstackCut
+    source: Source, patches: Mapping[str, Patch], classes: Mapping[str, FoundClass], found: FoundClass
 ) -> str | None:
     """Return the nearest class, the class itself or one that it is derived from, that has a patch."""
-    return next((name for name in _lineage(source, cuts, class_cut, ()) if name in patches), None)
+    return next((name for name in _lineage(source, classes, found, ()) if name in patches), None)
 
 
 def _lineage(
-    source: Source, cuts: Mapping[str, DeepstackCut], class_cut: DeepstackCut, derived: tuple[str, ...]
+    source: Source, classes: Mapping[str, FoundClass], found: FoundClass, derived: tuple[str, ...]
 ) -> Iterator[str]:
     """Yield the class and its base classes; a damaged source may name a derived class as a base."""
-    yield class_cut.model_class
-    on_the_way = (*derived, class_cut.model_class)
-    for base in class_named(source.read(class_cut.member), class_cut.class_name).bases:
-        if isinstance(base, ast.Name) and base.id in cuts and base.id not in on_the_way:
-            yield from _lineage(source, cuts, cuts[base.id], on_the_way)
+    yield found.model_class
+    on_the_way = (*derived, found.model_class)
+    for base in class_named(source.read(found.member), found.class_name).bases:
+        if isinstance(base, ast.Name) and base.id in classes and base.id not in on_the_way:
+            yield from _lineage(source, classes, classes[base.id], on_the_way)
 
 
-def cuts_of(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[DeepstackCut]:
-    """Find the deepstack classes of a source that are `wanted`, by name and file, and cut them.
+def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[FoundClass]:
+    """Find the deepstack classes of a source that are `wanted`, by name and file; nothing of it runs.
 
-    One that is imported is not cut.  Raises `UsageError` for a file that does not parse, and
+    Raises `UsageError` for a file that does not parse, and
     `MachineError` where one cannot be fetched.
     """
     engine = engine_of(source)
@@ -368,19 +368,19 @@ def finder_of(source: Source) -> Finder:
     return Finder(source, model_files_of(source))
 
 
-def cut_named(source: Source, model_class: str) -> DeepstackCut | None:
-    """Cut one deepstack class of a source; None where there is none.  Raises what `cuts_of` raises.
+def found_named(source: Source, model_class: str) -> FoundClass | None:
+    """Find one deepstack class of a source, with the text model that it passes its payload to.
 
-    A class that is imported is not cut, but the text model that it passes its payload to is.
+    None where there is none.  Raises what `find_classes` raises.
     """
     engine = engine_of(source)
     if engine.argument is not None or engine.split is not None:
-        return next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
+        return next(iter(find_classes(source, lambda name, _: name == model_class)), None)
     with collector_paused(), depth_limited(source):
         found = finder_of(source).found_named(model_class)
     if engine.overlay is None:
         return found
-    patched = next(iter(cuts_of(source, lambda name, _: name == model_class)), None)
+    patched = next(iter(find_classes(source, lambda name, _: name == model_class)), None)
     return patched and replace(patched, text=found.text if found else "")
 
 

@@ -97,7 +97,7 @@ class KnownModel:
     source: Source
     model: ModelClass
     file: SourceFile
-    cut: ClassFacts
+    facts: ClassFacts
 
 
 @dataclass(frozen=True)

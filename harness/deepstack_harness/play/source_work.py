@@ -27,7 +27,7 @@ from deepstack_harness.engines.bind import (
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
-from deepstack_harness.engines.known import cut_named, open_source
+from deepstack_harness.engines.known import found_named, open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
@@ -100,7 +100,7 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
             name: place
             for way in (found.forward, found.methods)
             if isinstance(way, ForwardModels | MethodsClass)
-            for name, place in way.of.cut.places.items()
+            for name, place in way.of.facts.places.items()
         },
     )  # fmt: skip
 
@@ -178,7 +178,7 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 @cache
 def _found(text: str, model_class: str) -> DrivenClass:
-    found = cut_named(_opened(text), model_class)
+    found = found_named(_opened(text), model_class)
     if found is None:
         raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")
     made = define_class(_opened(text), found)

@@ -85,7 +85,7 @@ class TensorRtEngine:
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
         with _InPlaceOfCuda(device):
             self._model: Any = parts.text(_settings(capacity, hidden, levels, dtype))
-        self._fuse = getattr(self._model, parts.known.cut.verbs["get"])
+        self._fuse = getattr(self._model, parts.known.facts.verbs["get"])
         self.written: set[str] = set()
         self.captured: set[str] = set()
 

@@ -17,7 +17,7 @@ from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.class_facts import STORAGE
-from deepstack_harness.engines.discover import DeepstackCut
+from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import made_over
 from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel, ModelClass
@@ -98,10 +98,10 @@ class PatchedBuffer(MethodsBuffer):
     the plugin's set never writes.
     """
 
-    def __init__(self, host: ForwardHost, cut: KnownModel) -> None:
+    def __init__(self, host: ForwardHost, known: KnownModel) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
-        patched = replace(cut.cut, verbs=verbs, storage=frozenset({STORAGE}))
+        patched = replace(known.facts, verbs=verbs, storage=frozenset({STORAGE}))
         super().__init__(host, patched, host.language_model.levels, vision=True)
         self._model = host
 
@@ -281,9 +281,7 @@ class JittedClass(ForwardModels):
         return Rehearsal(replays=True, lost=_NO_ARGUMENT if lost else "")
 
 
-def define_patched(
-    source: Source, found: DeepstackCut, loaded: LoadedSource, model: ModelClass
-) -> DrivenClass:
+def define_patched(source: Source, found: FoundClass, loaded: LoadedSource, model: ModelClass) -> DrivenClass:
     """Define a class of the base with the plugin's patch in both ways."""
     named = DrivenClass(source, found)
     if found.patch is None:
