@@ -40,7 +40,6 @@ from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
 from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
 from deepstack_harness.engines.kinds.vllm_ascend_model import STAND_INS as ASCEND_STAND_INS
 from deepstack_harness.engines.known import (
-    engine_of,
     family_class,
     find_classes,
     found_named,
@@ -64,9 +63,9 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
     Raises `UsageError` too for a class that cannot be run without its package.
     """
-    model, way = family_class(source, family), engine_of(source).methods
+    model = family_class(source, family)
     with since_stated(source, model), collector_paused(), depth_limited(source):
-        return define_by_methods(loaded_of(source), model, way, _buffer_engine(source))
+        return define_by_methods(loaded_of(source), model, _buffer_engine(source))
 
 
 def classes_of(source: Source) -> list[DrivenClass]:
@@ -123,9 +122,7 @@ def _define_buffer(source: Source, found: FoundClass) -> DrivenClass:
             if raised:
                 return DrivenClass(source, found, refusals=raised)
             model = replace(model, parts=replace(model.parts, stand_ins=ASCEND_STAND_INS))
-        methods, forward, refusals = define_loaded(
-            loaded, model, files.methods, files.forward, _buffer_engine(source)
-        )
+        methods, forward, refusals = define_loaded(loaded, model, files.forward, _buffer_engine(source))
         text = text_family_or_reason(loaded, forward, found.text)
         return DrivenClass(source, found, methods, forward, refusals, text=text)
 

@@ -23,7 +23,6 @@ from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_car
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.model_class import (
     BY_FORWARD,
-    BY_METHODS,
     PLAIN_PARTS,
     EngineParts,
     FoundPatch,
@@ -170,8 +169,8 @@ class ModelFiles:
     """The place of a package's model files: a folder, and a word that all files of interest have.
 
     `known` are the classes of which more is known than their names; `parts` are those of the engine.
-    `payload_argument` is the argument by which a class passes its payload to its language model.  `methods`
-    and `forward` say how a class is called; None for a `forward` that is never driven.
+    `payload_argument` is the argument by which a class passes its payload to its language model.
+    `forward` says how a class is called by its forward; None where it never is.
     """
 
     folder: str
@@ -179,7 +178,6 @@ class ModelFiles:
     known: Sequence[ModelClass] = ()
     parts: EngineParts = PLAIN_PARTS
     payload_argument: str = STORAGE
-    methods: Way = BY_METHODS
     forward: Way | None = BY_FORWARD
 
 

@@ -8,7 +8,6 @@ from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
 from deepstack_harness.engines.model_class import (
     BY_FORWARD,
-    BY_METHODS,
     PLAIN_PARTS,
     EngineParts,
     ModelClass,
@@ -61,7 +60,7 @@ class KnownEngine:
     `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
 
     `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
-    `payload_argument`, `methods` and `forward` are those of `ModelFiles`.  `needs` has, by the name of a
+    `payload_argument` and `forward` are those of `ModelFiles`.  `needs` has, by the name of a
     class, what a checkpoint has to have before the class carries a payload, where no published one is known
     to.  `tiny` has the classes that are made by their own `__init__` too (`audit --construct`), and
     `surroundings` is the module that has what the engine puts around a model.
@@ -83,7 +82,6 @@ class KnownEngine:
     split: SplitFiles | None = None
     by_path: str = ""
     payload_argument: str = STORAGE
-    methods: Way = BY_METHODS
     forward: Way | None = BY_FORWARD
     needs: Mapping[str, str] = field(default_factory=dict)
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
@@ -99,6 +97,5 @@ class KnownEngine:
             tuple(known.values()),
             self.parts,
             self.payload_argument,
-            self.methods,
             self.forward,
         )

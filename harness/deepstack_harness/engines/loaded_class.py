@@ -26,7 +26,7 @@ from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.carriers import stored_by
 from deepstack_harness.engines.class_facts import ClassFacts, find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.model_class import HOSTED, KnownModel, ModelClass, Way
+from deepstack_harness.engines.model_class import BY_METHODS, HOSTED, KnownModel, ModelClass, Way
 from deepstack_harness.engines.rebinding import WORD, Defined, Making, RebindingPlace, rebound
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
@@ -80,22 +80,21 @@ VLLM_BUFFER = BufferEngine()
 def define_loaded(
     loaded: LoadedSource,
     model: ModelClass,
-    methods: Way,
     forward: Way | None,
     engine: BufferEngine = VLLM_BUFFER,
 ) -> tuple[MethodsClass | None, ForwardClass | None, tuple[Reason, ...]]:
     """Define a class in each way; return its ways, and the reasons why others are missing."""
     refusals: list[Reason] = []
 
-    def defined(define: Callable[[LoadedSource, ModelClass, Way], B], way: Way) -> B | None:
+    def defined(define: Callable[[], B]) -> B | None:
         try:
-            return define(loaded, model, way)
+            return define()
         except UsageError as error:
             refusals.append(reason_of(error))
             return None
 
-    by_methods = defined(partial(define_by_methods, engine=engine), methods)
-    by_forward = defined(define_by_forward, forward) if forward else None
+    by_methods = defined(lambda: define_by_methods(loaded, model, engine))
+    by_forward = defined(lambda: define_by_forward(loaded, model, forward)) if forward else None
     return by_methods, by_forward, tuple(refusals)
 
 
@@ -130,12 +129,12 @@ def functions_over(
 
 
 def define_by_methods(
-    loaded: LoadedSource, model: ModelClass, way: Way, engine: BufferEngine = VLLM_BUFFER
+    loaded: LoadedSource, model: ModelClass, engine: BufferEngine = VLLM_BUFFER
 ) -> MethodsClass:
     """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
     with loaded.without_stubs():
         loaded.absent.values.update(engine.libraries)
-        bound = engine.kind(*_settled(loaded, model, way, engine.names).over(engine.host))
+        bound = engine.kind(*_settled(loaded, model, BY_METHODS, engine.names).over(engine.host))
         bound.rehearse()
         return bound
 
