@@ -339,7 +339,7 @@ class _Accountant:
                 yield UnjudgedCarrier(owner.node.name, owner.member, owner.node.lineno, why)
 
     def _is_judged(self, owner: _Class) -> bool:
-        """Tell whether a class was driven, or a class that has both methods from it."""
+        """Return whether a class was driven, or a class that has both methods from it."""
         method = self._lookup(owner)
         for derived in self._classes:
             if derived.key in self._driven:
@@ -382,7 +382,7 @@ def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Itera
 
 
 def _constructs(owner: _Class, carrier: Carrier) -> bool:
-    """Tell whether a constructor of a class makes what it carries, or leaves out that of its base."""
+    """Return whether a constructor of a class makes what it carries, or leaves out that of its base."""
     own = [owner.methods[name] for name in _CONSTRUCTORS if name in owner.methods]
     kept = {f"self.{name}" for name in carrier.attributes}
     inherits = any(

@@ -76,7 +76,7 @@ class _Setting(NamedTuple):
     """What a region is built from, and which of ids and embeddings it is given.
 
     With `own_parts` the parts that are handed the input run their own code; with `complete` parts that may
-    be missing are there; the part at `by_level` answers with a row for each layer; layers may answer
+    be missing are there; the part at `by_level` returns a row for each layer; layers may answer
     without a residual.
     """
 
@@ -300,7 +300,7 @@ class _Stages(nn.Module):
 
     @override
     def forward(self, stage: int, **inputs: Any) -> object:
-        """Return the answer of the last stage; the first of two answers with no rows.
+        """Return the answer of the last stage; the first of two returns no rows.
 
         What one stage passes to the next is kept with the stage: it is no state of the region.
         """

@@ -5,7 +5,7 @@ There are two kinds:
 - An engine whose payload is an argument of its text model (`ArgumentClass`).  It has no storage: `set`
   keeps the arguments of one step, `get` runs that step, and `clear` ends it.  It has no get either, so that
   the payload is read by its effect: the text model's own forward runs over hidden states of zeros, with
-  layers that record their input and answer zeros.  What was added after layer i is level i, whatever its
+  layers that record their input and return zeros.  What was added after layer i is level i, whatever its
   layout was.
 - An engine that splits the payload over ranks (`PayloadSplitter`).
 
@@ -307,7 +307,7 @@ class ReplayedBuffer:
         begin_step(self._buffer, tokens, profile=profile)
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Replay get; return the tensors that it answered at capture, one (P, hidden) per level or None."""
+        """Replay get; return the tensors that it returned at capture, one (P, hidden) per level or None."""
         if isinstance(self._buffer, ForwardBuffer):
             self._buffer.embed_step()
         return self._run("get", tokens, self._buffer.get)

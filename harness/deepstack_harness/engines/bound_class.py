@@ -138,7 +138,7 @@ class BoundClass(Generic[H]):
 
 
 def misses_package(error: Exception) -> bool:
-    """Tell whether code missed something that only the whole package would have."""
+    """Return whether code missed something that only the whole package would have."""
     return (
         isinstance(error, UsageError)
         or type(error) is NameError
@@ -193,7 +193,7 @@ class MethodsBuffer:
     ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
-        With `listed`, get answers a list or tuple of levels; else their names say which is which.
+        With `listed`, get returns a list or tuple of levels; else their names say which is which.
         """
         self._host = host
         self._levels = levels
@@ -235,7 +235,7 @@ class MethodsBuffer:
         return method(value)
 
     def where_returned(self, tokens: int) -> str:
-        """Call get once more and return the `FILE:LINE` of the `return` at which it answered.
+        """Call get once more and return the `FILE:LINE` of the `return` at which it returned.
 
         For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
         """
@@ -338,7 +338,7 @@ class MethodsClass(BoundClass[Host]):
         )  # fmt: skip
 
     def _misses(self, error: Exception) -> bool:
-        """Tell whether a method missed something that only the whole package would have."""
+        """Return whether a method missed something that only the whole package would have."""
         return misses_package(error)
 
     def _check_storage(self, buffer: MethodsBuffer) -> None:
@@ -483,7 +483,7 @@ class ForwardClass(ForwardModels):
 
 
 def _note_error(raised: list[Exception], error: Exception) -> bool:
-    """Tell whether code missed its package; keep the error of code that did not."""
+    """Return whether code missed its package; keep the error of code that did not."""
     missed = misses_package(error)
     if not missed:
         raised.append(error)
@@ -491,7 +491,7 @@ def _note_error(raised: list[Exception], error: Exception) -> bool:
 
 
 def _names_argument(function: Callable[..., object], name: str) -> bool:
-    """Tell whether a function calls another one with a keyword."""
+    """Return whether a function calls another one with a keyword."""
     names = (each for each in function.__code__.co_consts if isinstance(each, tuple))
     return any(name in each for each in names)
 
@@ -535,7 +535,7 @@ def _role(value: object, is_payload: bool) -> Role:
 
 
 def _is_level(value: object, hidden: int) -> bool:
-    """Tell whether a value is a level (n, hidden) of any number of rows."""
+    """Return whether a value is a level (n, hidden) of any number of rows."""
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()

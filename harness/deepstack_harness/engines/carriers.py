@@ -294,7 +294,7 @@ def _handed_on(
 
 
 def _is_run_by(call: ast.Call, origins: Origins, methods: Mapping[str, Function], parts: set[str]) -> bool:
-    """Tell whether a function is given a part of the model to run: `run(self.x, ..)`."""
+    """Return whether a function is given a part of the model to run: `run(self.x, ..)`."""
     others = (each for each in call.args if isinstance(each, ast.Attribute) and not _origins(each, origins))
     return isinstance(call.func, ast.Name) and any(_is_part(each, methods, parts) for each in others)
 
@@ -305,7 +305,7 @@ def _origins(node: ast.AST, origins: Mapping[str, frozenset[str]]) -> frozenset[
 
 
 def _is_part(node: ast.AST, methods: Mapping[str, Function], parts: set[str]) -> bool:
-    """Tell whether an expression is a part of the model: `self.x`, `self.x.y`, or an alias of one."""
+    """Return whether an expression is a part of the model: `self.x`, `self.x.y`, or an alias of one."""
     match node:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
             return name not in methods and name not in _NO_PARTS and not name.startswith("get_")

@@ -99,7 +99,7 @@ def _own_parts(node: ast.AST) -> list[ast.AST]:
 
 
 def _is_base_init(node: ast.AST) -> bool:
-    """Tell whether a statement is `super().__init__()`, or the same by a base's name."""
+    """Return whether a statement is `super().__init__()`, or the same by a base's name."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):
             return True

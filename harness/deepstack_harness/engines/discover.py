@@ -376,7 +376,7 @@ class Finder:
         return [source_class, *(each for lineage in above for each in lineage)]
 
     def keeps_payload(self, source_class: _SourceClass) -> bool:
-        """Tell whether the class hands its payload on without being given it.
+        """Return whether the class hands its payload on without being given it.
 
         It does by the name of the argument that it hands to its language model, or by its shape.
         """
@@ -461,7 +461,7 @@ class Finder:
 
 
 def _has_layers(forward: ast.FunctionDef) -> bool:
-    """Tell whether a `forward` runs layers one after the other."""
+    """Return whether a `forward` runs layers one after the other."""
     return any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
 
 

@@ -124,7 +124,7 @@ class Making:
         *,
         is_about: bool,
     ) -> bool:
-        """Tell whether a place may rebind one of `names`, or one of `classes`, as far as its file shows."""
+        """Return whether a place may rebind one of `names`, or one of `classes`, as far as its file shows."""
         is_about = is_about or WORD in name
         of_self = place.method_of is not None
         if name == "__class__" or (of_self and name in names):
@@ -141,7 +141,7 @@ class Making:
         return name in names and (is_mine is True or (is_mine is None and is_about))
 
     def is_mine(self, member: str, node: ast.expr) -> bool | None:
-        """Tell whether an expression of a file is a class of the lineage; None where nobody knows."""
+        """Return whether an expression of a file is a class of the lineage; None where nobody knows."""
         path = list[str]()
         while isinstance(node, ast.Attribute):
             path.append(node.attr)
@@ -160,7 +160,7 @@ class Making:
 
 
 def _is_value(statement: ast.stmt) -> bool:
-    """Tell whether a statement of a class binds a plain value."""
+    """Return whether a statement of a class binds a plain value."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
         return False
     try:
@@ -310,7 +310,7 @@ class _Search(ast.NodeVisitor):
 
 
 def _reads_names(called: ast.expr) -> bool:
-    """Tell whether a function does no more with a name than to look it up, or to show it."""
+    """Return whether a function does no more with a name than to look it up, or to show it."""
     match called:
         case ast.Name(id="getattr" | "hasattr" | "print"):
             return True

@@ -139,7 +139,7 @@ class LenientSettings(Settings):
 class Part:
     """Stand-in for a part of a model that cannot be built: as many of them as there are levels.
 
-    Called, it answers with its first argument.
+    Called, it returns its first argument.
     """
 
     def __init__(self, levels: int) -> None:
@@ -718,7 +718,7 @@ def _image_sizes(is_visual: Tensor) -> list[int]:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors have equal values; NaN equals NaN."""
+    """Return whether two tensors have equal values; NaN equals NaN."""
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 

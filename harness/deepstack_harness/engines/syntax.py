@@ -328,7 +328,7 @@ def _set_by_name(call: ast.Call) -> Iterator[str]:
 
 
 def is_setattr(call: ast.Call) -> bool:
-    """Tell whether a call is `setattr(..)`, or `x.__setattr__(..)`."""
+    """Return whether a call is `setattr(..)`, or `x.__setattr__(..)`."""
     match call.func:
         case ast.Name(id="setattr") | ast.Attribute(attr="__setattr__"):
             return True
@@ -425,5 +425,5 @@ def _acting_words(file: SourceFile) -> frozenset[str]:
 
 
 def acts_on(file: SourceFile, name: str) -> bool:
-    """Tell whether a file does more with a class than to import it, to derive one and to write its name."""
+    """Return whether a file does more with a class than to import it, to derive one and to write its name."""
     return name in file.text and name in _acting_words(file)

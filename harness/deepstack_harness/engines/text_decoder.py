@@ -40,9 +40,9 @@ LAYERS = LEVELS_ALONE + 1
 class TextPart(nn.Module):
     """A part of a text model: a linear map of the sum of all tensors and numbers that it is given.
 
-    It answers with as many hidden states as are unpacked, in the shape of the first floating-point tensor.
+    It returns as many hidden states as are unpacked, in the shape of the first floating-point tensor.
     With `levels` each of them is (n, levels, h), as of an embedding that has a row for each layer.  Where it
-    `adds_residual` by itself all answers but the first are None.  Called without any tensor it answers with
+    `adds_residual` by itself all answers but the first are None.  Called without any tensor it returns
     its first argument.
     """
 
@@ -212,7 +212,7 @@ def furnish(
 ) -> None:
     """Set every attribute that the code of a text model reads.
 
-    The part at `by_level` answers with a row for each layer.  Layers that answer with several values answer
+    The part at `by_level` returns a row for each layer.  Layers that return several values answer
     with None for all but the first where they `adds_residual` themselves.
     """
     for path in sorted(attributes.sequences, key=lambda path: (len(path), path)):

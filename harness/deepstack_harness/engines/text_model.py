@@ -6,7 +6,7 @@ has a decorator that compiles, such as `support_torch_compile`.
 
 Layers and other parts of the text model are never built.  How the code of its `forward` uses an attribute
 says what can stand in for it: a sequence that is iterated, a number that bounds a slice, a flag that is
-tested, a part that is called and how many values it answers with.
+tested, a part that is called and how many values it returns.
 """
 
 import ast
@@ -54,7 +54,7 @@ class CompiledText:
 
 
 def is_compiled(node: ast.ClassDef) -> bool:
-    """Tell whether a class statement has a decorator that compiles."""
+    """Return whether a class statement has a decorator that compiles."""
     names = (ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
     return any("torch_compile" in name or name == "torch.compile" for name in names)
 
@@ -140,7 +140,7 @@ class _Uses:
         self.called |= dict.fromkeys(self._empty(function), 0)
 
     def _empty(self, function: Function) -> Iterator[Path]:
-        """Yield the parts whose answer is tested for having elements: they answer with an empty list."""
+        """Yield the parts whose answer is tested for having elements: they return an empty list."""
         tests = (node.test for node in ast.walk(function) if isinstance(node, ast.If | ast.IfExp))
         tested = {
             name

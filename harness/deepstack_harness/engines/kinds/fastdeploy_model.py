@@ -30,7 +30,7 @@ class PaddleHost(Host):
 
 @dataclass(frozen=True)
 class FastDeployClass(MethodsClass):
-    """A class of FastDeploy, whose get answers a list of levels."""
+    """A class of FastDeploy, whose get returns a list of levels."""
 
     listed = True
 

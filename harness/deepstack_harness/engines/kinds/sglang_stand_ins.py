@@ -77,7 +77,7 @@ Modality.IMAGE = Modality()
 
 
 class _Residual:
-    """The residual stream of a step whose layers answer zeros (layers/layer_boundary/residual/batch.py)."""
+    """The residual stream of a step whose layers return zeros (layers/layer_boundary/residual/batch.py)."""
 
     @staticmethod
     def start(_: object) -> None:

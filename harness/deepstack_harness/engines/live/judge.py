@@ -168,7 +168,7 @@ _ROWS = "rows"
 
 
 def judge_structure(facts: StartFacts, steps: Sequence[LiveStep]) -> Judgement:
-    """Judge R1: every read answers with all levels, also those of the start, where nothing is set."""
+    """Judge R1: every read returns all levels, also those of the start, where nothing is set."""
     seen = [*facts.start_steps, *steps]
     none = [number for number, step in enumerate(seen, 1) if not step.answered]
     if not seen:
@@ -301,7 +301,7 @@ def _chunked(_: Schedule, served: ServedSchedule) -> bool:
 
 
 def _split(schedule: Schedule, served: ServedSchedule) -> bool:
-    """Tell whether one image was split: more visual steps of a request than it has images."""
+    """Return whether one image was split: more visual steps of a request than it has images."""
     images = {request.name: max(len(request.images), 1) for request in schedule.requests if request.is_visual}
     visual = [share.name for step in served.steps for share in _shares(step) if share.images]
     return any(visual.count(name) > most for name, most in images.items())
@@ -312,7 +312,7 @@ def _one_token(_: Schedule, served: ServedSchedule) -> bool:
 
 
 def _text_after(schedule: Schedule, served: ServedSchedule) -> bool:
-    """Tell whether a text request began behind the last visual step, beside or behind the image's decodes."""
+    """Return whether a text request began behind the last visual step, beside or behind the image's decodes."""
     texts = {request.name for request in schedule.requests if not request.is_visual}
     visual = [number for number, step in enumerate(served.steps) if step.visual]
     later = served.steps[visual[-1] + 1 :] if visual else ()
@@ -320,7 +320,7 @@ def _text_after(schedule: Schedule, served: ServedSchedule) -> bool:
 
 
 def _live_after_replay(_: Schedule, served: ServedSchedule) -> bool:
-    """Tell whether a prefill ran in Python behind a visual step that ran."""
+    """Return whether a prefill ran in Python behind a visual step that ran."""
     first = next((number for number, step in enumerate(served.steps) if step.visual), None)
     later = served.steps[first + 1 :] if first is not None else ()
     return any(not step.replayed and _prefills(step) for step in later)
@@ -336,7 +336,7 @@ def _video(schedule: Schedule, served: ServedSchedule) -> bool:
 
 
 def _half_cached(schedule: Schedule, served: ServedSchedule) -> bool:
-    """Tell whether a request read fewer visual rows, and some, than an equal one that came before it."""
+    """Return whether a request read fewer visual rows, and some, than an equal one that came before it."""
     visual = {
         request: _rows_of_prefill(request.name, served) for request in schedule.requests if request.is_visual
     }

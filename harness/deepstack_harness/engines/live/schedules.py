@@ -127,7 +127,7 @@ class Schedule:
         return budget + "; ".join(map(str, self.requests))
 
     def fits(self, model: TinyModel) -> bool:
-        """Tell whether the family takes all requests."""
+        """Return whether the family takes all requests."""
         most = model.limits.get(model.medium, 0)
         return all(
             len(request.images) <= most and (model.video is not None or not request.frames)

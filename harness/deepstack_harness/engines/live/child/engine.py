@@ -221,7 +221,7 @@ class _Engine:
         return next((name for name in self._names if inner in {name, f"{name}-{inner[-8:]}"}), inner)
 
     def _is_in_prefill(self, name: str) -> bool:
-        """Tell whether the scheduler has computed a part of a request's prompt, and not all of it."""
+        """Return whether the scheduler has computed a part of a request's prompt, and not all of it."""
         requests = [
             request for inner, request in self._scheduler.requests.items() if self._name_of(inner) == name
         ]
