@@ -39,7 +39,7 @@ from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_st
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
 from deepstack_harness.sources.request import every_python_file
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, SourceFile
 from deepstack_harness.text import plural
 
 SUPPLIED = frozenset(
@@ -92,6 +92,7 @@ class LoadedSource:
         self.folder = Path(tempfile.mkdtemp(prefix="source-"))
         self._watched = set[str]()
         self._mentioning: dict[tuple[str, str], list[str]] = {}
+        self._read: dict[str, SourceFile] = {}
         self._imported: dict[str, ModuleType] = {}
         self._by_name: dict[str, str] = {}
         self._members: dict[str, str] = {}
@@ -141,7 +142,7 @@ class LoadedSource:
         found = vars(self.module(member)).get(name)
         if found is not None:
             return found
-        file = self.source.read(member)
+        file = self.read(member)
         node = next((node for node in parse(file).body if name in scope_names(node)), None)
         line = node.lineno if node else None
         raised = [why.text for why in self.absent.failed if why.file == file.filename and why.line == line]
@@ -167,6 +168,12 @@ class LoadedSource:
     def imported(self, member: str) -> ModuleType | None:
         """Return the module of a file that was imported to its end; None for any other."""
         return self._imported.get(member)
+
+    def read(self, member: str) -> SourceFile:
+        """Return a file, read once; raises what `Source.read` raises."""
+        if member not in self._read:
+            self._read[member] = self.source.read(member)
+        return self._read[member]
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """Return the files below a folder whose text has a word."""
@@ -195,7 +202,7 @@ class LoadedSource:
         if member not in self._defined:
             self._defined[member] = {
                 (_first_line(node), node.name): node
-                for node in statements_in([parse(self.source.read(member))])
+                for node in statements_in([parse(self.read(member))])
                 if isinstance(node, Function | ast.ClassDef)
             }
         return self._defined[member]
@@ -258,7 +265,7 @@ class LoadedSource:
         if member not in self._imported:
             return False
         filename = next(shown for shown, known in self._members.items() if known == member)
-        parsed = parse(self.source.read(member))
+        parsed = parse(self.read(member))
         functions = [
             node for node in self._definitions(member).values()
             if isinstance(node, Function) and _spans(node, line)
@@ -278,7 +285,7 @@ class LoadedSource:
             member = self._members.get(why.file)
             if member is None or member not in members:
                 continue
-            file = self.source.read(member)
+            file = self.read(member)
             statement = next((node for node in parse(file).body if node.lineno == why.line), None)
             if statement is None or isinstance(statement, _BINDS_ITS_NAME):
                 continue
@@ -290,7 +297,7 @@ class LoadedSource:
 
     def execute(self, module: ModuleType, member: str) -> None:
         """Run a file in its module; each statement reports its own failure."""
-        shown = self.source.read(member)
+        shown = self.read(member)
         self._members[shown.filename] = member
         known = _Builtins(module.__name__, self._import, self.absent)
         names = vars(module)
@@ -453,7 +460,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def get_source(self, fullname: str) -> str | None:
         """Return the text of a module, for `inspect`."""
         spec = getattr(sys.modules.get(fullname), "__spec__", None)
-        return None if spec is None else self._loaded.source.read(spec.loader_state).text
+        return None if spec is None else self._loaded.read(spec.loader_state).text
 
 
 def _caller() -> FrameType:

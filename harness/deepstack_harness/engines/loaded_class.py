@@ -231,7 +231,7 @@ def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
     made = loaded.named(model.member, model.class_name)
     if isinstance(made, type):
         return made
-    file = loaded.source.read(model.member)
+    file = loaded.read(model.member)
     line = class_named(file, model.class_name).lineno
     raise SourceError(Reason(f"not driven: {model.class_name} is no class", file.filename, line))
 
@@ -256,7 +256,7 @@ class _MadeClass:
         self._reach()
 
     def _whole(self) -> Defined:
-        file = self.loaded.source.read(self._model.member)
+        file = self.loaded.read(self._model.member)
         return Defined(self._model.member, file, class_named(file, self._model.class_name))
 
     def _defined(self, cls: type) -> Defined | None:
@@ -265,7 +265,7 @@ class _MadeClass:
         if module is None:
             return None
         node = self.loaded.class_in(module, cls.__name__)
-        return Defined(module, self.loaded.source.read(module), node) if node else None
+        return Defined(module, self.loaded.read(module), node) if node else None
 
     # -- members
 

@@ -74,10 +74,9 @@ class Making:
         """Yield the files that have the engines' word, or the name of a class."""
         folder = PurePosixPath(self.of.member).parts[0]
         words = (WORD, *sorted(classes))
-        source = self._loaded.source
         for member in sorted({member for word in words for member in self._loaded.mentioning(folder, word)}):
             try:
-                yield member, source.read(member)
+                yield member, self._loaded.read(member)
             except NoSuchMember:
                 continue
 

@@ -29,7 +29,7 @@ class MegatronSplitter:
     def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
         """Import the function; raise `UsageError` where it cannot be made."""
         self._split = function_of(loaded, found.member, found.files.function, {})
-        self.filename = loaded.source.read(found.member).filename
+        self.filename = loaded.read(found.member).filename
 
     def rows(
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int
@@ -77,7 +77,7 @@ class SwiftSplitter:
         self._parallel: Any = made.__new__(made)
         names = {"sequence_parallel": self._parallel}
         self._patch = function_of(loaded, found.member, found.files.function, names)
-        self.filename = loaded.source.read(found.member).filename
+        self.filename = loaded.read(found.member).filename
 
     def rows(
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int

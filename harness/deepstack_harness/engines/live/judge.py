@@ -312,7 +312,7 @@ def _one_token(_: Schedule, served: ServedSchedule) -> bool:
 
 
 def _text_after(schedule: Schedule, served: ServedSchedule) -> bool:
-    """Return whether a text request began behind the last visual step, beside or behind the image's decodes."""
+    """Return whether a text request began after the last visual step, during or after the image's decodes."""
     texts = {request.name for request in schedule.requests if not request.is_visual}
     visual = [number for number, step in enumerate(served.steps) if step.visual]
     later = served.steps[visual[-1] + 1 :] if visual else ()
