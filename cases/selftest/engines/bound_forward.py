@@ -1,5 +1,7 @@
 """The class of a family in a source, driven through its own `embed_input_ids` and `forward`."""
 
+from dataclasses import replace
+
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.load import loaded_of
@@ -15,4 +17,5 @@ def bind_forward(source: Source, model: ModelClass) -> ForwardClass:
 
 def forward_of(source: Source, family: str = "qwen3_vl") -> ForwardClass:
     """Bind the class of a family as `audit` does it for all of them."""
-    return bind_forward(source, engine_of(source).by_forward[family])
+    engine = engine_of(source)
+    return bind_forward(source, replace(engine.by_forward[family], parts=engine.parts))

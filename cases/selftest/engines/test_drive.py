@@ -231,7 +231,7 @@ def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -
         (
             "return rank_of_everything(rows)",
             "return TABLE[0]\n\n\nTABLE = [1 // 0]",
-            r"synchronise is not there and is read",
+            r"TABLE is not there and is read",
         ),
     ],
     ids=["file", "package", "definition"],

@@ -13,7 +13,7 @@ from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_removed_adapter_options
 from deepstack_harness.cli.output import write_text
-from deepstack_harness.contract.case import Regime, check_dtype, user_buffer
+from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
@@ -72,6 +72,7 @@ def run(args: Namespace) -> Document[ExitCode]:
         return (yield from _write_adapter(args))
     if args.dtype is not None:
         check_dtype(args.dtype)
+    check_device(args.device)
     if args.device != "cpu":  # torch takes 2 s to import
         from deepstack_harness.models.family import parse_device
 
