@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from cases.selftest.play.state_programs import Counts, Holds, scale_of
 from cases.specimens.programs import rows
 
 
@@ -38,19 +39,6 @@ class Refuses:
 
     def __deepcopy__(self, _memo: object) -> NoReturn:
         raise TypeError("a pool cannot be copied")
-
-
-class Reads(nn.Module):
-    """Multiplies by what `read` finds in `held`."""
-
-    def __init__(self, held: object, read: Callable[[Any], Any] = lambda held: held.scale) -> None:
-        super().__init__()
-        self.held = held
-        self.read = read
-
-    def forward(self, x: Tensor) -> Tensor:
-        scaled: Tensor = x * self.read(self.held)
-        return scaled
 
 
 class Ignores(nn.Module):
@@ -187,17 +175,6 @@ class Locks(nn.Module):
         return x * (2 if self.lock.locked() else 3)
 
 
-class Next(nn.Module):
-    """Multiplies by the next number of an iterator."""
-
-    def __init__(self, numbers: Iterator[float]) -> None:
-        super().__init__()
-        self.numbers = numbers
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * next(self.numbers)
-
-
 def numbers() -> Iterator[float]:
     yield from (1.0, 2.0, 3.0)
 
@@ -226,9 +203,9 @@ def autograd_state() -> tuple[Any, list[Any]]:
 
 
 RESTORED = {
-    "object that refuses copies": Stated(lambda: twice(Reads(Refuses()))),
+    "object that refuses copies": Stated(lambda: twice(Holds(Refuses(), scale_of))),
     "object that refuses copies, changed": Stated(
-        lambda: changed(Reads(Refuses()), scale_of_held), "I1", "self.held.scale"
+        lambda: changed(Holds(Refuses(), scale_of), scale_of_held), "I1", "self.held.scale"
     ),
     "argument that refuses copies": Stated(
         lambda: (takes_a_pool, [(rows(3), Refuses()), (rows(3), Refuses())])
@@ -251,7 +228,7 @@ RESTORED = {
         lambda: changed(Weak(), scale_of_held), why="KeyedRef"
     ),
     "frozen slots, another object": Stated(
-        lambda: changed(Reads(Frozen()), lambda region: setattr(region, "held", Frozen(3.0))),
+        lambda: changed(Holds(Frozen(), scale_of), lambda region: setattr(region, "held", Frozen(3.0))),
         "I1", "self.held.scale",
     ),
     "its own object returned": Stated(lambda: twice(ReturnsItsOwn(wrong=False))),
@@ -263,7 +240,7 @@ RESTORED = {
     "number that accumulates": Stated(lambda: twice(CountsInPython([1.0])), "I1", "self.held[0]"),
     "array of Python": Stated(lambda: twice(Ignores(array.array("d", [1.0])))),
     "bytes that can change": Stated(
-        lambda: changed(Reads(bytearray(b"\1"), lambda held: held[0]), lambda r: r.held.__setitem__(0, 3)),
+        lambda: changed(Holds(bytearray(b"\1"), lambda held: held[0]), lambda r: r.held.__setitem__(0, 3)),
         why="bytearray",
     ),
     "deque that accumulates": Stated(
@@ -278,7 +255,7 @@ RESTORED = {
     ),
     "text in memory": Stated(lambda: twice(ReadsALine(io.StringIO("1\n2\n3\n"))), why="readline"),
     "stream of the process": Stated(lambda: twice(Ignores(sys.__stderr__))),
-    "count of an iterator": Stated(lambda: twice(Next(itertools.count(1.0))), "I1", "self.numbers"),
+    "count of an iterator": Stated(lambda: twice(Counts(itertools.count(1.0))), "I1", "self.numbers"),
     "generator that no call uses": Stated(lambda: twice(Ignores(numbers())), why="self.held"),
-    "generator that each call advances": Stated(lambda: twice(Next(numbers())), why="self.numbers"),
+    "generator that each call advances": Stated(lambda: twice(Counts(numbers())), why="self.numbers"),
 }  # fmt: skip

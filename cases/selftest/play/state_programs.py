@@ -159,6 +159,8 @@ class ById(nn.Module):
 
 
 class Counts(nn.Module):
+    """Multiplies by the next number of an iterator."""
+
     def __init__(self, numbers: Iterator[float]) -> None:
         super().__init__()
         self.numbers = numbers

@@ -167,7 +167,7 @@ class RegionMaker:
         member = self.loaded.member_of(file)
         if member is None:
             return False
-        source = self.loaded.source.read(member)
+        source = self.loaded.read(member)
         refusing = (node for node in ast.walk(parse(source)) if isinstance(node, ast.Raise | ast.Assert))
         if any(node.lineno <= line <= (node.end_lineno or node.lineno) for node in refusing):
             return True
@@ -176,7 +176,7 @@ class RegionMaker:
         )
 
     def _class(self, member: str, name: str) -> type:
-        node = class_named(self.loaded.source.read(member), name)
+        node = class_named(self.loaded.read(member), name)
         cls = self.loaded.named(member, name)
         if not isinstance(cls, type):
             raise SourceError(Reason(f"not driven: {name} is no class", member, node.lineno))

@@ -184,9 +184,8 @@ def bind_range(source: Source) -> BoundRange:
     root = class_named(file, RANGES_CLASS)
     _refuse_without_methods(root, file.filename)
     loaded = loaded_of(source)
-    made: Any = loaded.named(RANGES_MEMBER, RANGES_CLASS)
-    loaded.supply({"torch": torch})  # which vLLM has from a lazy loader of its own
-    loaded.check_instrument()
+    # vLLM has torch from a lazy loader of its own.
+    made = loaded.supplied(RANGES_MEMBER, RANGES_CLASS, {"torch": torch})
     return BoundRange(loaded, file.filename, root.lineno, made)
 
 

@@ -1,7 +1,7 @@
 """The parts of an engine whose payload is an argument, as importing its package makes them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,7 @@ class Hosts:
     text: type[nn.Module]
     wrapper: type[nn.Module] = nn.Module
     runner: type[nn.Module] = nn.Module
-    names: Mapping[str, object] | None = None
+    names: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class ArgumentParts:
 
 def load_parts(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> ArgumentParts:
     """Import the parts; raise `UsageError`, with file and line, for those that cannot be made."""
-    files, names = found.files, hosts.names or {}
+    files, names = found.files, hosts.names
     known, text = made_over(loaded, found.text, files.text, hosts.text, names)
     wrapper = writer = None
     if files.wrapper is not None:
         _, wrapper = made_over(loaded, files.wrapper.model, files.wrapper.way, hosts.wrapper, names)
     if files.writer is not None:
-        writer = function_of(loaded, files.writer.member, files.writer.function, names)
+        writer = loaded.supplied(files.writer.member, files.writer.function, names)
     return ArgumentParts(found, known, text, wrapper, writer, _runner(loaded, found, hosts))
 
 
@@ -70,17 +70,6 @@ def _runner(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> type[nn
     if isinstance(part, Reason):
         return part
     try:
-        return made_over(loaded, part.model, part.way, hosts.runner, hosts.names or {})[1]
+        return made_over(loaded, part.model, part.way, hosts.runner, hosts.names)[1]
     except UsageError as error:
         return reason_of(error)
-
-
-def function_of(loaded: LoadedSource, member: str, name: str, names: Mapping[str, object]) -> Any:  # noqa: ANN401
-    """Return a function of a file, whose code finds the objects of `names`.
-
-    Raises `UsageError`, with file and line, where it cannot be made.
-    """
-    function = loaded.named(member, name)
-    loaded.check_instrument()
-    loaded.supply(names)
-    return function

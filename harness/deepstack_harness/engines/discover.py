@@ -288,7 +288,6 @@ class Finder:
         self._files = files
         self._classes = {source_class.place: source_class for source_class in _classes(source, files)}
         self._named = {source_class.name: source_class for source_class in self._classes.values()}
-        self._done: dict[tuple[str, str], FoundClass] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
     def found(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[FoundClass]:

@@ -30,6 +30,7 @@ from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
+from typing import Any
 
 from typing_extensions import override
 
@@ -149,6 +150,16 @@ class LoadedSource:
         text = f"{name} could not be made: {raised[0]}" if raised else f"{name} is not there"
         raise SourceError(Reason(text, file.filename, line))
 
+    def supplied(self, member: str, name: str, names: Mapping[str, object]) -> Any:  # noqa: ANN401  # of the engine
+        """Return what a file has under a name, and whose code finds the objects of `names`.
+
+        Raises `SourceError`, with its place, where it cannot be made.
+        """
+        found = self.named(member, name)
+        self.check_instrument()
+        self.supply(names)
+        return found
+
     def sentence(self) -> str:
         """Return what was imported, and what was missing, as a sentence."""
         absent, failed = self.absent.modules, self.absent.failed
@@ -160,10 +171,6 @@ class LoadedSource:
     def by_name(self, name: str) -> str | None:
         """Return the imported file of a module; None for a module of another package."""
         return self._by_name.get(name)
-
-    def is_imported(self, member: str) -> bool:
-        """Return whether a file was imported to its end."""
-        return member in self._imported
 
     def imported(self, member: str) -> ModuleType | None:
         """Return the module of a file that was imported to its end; None for any other."""

@@ -197,7 +197,7 @@ def _settled(
     loaded.absent.values.update(model.parts.libraries)
     made = _MadeClass(loaded, model, way)
     for _ in range(_MOST_PATCHES):
-        more = [member for member in made.patching() if not loaded.is_imported(member)]
+        more = [member for member in made.patching() if loaded.imported(member) is None]
         if not sum(_imported(loaded, member) for member in more):
             break
         made = _MadeClass(loaded, model, way)

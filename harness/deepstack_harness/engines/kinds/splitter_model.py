@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
 from deepstack_harness.engines.discover import FoundSplitter
@@ -28,7 +27,7 @@ class MegatronSplitter:
 
     def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
         """Import the function; raise `UsageError` where it cannot be made."""
-        self._split = function_of(loaded, found.member, found.files.function, {})
+        self._split = loaded.supplied(found.member, found.files.function, {})
         self.filename = loaded.read(found.member).filename
 
     def rows(
@@ -76,7 +75,7 @@ class SwiftSplitter:
         _, made = made_over(loaded, found.parallel, found.files.parallel.way, _Parallel, {})
         self._parallel: Any = made.__new__(made)
         names = {"sequence_parallel": self._parallel}
-        self._patch = function_of(loaded, found.member, found.files.function, names)
+        self._patch = loaded.supplied(found.member, found.files.function, names)
         self.filename = loaded.read(found.member).filename
 
     def rows(

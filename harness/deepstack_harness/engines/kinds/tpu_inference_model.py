@@ -13,7 +13,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
-from deepstack_harness.engines.argument_parts import function_of
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.class_facts import STORAGE
@@ -288,7 +287,7 @@ def define_patched(source: Source, found: FoundClass, loaded: LoadedSource, mode
         return named
     try:
         known, host = made_over(loaded, model, BY_FORWARD, ForwardHost)
-        function = function_of(loaded, found.patch.of.member, found.patch.of.function, STAND_INS)
+        function = loaded.supplied(found.patch.of.member, found.patch.of.function, STAND_INS)
 
         def apply(host: ForwardHost) -> None:
             function(host)
