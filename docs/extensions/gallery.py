@@ -37,6 +37,7 @@ from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.scripts import render_script
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind
+from deepstack_harness.engines.discover import SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines
 
@@ -423,7 +424,7 @@ def matrix_lines(engine: KnownEngine, failures: Sequence[KnownFailure]) -> Lines
     rules = [rule for rule in Rule if any(rule in failure.rules for failure in failures)]
     unbroken = [rule for rule in RULES if rule not in rules and rule not in engine.cannot_ask]
     was_looked_at = looked_at(canonicalize_name(engine.package.name))[0] is not None
-    if unbroken and was_looked_at and not engine.split:
+    if unbroken and was_looked_at and not isinstance(engine.payload, SplitFiles):
         yield from (f"No class of a release that was looked at is known to break {named(unbroken)}.", "")
     if not rules:
         return

@@ -18,4 +18,4 @@ def bind_forward(source: Source, model: ModelClass) -> ForwardClass:
 def forward_of(source: Source, family: str = "qwen3_vl") -> ForwardClass:
     """Bind the class of a family as `audit` does it for all of them."""
     engine = engine_of(source)
-    return bind_forward(source, replace(engine.by_forward[family], parts=engine.parts))
+    return bind_forward(source, replace(engine.by_forward[family], parts=engine.files.parts))

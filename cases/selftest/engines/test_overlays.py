@@ -36,8 +36,8 @@ from deepstack_harness.contract.verdicts import Evidence, Row, Verdict
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.kinds.tpu_inference_model import STAND_INS as TPU_STAND_INS
 from deepstack_harness.engines.kinds.tpu_inference_model import PatchedClass
+from deepstack_harness.engines.kinds.vllm_ascend_model import CALLS as ASCEND_CALLS
 from deepstack_harness.engines.kinds.vllm_ascend_model import STAND_INS as ASCEND_STAND_INS
-from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
@@ -322,7 +322,7 @@ def judged_as_far(text: str) -> Iterator[tuple[str, ClassVerdicts]]:
 def test_the_context_of_a_step_knows_that_ranks_share_it_under_both_names() -> None:
     context = ASCEND_STAND_INS["_EXTRA_CTX"]
     for ranks in (1, 2):
-        with as_rank(0, ranks):
+        with ASCEND_CALLS.as_rank(0, ranks):
             shares = [getattr(context, flag) for flag in ("flash_comm_v1_enabled", "sp_enabled")]
         assert shares == [ranks == 2] * 2
 
@@ -376,7 +376,7 @@ def test_a_clear_of_no_rows_keeps_the_payload_and_any_other_erases_it(tmp_path: 
 
 @pytest.mark.parametrize(
     ("stand_ins", "changes_its_argument"),
-    [(VLLM_OMNI.parts.stand_ins, True), (TPU_STAND_INS, False)],
+    [(VLLM_OMNI.files.parts.stand_ins, True), (TPU_STAND_INS, False)],
     ids=["vllm-omni", "tpu-inference"],
 )
 def test_visual_rows_are_merged_into_the_marked_rows(
@@ -391,5 +391,5 @@ def test_visual_rows_are_merged_into_the_marked_rows(
 
 
 def test_no_step_of_vllm_omni_has_audio_between_its_frames() -> None:
-    stand_ins: Mapping[str, Any] = VLLM_OMNI.parts.stand_ins
+    stand_ins: Mapping[str, Any] = VLLM_OMNI.files.parts.stand_ins
     assert stand_ins["check_interleaved_audio_video"](None, 1) is False

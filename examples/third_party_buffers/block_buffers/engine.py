@@ -4,7 +4,7 @@
 class by the folder and the word, and drives it in a worker.
 """
 
-from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.engine import KnownEngine, StoredPayload
 from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
@@ -16,6 +16,5 @@ ACME_SERVE = KnownEngine(
     word="deepstack",
     since="1.0",
     how="a buffer on the model, zeroed after each forward",
-    by_methods={"qwen3_vl": _QWEN},
-    by_forward={"qwen3_vl": _QWEN},
+    payload=StoredPayload(by_methods={"qwen3_vl": _QWEN}, by_forward={"qwen3_vl": _QWEN}),
 )

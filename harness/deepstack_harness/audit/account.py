@@ -34,7 +34,7 @@ from deepstack_harness.engines.carriers import (
     reached,
     stored_by,
 )
-from deepstack_harness.engines.discover import collector_paused, depth_limited
+from deepstack_harness.engines.discover import ArgumentFiles, collector_paused, depth_limited
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import Function, parse, writes
@@ -377,8 +377,8 @@ def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Itera
     for audited in classes:
         places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
         yield from (place.partition(":")[0] for place in places if place)
-    if engine.argument is not None:
-        yield from (part.member for part in (engine.argument.wrapper, engine.argument.writer) if part)
+    if isinstance(engine.payload, ArgumentFiles):
+        yield from (part.member for part in (engine.payload.wrapper, engine.payload.writer) if part)
 
 
 def _constructs(owner: _Class, carrier: Carrier) -> bool:

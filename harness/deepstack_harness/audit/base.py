@@ -31,6 +31,7 @@ from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.system_files import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.catalogue.orders import deciding_functions
 from deepstack_harness.engines.discover import collector_paused, depth_limited
+from deepstack_harness.engines.engine import StoredPayload
 from deepstack_harness.engines.known import engine_of, find_classes, finder_of, open_source
 from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.errors import UsageError
@@ -183,8 +184,7 @@ def _listed(source: Source, step: str, say: Say) -> BaseRecord:
 
 
 def _has_finder(source: Source) -> bool:
-    engine = engine_of(source)
-    return engine.overlay is None and engine.argument is None and engine.split is None
+    return isinstance(engine_of(source).payload, StoredPayload)
 
 
 _SETS_MEMBER = r"(?<!self)\.(?:forward|embed_input_ids|\w*deepstack\w*)\s*=[^=]|setattr\("

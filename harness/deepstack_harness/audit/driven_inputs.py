@@ -17,6 +17,7 @@ from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.contract.verdicts import Evidence, Row, Verdict
+from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import Reason
 from deepstack_harness.sources.request import every_python_file
@@ -79,8 +80,8 @@ def drive_inputs(
     """
     source = open_source(text)
     every_python_file(source)  # the worker has no network
-    argument = engine_of(source).argument
-    captured = argument is not None and isinstance(argument.replay, tuple)
+    payload = engine_of(source).payload
+    captured = isinstance(payload, ArgumentFiles) and isinstance(payload.replay, tuple)
     with Worker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for standing in rows:
             row = input_row(source, standing)

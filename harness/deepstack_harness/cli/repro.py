@@ -52,6 +52,7 @@ from deepstack_harness.contract.case import PlannedCase, check_device, check_dty
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.document.blocks import Document, Line, all_of, outcome
+from deepstack_harness.engines.discover import ArgumentFiles, SplitFiles
 from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.models.variants import check_family
@@ -170,7 +171,7 @@ def _places(families: Sequence[str], args: Namespace) -> list[Where]:
 
 def _write_of_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
     source = open_alone(args.source)
-    if engine_of(source).argument is not None:
+    if isinstance(engine_of(source).payload, ArgumentFiles):
         raise UsageError(
             f"no program can be written for {source.label}: its payload is an argument, and its own graphs "
             f"replay it; 'repro {incident.id} --source SOURCE' judges it"
@@ -203,7 +204,7 @@ def _judge(incident: Incident, args: Namespace) -> Document[SourceVerdict]:
         return (yield from judge_system(incident, args.source))
     families, options = _families(incident, args.family), record_of(ReproOptions, args)
     source = open_alone(args.source)
-    if engine_of(source).argument is not None:
+    if isinstance(engine_of(source).payload, ArgumentFiles):
         return (yield from reproduce_in_engine(incident, families, source, args))
     places = _places(_families_of_sources(incident, families, source), args)
     _prepare_torch(args)
@@ -312,7 +313,7 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
             "which is in no class of a source: leave --source out"
         )
     engine = engine_of(source)
-    if engine.split is not None:
+    if isinstance(engine.payload, SplitFiles):
         raise UsageError(f"{source.label} has no buffer: 'audit --source SOURCE' judges its splitter")
     driven = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not driven and not engine.by_forward:

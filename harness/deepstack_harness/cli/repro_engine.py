@@ -23,6 +23,7 @@ from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import FaultKind, Row
 from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, all_of, outcome
+from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.text import parse_python
@@ -80,7 +81,8 @@ def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRu
 
 def _text_models(source: Source, families: Iterable[str]) -> list[str]:
     """Return the text models of the families, each once."""
-    by_family = engine_of(source).by_argument
+    payload = engine_of(source).payload
+    by_family = payload.by_family if isinstance(payload, ArgumentFiles) else {}
     names = [by_family[name] for family in families if (name := family.partition(":")[0]) in by_family]
     if not names:
         raise UsageError(f"{source.label} has a text model of {', '.join(by_family)} alone")

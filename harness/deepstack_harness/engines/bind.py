@@ -27,18 +27,15 @@ from deepstack_harness.contract.case import BufferRef
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, begin_step
 from deepstack_harness.engines.argument_parts import ArgumentParts
 from deepstack_harness.engines.bound_class import (
-    ForwardClass,
     ForwardModels,
     MethodsClass,
     misses_package,
     rehearsing,
 )
 from deepstack_harness.engines.discover import FoundClass
-from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.engines.stand_ins import ForwardBuffer
-from deepstack_harness.engines.text_decoder import TextFamily, text_family
-from deepstack_harness.engines.text_model import CompiledText
+from deepstack_harness.engines.text_decoder import TextFamily
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
 from deepstack_harness.sources.source import Source, buffer_of
 
@@ -395,15 +392,3 @@ class DrivenClass:
     def buffer(self) -> BufferRef:
         """The reference by which cases and rows name the class."""
         return buffer_of(self.source, self.found.model_class)
-
-
-def text_family_or_reason(
-    loaded: LoadedSource, forward: ForwardClass | None, text: CompiledText | str
-) -> TextFamily | str:
-    """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
-    if not isinstance(forward, ForwardClass) or isinstance(text, str):
-        return text if isinstance(text, str) else ""
-    try:
-        return text_family(loaded, forward, text)
-    except UsageError as error:
-        return str(error)

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
@@ -93,7 +93,7 @@ class ArgumentFiles:
     `replay` has the runners, newest first, or is a sentence that says why there is none.  `slots` is the file
     that registers the inputs of a captured graph by their names.  `members` are the files of text models,
     where they do not lie right in `folder`.  A class is judged if its method `adds` is given `argument` and
-    reads `self.KEEPS`.
+    reads `self.KEEPS`.  `by_family` names the text model of each family.
     """
 
     argument: str
@@ -106,6 +106,7 @@ class ArgumentFiles:
     members: tuple[str, ...] = ()
     adds: str = "forward"
     keeps: str = "layers"
+    by_family: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,24 @@ from deepstack_harness.sources.source import KnownPackage
 
 
 @dataclass(frozen=True)
+class StoredPayload:
+    """A payload that model classes keep in a buffer of theirs.
+
+    `by_methods` has the classes that are driven by their get, set and clear, and `by_forward` those that are
+    driven by `embed_input_ids` and `forward`, by the name of their family.  `parts` are the names and
+    settings that the classes need.  `payload_argument` and `forward` are those of `ModelFiles`.
+    """
+
+    by_methods: Mapping[str, ModelClass]
+    by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
+    parts: EngineParts = PLAIN_PARTS
+    payload_argument: str = STORAGE
+    forward: Way | None = BY_FORWARD
+
+
+@dataclass(frozen=True)
 class Overlay:
-    """A plugin over the classes of another engine.
+    """A plugin over the classes of another engine, `base`, whose payload is stored.
 
     `patches` has what it does to each class, by the class's name, also to those that are derived from it.
     `reads_too` are the attributes of a model that it reads.
@@ -36,34 +52,23 @@ class Overlay:
     splits: bool = False
     base_storage: bool = False
 
-    @property
-    def files(self) -> ModelFiles:
-        """The place of the model files of the base, with what the plugin reads of a model."""
-        parts = replace(self.base.parts, reads_too=self.reads_too)
-        return replace(self.base.files, parts=parts)
-
 
 @dataclass(frozen=True)
 class KnownEngine:
     """An engine whose source can be judged.
 
-    `by_methods` has the model classes that are driven by their get, set and clear, and
-    `by_forward` those that are driven by `embed_input_ids` and `forward`, by the name of their
-    family.  `how` says how a payload is set, read and cleared, for `list engines`.  `since` is the first
-    release that has a deepstack class.  `parts` are the names and settings
-    that its classes need.  With `systems` a source has placeholder ranges and dual-stream helpers too.
+    `payload` says what it does with a payload: it stores it, passes it as an argument, splits it over ranks
+    (and is judged by that alone), or changes what another engine does.  `how` says the same in words, for
+    `list engines`.  `calls` is the object, MODULE:NAME, that makes its classes run
+    (`engines.calls.EngineCalls`); it needs torch, so it is imported when a class is made.
+    `folder` is searched for classes in files that have `word`.  `since` is the first release that has a
+    deepstack class.  With `systems` a source has placeholder ranges and dual-stream helpers too.
 
-    `overlay` is there for a plugin that changes classes of another engine.  `argument` is there for an engine
-    whose payload is an argument; then `by_argument` names the text model of each family.  `cannot_ask` says
-    why a rule cannot be asked of the engine's classes.
-
-    `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
-
+    `cannot_ask` says why a rule cannot be asked of the engine's classes.
     `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
-    `payload_argument` and `forward` are those of `ModelFiles`.  `needs` has, by the name of a
-    class, what a checkpoint has to have before the class carries a payload, where no published one is known
-    to.  `tiny` has the classes that are made by their own `__init__` too (`audit --construct`), and
-    `surroundings` is the module that has what the engine puts around a model.
+    `needs` has, by the name of a class, what a checkpoint has to have before the class carries a payload,
+    where no published one is known to.  `tiny` has the classes that are made by their own `__init__` too
+    (`audit --construct`), and `surroundings` is the module that has what the engine puts around a model.
     """
 
     package: KnownPackage
@@ -71,31 +76,48 @@ class KnownEngine:
     word: str
     since: str
     how: str
-    by_methods: Mapping[str, ModelClass] = field(default_factory=dict)
-    by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
-    parts: EngineParts = PLAIN_PARTS
+    payload: StoredPayload | ArgumentFiles | SplitFiles | Overlay
+    calls: str = "deepstack_harness.engines.calls:VLLM_CALLS"
     systems: bool = False
-    overlay: Overlay | None = None
-    argument: ArgumentFiles | None = None
-    by_argument: Mapping[str, str] = field(default_factory=dict)
     cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
-    split: SplitFiles | None = None
     by_path: str = ""
-    payload_argument: str = STORAGE
-    forward: Way | None = BY_FORWARD
     needs: Mapping[str, str] = field(default_factory=dict)
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
     surroundings: str = ""
 
     @property
+    def by_methods(self) -> Mapping[str, ModelClass]:
+        """The model classes that have get, set and clear, by family; none where nothing is stored."""
+        return self.payload.by_methods if isinstance(self.payload, StoredPayload) else {}
+
+    @property
+    def by_forward(self) -> Mapping[str, ModelClass]:
+        """The model classes that are driven by their forward, by family; none where nothing is stored."""
+        return self.payload.by_forward if isinstance(self.payload, StoredPayload) else {}
+
+    @property
+    def overlay(self) -> Overlay | None:
+        """What a plugin does to another engine; None for an engine of its own."""
+        return self.payload if isinstance(self.payload, Overlay) else None
+
+    @property
     def files(self) -> ModelFiles:
-        """The place of the model files, for `discover`."""
-        known = {**self.by_methods, **self.by_forward}
+        """The place of the model files, for `discover`; of a plugin those of its base.
+
+        Raises `TypeError` for an engine that stores no payload.
+        """
+        payload = self.payload
+        if isinstance(payload, Overlay):
+            base = payload.base.files
+            return replace(base, parts=replace(base.parts, reads_too=payload.reads_too))
+        if not isinstance(payload, StoredPayload):
+            raise TypeError(f"{self.package.title} stores no payload in a class")
+        known = {**payload.by_methods, **payload.by_forward}
         return ModelFiles(
             self.folder,
             self.word,
             tuple(known.values()),
-            self.parts,
-            self.payload_argument,
-            self.forward,
+            payload.parts,
+            payload.payload_argument,
+            payload.forward,
         )

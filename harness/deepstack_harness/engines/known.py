@@ -27,9 +27,10 @@ from typing_extensions import TypeIs
 
 from deepstack_harness.contract.names import Entry, Names
 from deepstack_harness.engines.discover import (
+    ArgumentFiles,
     Finder,
     FoundClass,
-    ModelFiles,
+    SplitFiles,
     collector_paused,
     depth_limited,
     find_argument_models,
@@ -344,10 +345,10 @@ def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_:
     `MachineError` where one cannot be fetched.
     """
     engine = engine_of(source)
-    if engine.argument is not None:
-        found = find_argument_models(source, engine.argument)
-    elif engine.split is not None:
-        found = find_splitters(source, engine.split)
+    if isinstance(engine.payload, ArgumentFiles):
+        found = find_argument_models(source, engine.payload)
+    elif isinstance(engine.payload, SplitFiles):
+        found = find_splitters(source, engine.payload)
     else:
         with collector_paused(), depth_limited(source):
             if engine.overlay is not None:
@@ -356,16 +357,10 @@ def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_:
     return [item for item in found if wanted(item.model_class, item.member)]
 
 
-def model_files_of(source: Source) -> ModelFiles:
-    """Return the place of the model files of a source, of a plugin those of its base."""
-    engine = engine_of(source)
-    return engine.files if engine.overlay is None else engine.overlay.files
-
-
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
     """Return what finds the classes of a source whose engine keeps its payload in classes."""
-    return Finder(source, model_files_of(source))
+    return Finder(source, engine_of(source).files)
 
 
 def found_named(source: Source, model_class: str) -> FoundClass | None:
@@ -374,7 +369,7 @@ def found_named(source: Source, model_class: str) -> FoundClass | None:
     None where there is none.  Raises what `find_classes` raises.
     """
     engine = engine_of(source)
-    if engine.argument is not None or engine.split is not None:
+    if isinstance(engine.payload, ArgumentFiles | SplitFiles):
         return next(iter(find_classes(source, lambda name, _: name == model_class)), None)
     with collector_paused(), depth_limited(source):
         found = finder_of(source).found_named(model_class)
@@ -391,7 +386,7 @@ def family_class(source: Source, family: str = "qwen3_vl") -> ModelClass:
     the source cannot be fetched.
     """
     engine = engine_of(source)
-    if engine.argument is not None or engine.split is not None:
+    if isinstance(engine.payload, ArgumentFiles | SplitFiles):
         raise UsageError(
             f"{source.label} has no get, set and clear to call, its payload is an argument: "
             "'audit --source SOURCE' judges it"
@@ -401,7 +396,7 @@ def family_class(source: Source, family: str = "qwen3_vl") -> ModelClass:
     name = family.partition(":")[0]
     if name not in models:
         raise unknown_name("model", family, models)
-    model = replace(models[name], parts=engine.parts)
+    model = replace(models[name], parts=engine.files.parts)
     with since_stated(source, model), depth_limited(source):
         class_named(source.read(model.member), model.class_name)
     return model

@@ -12,9 +12,8 @@ import ast
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import TypeVar
@@ -22,17 +21,16 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
+from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import stored_by
 from deepstack_harness.engines.class_facts import ClassFacts, find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.model_class import BY_METHODS, HOSTED, KnownModel, ModelClass, Way
+from deepstack_harness.engines.model_class import HOSTED, KnownModel, ModelClass, Way
 from deepstack_harness.engines.rebinding import WORD, Defined, Making, RebindingPlace, rebound
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
     ForwardHost,
-    Host,
     init_logger,
 )
 from deepstack_harness.engines.stubs import is_stub
@@ -57,47 +55,6 @@ _MOST_PATCHES = 8
 """Rounds of imports of files that change the class: each may change another one.  More are refused."""
 
 
-B = TypeVar("B", MethodsClass, ForwardClass)
-
-
-@dataclass(frozen=True)
-class BufferEngine:
-    """What classes with get, set and clear are derived from, and what their code finds.
-
-    `kind` knows the settings of the engine.  `libraries` has objects by their dotted names, in the place of
-    attributes of libraries that are missing, and `names` those in the place of names of any module.
-    """
-
-    kind: type[MethodsClass] = MethodsClass
-    host: type[Host] = Host
-    names: Mapping[str, object] | None = None
-    libraries: Mapping[str, object] = field(default_factory=dict)
-
-
-VLLM_BUFFER = BufferEngine()
-
-
-def define_loaded(
-    loaded: LoadedSource,
-    model: ModelClass,
-    forward: Way | None,
-    engine: BufferEngine = VLLM_BUFFER,
-) -> tuple[MethodsClass | None, ForwardClass | None, tuple[Reason, ...]]:
-    """Define a class in each way; return its ways, and the reasons why others are missing."""
-    refusals: list[Reason] = []
-
-    def defined(define: Callable[[], B]) -> B | None:
-        try:
-            return define()
-        except UsageError as error:
-            refusals.append(reason_of(error))
-            return None
-
-    by_methods = defined(lambda: define_by_methods(loaded, model, engine))
-    by_forward = defined(lambda: define_by_forward(loaded, model, forward)) if forward else None
-    return by_methods, by_forward, tuple(refusals)
-
-
 def made_over(
     loaded: LoadedSource,
     model: ModelClass,
@@ -111,7 +68,7 @@ def made_over(
     cannot be made.
     """
     with loaded.without_stubs():
-        return _settled(loaded, model, way, names).over(host)
+        return settled(loaded, model, way, names).over(host)
 
 
 def functions_over(
@@ -124,19 +81,8 @@ def functions_over(
     Raises `UsageError` where it cannot be made.
     """
     with loaded.without_stubs():
-        made = _settled(loaded, model, way)
+        made = settled(loaded, model, way)
         return made.over(host)[1], made.functions()
-
-
-def define_by_methods(
-    loaded: LoadedSource, model: ModelClass, engine: BufferEngine = VLLM_BUFFER
-) -> MethodsClass:
-    """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
-    with loaded.without_stubs():
-        loaded.absent.values.update(engine.libraries)
-        bound = engine.kind(*_settled(loaded, model, BY_METHODS, engine.names).over(engine.host))
-        bound.rehearse()
-        return bound
 
 
 def define_by_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
@@ -144,7 +90,7 @@ def define_by_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> Forw
 
     Raises `UsageError` where that fails too.
     """
-    made = _settled(loaded, model, way)
+    made = settled(loaded, model, way)
     try:
         with loaded.without_stubs():
             return ForwardClass(*made.over(ForwardHost)).rehearse()
@@ -162,12 +108,12 @@ def forward_classes(loaded: LoadedSource, model: ModelClass, way: Way) -> Iterat
     It ends early where the class cannot be made.
     """
     with suppress(UsageError):
-        made = _settled(loaded, model, way)
+        made = settled(loaded, model, way)
         yield ForwardClass(*made.over(ForwardHost))
         yield ForwardClass(*made.standing_in(_unbuildable(made)).over(ForwardHost))
 
 
-def _unbuildable(made: "_MadeClass") -> frozenset[str]:
+def _unbuildable(made: "MadeClass") -> frozenset[str]:
     """Return the attributes whose allocation fails, under settings that nobody gave; else all."""
     attributes, found = made.allocated(), frozenset[str]()
     while True:
@@ -184,9 +130,9 @@ def _unbuildable(made: "_MadeClass") -> frozenset[str]:
             return found
 
 
-def _settled(
+def settled(
     loaded: LoadedSource, model: ModelClass, way: Way, names: Mapping[str, object] | None = None
-) -> "_MadeClass":
+) -> "MadeClass":
     """Return a class after everything that changes it was imported.
 
     Raises `SourceError` for a class that cannot be made, or may be another one later.
@@ -195,12 +141,12 @@ def _settled(
     # A file that is not there with the others, and makes what many functions use.
     loaded.absent.values["vllm.logger.init_logger"] = init_logger
     loaded.absent.values.update(model.parts.libraries)
-    made = _MadeClass(loaded, model, way)
+    made = MadeClass(loaded, model, way)
     for _ in range(_MOST_PATCHES):
         more = [member for member in made.patching() if loaded.imported(member) is None]
         if not sum(_imported(loaded, member) for member in more):
             break
-        made = _MadeClass(loaded, model, way)
+        made = MadeClass(loaded, model, way)
     made.check()
     loaded.check_instrument()
     if names is None:
@@ -236,7 +182,7 @@ def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
     raise SourceError(Reason(f"not driven: {model.class_name} is no class", file.filename, line))
 
 
-class _MadeClass:
+class MadeClass:
     """A class of an imported package, and the members that are called.
 
     `names` are those that the methods reach, and `inits` each `__init__` of the source, sliced.
@@ -406,9 +352,9 @@ class _MadeClass:
 
     # -- the bound class
 
-    def standing_in(self, attributes: frozenset[str]) -> "_MadeClass":
+    def standing_in(self, attributes: frozenset[str]) -> "MadeClass":
         """Return the same class without the allocation of some attributes."""
-        return _MadeClass(self.loaded, self._model, self._way, attributes)
+        return MadeClass(self.loaded, self._model, self._way, attributes)
 
     def allocated(self) -> frozenset[str]:
         """Return the attributes that an `__init__` sets and only other methods read, without `self.`."""

@@ -40,7 +40,7 @@ def construct(channel: Channel, text: str, model_class: str, case: Case) -> Obse
     channel.phase(f"the import of the module of {model_class}")
     source = _opened(text)
     engine, loaded = engine_of(source), loaded_of(source)
-    loaded.absent.values.update(engine.parts.libraries)
+    loaded.absent.values.update(engine.files.parts.libraries)
     surroundings: ModelSurroundings = import_module(engine.surroundings).SURROUNDINGS
     tiny = engine.tiny[model_class]
     surroundings.prepare(loaded, tiny)

@@ -25,8 +25,8 @@ from deepstack_harness.engines.bind import (
     ReplayedClass,
 )
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
-from deepstack_harness.engines.classes import define_class, methods_of
-from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
+from deepstack_harness.engines.calls import SharesSteps
+from deepstack_harness.engines.classes import calls_of, define_class, methods_of
 from deepstack_harness.engines.known import found_named, open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.errors import HarnessError, Reason, passes_through, text_of
@@ -207,8 +207,10 @@ def play_split(channel: Channel, case: Case, source: SourceClass, ranks: int) ->
     bound = bind_work(case, source)
     channel.phase("get")
     whole, seen = play_case(case, bound), []
+    calls = calls_of(_opened(source.text))
+    assert isinstance(calls, SharesSteps)
     for rank in range(ranks):
-        with as_rank(rank, ranks):
+        with calls.as_rank(rank, ranks):
             seen.append(play_case(case, bound))
     steps = zip(whole.steps, *(each.steps for each in seen), strict=True)
     return replace(whole, steps=tuple(_step(first, shares) for first, *shares in steps))

@@ -4,7 +4,7 @@ Its GPU wheels are not on the package index, where the name belongs to another p
 tree of the user's.  Methods are called as vLLM's are; how Paddle is stood in for is in `fastdeploy_model`.
 """
 
-from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.engine import KnownEngine, StoredPayload
 from deepstack_harness.engines.model_class import ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
@@ -23,10 +23,11 @@ FASTDEPLOY = KnownEngine(
     word="deepstack",
     since=_SINCE,
     how="a buffer of Paddle tensors, in a tree of yours: forward sets, gets and clears it",
-    by_methods={
-        "qwen3_vl": ModelClass(f"{_FOLDER}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since=_SINCE)
-    },
+    payload=StoredPayload(
+        {"qwen3_vl": ModelClass(f"{_FOLDER}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since=_SINCE)},
+        payload_argument="deepstack_inputs",
+        forward=None,  # it makes the payload with operators that Paddle alone has
+    ),
+    calls="deepstack_harness.engines.kinds.fastdeploy_model:CALLS",
     by_path="the index has another project of this name",
-    payload_argument="deepstack_inputs",
-    forward=None,  # it makes the payload with operators that Paddle alone has
 )

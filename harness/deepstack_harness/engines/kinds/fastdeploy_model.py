@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.engines.bound_class import MethodsClass, misses_package
-from deepstack_harness.engines.loaded_class import BufferEngine
+from deepstack_harness.engines.calls import BufferCalls
 from deepstack_harness.engines.stand_ins import Host, Settings
 
 
@@ -59,7 +59,7 @@ class FastDeployClass(MethodsClass):
 
 _LAYERS = Settings("paddle.nn", Layer=nn.Module)
 _PADDLE = {"zeros": _zeros, "Tensor": Tensor, "no_grad": torch.no_grad, "nn": _LAYERS}
-BUFFER = BufferEngine(
+CALLS = BufferCalls(
     FastDeployClass,
     PaddleHost,
     {"paddle": Settings("paddle", **_PADDLE), "nn": _LAYERS},

@@ -48,7 +48,7 @@ TRANSFORMERS = KnownEngine(
     word=_ARGUMENT,
     since="4.57",
     how=_HOW,
-    argument=ArgumentFiles(
+    payload=ArgumentFiles(
         argument=_ARGUMENT,
         folder="transformers/models",
         members=(
@@ -60,8 +60,9 @@ TRANSFORMERS = KnownEngine(
         ),
         text=_TEXT_MODEL,
         replay="its graphs are those of the user's own torch.compile",
+        by_family={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerTextModel"},
     ),
-    by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerTextModel"},
+    calls="deepstack_harness.engines.kinds.marked_model:TRANSFORMERS_CALLS",
     cannot_ask=CANNOT_ASK,
 )  # fmt: skip
 
@@ -71,12 +72,13 @@ LMDEPLOY = KnownEngine(
     word=_ARGUMENT,
     since="0.11",
     how=_HOW,
-    argument=ArgumentFiles(
+    payload=ArgumentFiles(
         argument=_ARGUMENT,
         folder="lmdeploy/pytorch/models",
         text=_TEXT_MODEL,
         replay="it captures decode steps alone, which have no payload",
+        by_family={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},
     ),
-    by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},
+    calls="deepstack_harness.engines.kinds.marked_model:LMDEPLOY_CALLS",
     cannot_ask=CANNOT_ASK,
 )

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.stand_ins import UNBOUNDED, Settings
 from deepstack_harness.errors import StepUnavailable
 
@@ -61,9 +63,6 @@ _KIND = "full_attention"
 """The kind of every layer, by which a model chooses its attention mask."""
 Arguments = Callable[[Tensor, Tensor], Mapping[str, object]]
 """Returns what a text model is called with, of hidden states (1, P, hidden) and marks (1, P)."""
-
-
-HOSTS = Hosts(MarkedModel, names=STAND_INS)
 
 
 class MarkedEngine:
@@ -159,3 +158,8 @@ def of_lmdeploy(states: Tensor, marks: Tensor) -> Mapping[str, object]:
     return {
         "inputs_embeds": states, "position_ids": places, "past_key_values": caches, "visual_pos_masks": wide,
     }  # fmt: skip
+
+
+_HOSTS = Hosts(MarkedModel, names=STAND_INS)
+TRANSFORMERS_CALLS = ArgumentCalls(partial(MarkedEngine, arguments=of_transformers), KINDS, _HOSTS)
+LMDEPLOY_CALLS = ArgumentCalls(partial(MarkedEngine, arguments=of_lmdeploy), KINDS, _HOSTS)

@@ -118,6 +118,7 @@ FILES = ArgumentFiles(
     ),
     replay=RUNNERS,
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
+    by_family={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},
 )
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
@@ -136,7 +137,7 @@ SGLANG = KnownEngine(
     word=FILES.argument,
     since="0.5.4",
     how="an argument of the text model, written anew at every visual step and read by its effect",
-    argument=FILES,
-    by_argument={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},
+    payload=FILES,
+    calls="deepstack_harness.engines.kinds.sglang_model:CALLS",
     cannot_ask=CANNOT_ASK,
 )

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.kinds.sglang_stand_ins import (
+    KINDS,
     REQUEST_FIELDS,
+    RUNNER_KINDS,
     RUNNER_STAND_INS,
     TEXT,
     VISUAL,
@@ -37,9 +40,6 @@ from deepstack_harness.engines.stand_ins import UNBOUNDED, FirstRank, Settings, 
 from deepstack_harness.errors import Reason, StepUnavailable
 
 _LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
-
-
-HOSTS = Hosts(TextModel, Wrapper, Runner, {**RUNNER_STAND_INS, "get_embedding_and_mask": embedding_and_mask})
 
 
 class SglangEngine:
@@ -257,3 +257,7 @@ def _watched(text: Any, names: set[str]) -> Iterator[None]:  # noqa: ANN401  # a
         yield
     finally:
         text.forward = forward
+
+
+_HOSTS = Hosts(TextModel, Wrapper, Runner, {**RUNNER_STAND_INS, "get_embedding_and_mask": embedding_and_mask})
+CALLS = ArgumentCalls(SglangEngine, (*KINDS, *RUNNER_KINDS), _HOSTS)

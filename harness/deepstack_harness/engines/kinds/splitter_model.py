@@ -1,20 +1,23 @@
 """Splitters of training engines, called for one rank after the other in one process."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.engines.bind import PayloadSplitter
+from deepstack_harness.engines.bind import DrivenClass, PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
-from deepstack_harness.engines.discover import FoundSplitter
-from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.discover import FoundClass, FoundSplitter
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.loaded_class import made_over
 from deepstack_harness.engines.model_class import reason_at
-from deepstack_harness.errors import SourceError, UsageError
+from deepstack_harness.errors import SourceError, UsageError, reason_of
+from deepstack_harness.sources.source import Source
 
 _METHOD = "_deepstack_process"
 
@@ -98,18 +101,32 @@ class SwiftSplitter:
         return tuple(add(own, mask, level)[0] for own, level in zip(states, levels, strict=True))
 
 
-def rehearse(splitter: PayloadSplitter) -> None:
-    """Split one payload, and refuse a splitter that misses something.
+@dataclass(frozen=True)
+class SplitterCalls:
+    """Makes the splitters of one engine run; see `EngineCalls`."""
 
-    Raises `UsageError` where it needs what only the whole package has.
-    """
+    make: Callable[[LoadedSource, FoundSplitter], PayloadSplitter]
 
-    def refusal(error: Exception) -> UsageError:
-        text = f"the splitter cannot be run without its package: {error}"
-        return SourceError(reason_at(error, splitter.filename, text))
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+        """Import a splitter, and split one payload with it."""
+        assert isinstance(found.methods, FoundSplitter)
+        try:
+            loaded = loaded_of(source)
+            splitter = self.make(loaded, found.methods)
 
-    with rehearsing(refusal, _misses):
-        splitter.rows(0, 2, torch.ones(4, dtype=torch.bool), [torch.ones(4, 5)], 4)
+            def refusal(error: Exception) -> UsageError:
+                text = f"the splitter cannot be run without its package: {error}"
+                return SourceError(reason_at(error, splitter.filename, text))
+
+            with loaded.without_stubs(), rehearsing(refusal, _misses):
+                splitter.rows(0, 2, torch.ones(4, dtype=torch.bool), [torch.ones(4, 5)], 4)
+        except UsageError as error:
+            return DrivenClass(source, found, refusals=(reason_of(error),))
+        return DrivenClass(source, found, splits=splitter)
+
+
+SWIFT_CALLS = SplitterCalls(SwiftSplitter)
+MEGATRON_CALLS = SplitterCalls(MegatronSplitter)
 
 
 def _misses(error: Exception) -> bool:

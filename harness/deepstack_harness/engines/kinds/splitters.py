@@ -13,6 +13,7 @@ from deepstack_harness.sources.source import KnownPackage
 
 _MEGATRON = "split_deepstack_embs"
 _HOW = "mask and levels of a training step, split over tensor-parallel ranks (R9 alone)"
+_MEGATRON_CALLS = "deepstack_harness.engines.kinds.splitter_model:MEGATRON_CALLS"
 _BRIDGE = "megatron/bridge/models/qwen_vl/modelling_qwen3_vl"
 
 MS_SWIFT = KnownEngine(
@@ -23,7 +24,7 @@ MS_SWIFT = KnownEngine(
     word="deepstack",
     since="3.10",
     how="mask and levels of a training step, split over sequence-parallel ranks (R9 alone)",
-    split=SplitFiles(
+    payload=SplitFiles(
         folders=("swift/model/models", "swift/llm/model/model"),  # the second up to 3.12
         function="_patch_deepstack_process",
         parallel=Parallel(
@@ -41,6 +42,7 @@ MS_SWIFT = KnownEngine(
             ),
         ),
     ),
+    calls="deepstack_harness.engines.kinds.splitter_model:SWIFT_CALLS",
 )  # fmt: skip
 MBRIDGE = KnownEngine(
     package=KnownPackage("mbridge", "mbridge", mark="mbridge/models/ext", version_file="mbridge/__init__.py"),
@@ -48,7 +50,8 @@ MBRIDGE = KnownEngine(
     word=_MEGATRON,
     since="commit 3b7e9cb1 at the latest, and in no release up to 0.15.1",
     how=_HOW,
-    split=SplitFiles(("mbridge/models/qwen3_vl",), _MEGATRON),
+    payload=SplitFiles(("mbridge/models/qwen3_vl",), _MEGATRON),
+    calls=_MEGATRON_CALLS,
 )
 MEGATRON_BRIDGE = KnownEngine(
     package=KnownPackage(
@@ -59,6 +62,7 @@ MEGATRON_BRIDGE = KnownEngine(
     word=_MEGATRON,
     since="0.3",
     how=_HOW,
-    split=SplitFiles((_BRIDGE,), _MEGATRON),
+    payload=SplitFiles((_BRIDGE,), _MEGATRON),
+    calls=_MEGATRON_CALLS,
 )  # fmt: skip
 SPLITTING = (MS_SWIFT, MBRIDGE, MEGATRON_BRIDGE)

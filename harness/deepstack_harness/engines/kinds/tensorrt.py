@@ -2,7 +2,7 @@
 
 The views go to the decoder as an argument; a step without visual tokens hands it no level at all.  The wheel
 on the package index is older than this class, and the sdist is a stub, so that a source is a tree of the
-user's.  How the cut parts are called is in `tensorrt_model`.
+user's.  How these parts are called is in `tensorrt_model`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ TENSORRT_LLM = KnownEngine(
     word="extra_embeds",
     since="commit 002f3cc3 at the latest",
     how="one buffer, in a tree of yours: the writer of a step fills it and returns a view of each level",
-    argument=ArgumentFiles(
+    payload=ArgumentFiles(
         argument="extra_embeds",
         folder=_FOLDER,
         text=Way(
@@ -45,8 +45,9 @@ TENSORRT_LLM = KnownEngine(
         replay=_REPLAY,
         adds="_fuse_multimodal_embeddings",
         keeps="deepstack_input_embeds",
+        by_family={"qwen3_vl": _CLASS},
     ),
-    by_argument={"qwen3_vl": _CLASS},
+    calls="deepstack_harness.engines.kinds.tensorrt_model:CALLS",
     cannot_ask=CANNOT_ASK,
     by_path="its wheel on the index is older, and its sdist a stub",
 )

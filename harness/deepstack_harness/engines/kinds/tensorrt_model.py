@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
+from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.stand_ins import Settings, packed
 from deepstack_harness.errors import StepUnavailable
 
@@ -62,9 +63,6 @@ class _InPlaceOfCuda(TorchFunctionMode):
 
 KINDS = (WriterBase, Settings, _Embedding)
 """Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
-
-
-HOSTS = Hosts(WriterBase)
 
 
 class TensorRtEngine:
@@ -134,3 +132,6 @@ def _settings(capacity: int, hidden: int, levels: int, dtype: torch.dtype) -> Se
     text = Settings(f"{root}.text_config", hidden_size=hidden, torch_dtype=dtype, dtype=dtype)
     whole = Settings(root, vision_config=vision, text_config=text)
     return Settings("model_config", max_num_tokens=capacity, pretrained_config=whole)
+
+
+CALLS = ArgumentCalls(TensorRtEngine, KINDS, Hosts(WriterBase))

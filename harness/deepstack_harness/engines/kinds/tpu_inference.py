@@ -34,7 +34,7 @@ TPU_INFERENCE = KnownEngine(
         "a plugin over vLLM's classes (--base vllm==X): a dict on the model, which Qwen3-VL packs behind the "
         "embeddings of a jitted step"
     ),
-    overlay=Overlay(
+    payload=Overlay(
         base=VLLM,
         patches=MappingProxyType(
             {
@@ -52,5 +52,6 @@ TPU_INFERENCE = KnownEngine(
         reads_too=frozenset({"config", "deepstack_num_level", "use_deepstack", "visual_dim"}),
         pinned_in=("requirements.txt",),
     ),
+    calls="deepstack_harness.engines.kinds.tpu_inference_model:CALLS",
     cannot_ask=CANNOT_ASK,
 )  # fmt: skip

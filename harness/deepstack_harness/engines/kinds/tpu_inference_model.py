@@ -15,11 +15,13 @@ from typing_extensions import override
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
+from deepstack_harness.engines.calls import model_of
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.discover import FoundClass
-from deepstack_harness.engines.load import LoadedSource
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.loaded_class import made_over
-from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel, ModelClass
+from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -280,26 +282,31 @@ class JittedClass(ForwardModels):
         return Rehearsal(replays=True, lost=_NO_ARGUMENT if lost else "")
 
 
-def define_patched(source: Source, found: FoundClass, loaded: LoadedSource, model: ModelClass) -> DrivenClass:
-    """Define a class of the base with the plugin's patch in both ways."""
-    named = DrivenClass(source, found)
-    if found.patch is None:
-        return named
-    try:
-        known, host = made_over(loaded, model, BY_FORWARD, ForwardHost)
-        function = loaded.supplied(found.patch.of.member, found.patch.of.function, STAND_INS)
+class TpuCalls:
+    """Makes vLLM's classes run with the plugin's patches, in both ways; see `EngineCalls`."""
 
-        def apply(host: ForwardHost) -> None:
-            function(host)
-            loaded.supply(STAND_INS)  # it puts functions over JAX arrays into vLLM's modules
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+        """Define a class of the base, patched, and rehearse its methods and its compiled steps."""
+        assert found.patch is not None
+        patch, loaded = found.patch.of, loaded_of(source)
+        try:
+            known, host = made_over(loaded, model_of(found, engine), BY_FORWARD, ForwardHost)
+            function = loaded.supplied(patch.member, patch.function, STAND_INS)
 
-        methods = PatchedClass(known, host, apply)
-        methods.rehearse()
-        steps = JittedClass(known, host, apply, audio=found.patch.of.audio)
-        graphs = steps.rehearse()
-    except UsageError as error:
-        return replace(named, refusals=(reason_of(error),))
-    return replace(named, methods=methods, forward=steps, graphs=graphs)
+            def apply(host: ForwardHost) -> None:
+                function(host)
+                loaded.supply(STAND_INS)  # it puts functions over JAX arrays into vLLM's modules
+
+            methods = PatchedClass(known, host, apply)
+            methods.rehearse()
+            steps = JittedClass(known, host, apply, audio=patch.audio)
+            graphs = steps.rehearse()
+        except UsageError as error:
+            return DrivenClass(source, found, refusals=(reason_of(error),))
+        return DrivenClass(source, found, methods, steps, graphs=graphs)
+
+
+CALLS = TpuCalls()
 
 
 def _misses(error: Exception) -> bool:

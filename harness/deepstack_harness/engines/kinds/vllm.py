@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.engine import KnownEngine, StoredPayload
 from deepstack_harness.engines.kinds.vllm_tiny import TINY
 from deepstack_harness.engines.model_class import EngineParts, ModelClass
 from deepstack_harness.sources.source import KnownPackage
@@ -49,9 +49,11 @@ VLLM = KnownEngine(
     word="deepstack",
     since="0.11",
     how="a buffer on the model: embed_input_ids sets it, forward gets and clears it",
-    by_methods=_BY_METHODS,
-    by_forward={**_BY_METHODS, "granite4_vision": _GRANITE},
-    parts=EngineParts(libraries=_LIBRARIES),
+    payload=StoredPayload(
+        _BY_METHODS,
+        {**_BY_METHODS, "granite4_vision": _GRANITE},
+        parts=EngineParts(libraries=_LIBRARIES),
+    ),
     systems=True,
     # It asks for the setting and allocates no storage.  SGLang has code for a model without the setting
     # (sglang/srt/models/interns1pro.py:199 in 0.5.23).

@@ -22,11 +22,12 @@ VLLM_ASCEND = KnownEngine(
     word="deepstack",
     since="0.13",
     how="a plugin over vLLM's Qwen3-VL (the pinned release, or --base): each rank gets its share of the rows",
-    overlay=Overlay(
+    payload=Overlay(
         base=VLLM,
         patches=MappingProxyType({"Qwen3VLForConditionalGeneration": Patch(f"{_FOLDER}/patch_qwen3vl.py")}),
         pinned_in=("Dockerfile",),
         splits=True,
         base_storage=True,
     ),
+    calls="deepstack_harness.engines.kinds.vllm_ascend_model:CALLS",
 )

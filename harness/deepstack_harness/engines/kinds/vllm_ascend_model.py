@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from typing_extensions import override
+
+from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.calls import BufferCalls, model_of
+from deepstack_harness.engines.discover import FoundClass
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.model_class import CannotSupply
+from deepstack_harness.errors import UsageError, reason_of
+from deepstack_harness.sources.source import Source
 
 
 @dataclass
@@ -47,11 +56,32 @@ STAND_INS: Mapping[str, object] = {
 }
 
 
-@contextmanager
-def as_rank(rank: int, ranks: int) -> Iterator[None]:
-    """Be one rank of a group under sequence parallelism for a while."""
-    _GROUP.rank, _GROUP.ranks = rank, ranks
-    try:
-        yield
-    finally:
-        _GROUP.rank, _GROUP.ranks = 0, 1
+class AscendCalls(BufferCalls):
+    """Makes vLLM's classes run with the plugin's wrap, on one rank or on each of a group."""
+
+    @override
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+        """Import the file that wraps, and define the class as vLLM's are."""
+        assert found.patch is not None
+        member, loaded = found.patch.of.member, loaded_of(source)
+        try:
+            loaded.module(member)
+        except UsageError as error:
+            return DrivenClass(source, found, refusals=(reason_of(error),))
+        if raised := tuple(loaded.raised({member}, frozenset({found.class_name}))):
+            return DrivenClass(source, found, refusals=raised)
+        model = model_of(found, engine)
+        model = replace(model, parts=replace(model.parts, stand_ins=STAND_INS))
+        return self.define_as(source, found, model, engine.files.forward)
+
+    @contextmanager
+    def as_rank(self, rank: int, ranks: int) -> Iterator[None]:
+        """Be one rank of a group under sequence parallelism for a while."""
+        _GROUP.rank, _GROUP.ranks = rank, ranks
+        try:
+            yield
+        finally:
+            _GROUP.rank, _GROUP.ranks = 0, 1
+
+
+CALLS = AscendCalls()

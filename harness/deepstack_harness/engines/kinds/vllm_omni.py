@@ -7,7 +7,7 @@ the buffer's code uses is a stand-in here.
 from types import MappingProxyType
 from typing import Any
 
-from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.engine import KnownEngine, StoredPayload
 from deepstack_harness.engines.model_class import EngineParts, ModelClass
 from deepstack_harness.sources.source import KnownPackage
 
@@ -63,14 +63,16 @@ VLLM_OMNI = KnownEngine(
     word="deepstack",
     since="0.14",
     how="a buffer on the thinker, in vLLM's order; get zeroes the rows behind the payload since 0.22",
-    by_methods={
-        "qwen3_omni_moe_thinker": ModelClass(
-            f"{_FOLDER}/qwen3_omni_moe_thinker.py",
-            "Qwen3OmniMoeThinkerForConditionalGeneration",
-            since="0.14.0",
-            nested="thinker_config",
-            parts=_PARTS,
-        )
-    },
-    parts=_PARTS,
+    payload=StoredPayload(
+        {
+            "qwen3_omni_moe_thinker": ModelClass(
+                f"{_FOLDER}/qwen3_omni_moe_thinker.py",
+                "Qwen3OmniMoeThinkerForConditionalGeneration",
+                since="0.14.0",
+                nested="thinker_config",
+                parts=_PARTS,
+            )
+        },
+        parts=_PARTS,
+    ),
 )  # fmt: skip
