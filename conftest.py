@@ -5,6 +5,7 @@ Nothing here imports torch; a case that does not need it pays nothing for it.
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -51,3 +52,28 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def same_options_of_torch() -> Iterator[None]:
+    """Fail a test that leaves an option of Dynamo or Inductor changed: a later test would measure with it."""
+    before = options_of_torch()
+    yield
+    changed = {name for name, value in options_of_torch().items() if before.get(name, value) != value}
+    assert not changed, f"this test leaves options of torch changed: {', '.join(sorted(changed))}"
+
+
+def options_of_torch() -> dict[str, object]:
+    """Return the options of Dynamo and Inductor, as far as these are imported.
+
+    Without the number of threads that compile, which vLLM up to 0.19 sets when it is imported: they change
+    how long a compilation takes, and nothing that is measured.
+    """
+    modules = [sys.modules.get(f"torch.{name}.config") for name in ("_dynamo", "_inductor")]
+    return {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        if module is not None
+        for name, value in module.get_config_copy().items()
+        if name != "compile_threads"
+    }

@@ -242,6 +242,19 @@ def test_behind_the_recompile_limit_calls_run_uncompiled_without_an_error() -> N
     assert graphs() == 2
 
 
+@fact("torch.compile", "torch_compat/dynamo.py: refuse_silent_fallback, which puts the setting back")
+def test_a_whole_graph_call_that_compiles_nothing_leaves_settings_changed() -> None:
+    from torch._dynamo import config
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises against TorchScript
+        scripted = torch.jit.trace(nn.Linear(4, 4), X)  # type: ignore[no-untyped-call]
+    with config.patch(automatic_dynamic_shapes=True):
+        with pytest.raises(RuntimeError, match="found no compiled frames"):
+            compiled(scripted, dynamic=False)(X)
+        assert config.automatic_dynamic_shapes is False
+
+
 @fact("torch.compiler.config.fail_on_recompile_limit_hit", "torch_compat/dynamo.py: refuse_silent_fallback")
 def test_the_recompile_limit_can_be_made_an_error() -> None:
     from torch._dynamo import config

@@ -81,7 +81,8 @@ def _device_works(device: str) -> bool:
 
 
 _bound: dict[BufferRef, BufferFactory] = {}
-_session = SharedSession()
+SHARED_SESSION = SharedSession()
+"""The session on which cases of this process are played one after the other."""
 
 
 def bind_shared(buffer: BufferRef) -> BoundBuffer:
@@ -118,7 +119,7 @@ def play_alone(case: Case) -> Observation:
 def play_on_shared_session(case: Case, *, new_session: bool, **announce: Any) -> Observation:
     """Play a case in this process on the session that such cases share; see `SharedSession.play`."""
     if new_session:
-        _session.close()
+        SHARED_SESSION.close()
     if case.buffer not in _bound:
         _bound[case.buffer] = factory_of(case.buffer)
-    return _session.play(case, _bound[case.buffer], **announce)
+    return SHARED_SESSION.play(case, _bound[case.buffer], **announce)

@@ -116,6 +116,19 @@ def test_the_recompile_limit_is_the_users_again_after_the_last_that_refuses_it()
     assert config.fail_on_recompile_limit_hit is before
 
 
+def test_a_call_that_compiles_nothing_leaves_ints_as_they_were() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises against TorchScript
+        scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2))  # type: ignore[no-untyped-call]
+    with dynamo.refuse_silent_fallback(), pytest.raises(RuntimeError, match="no compiled frames"):
+        torch.compile(scripted, fullgraph=True, dynamic=False, backend="eager")(torch.ones(2))
+    dynamo.start_counting()
+    scaled = torch.compile(lambda x, scale: x * scale, backend="eager")
+    for scale in (3, 4, 5):
+        scaled(torch.ones(2), scale)
+    assert dynamo.graphs_built() == 2  # a constant, and then a symbol
+
+
 @functools.lru_cache
 def doubled(number: int) -> int:
     return 2 * number

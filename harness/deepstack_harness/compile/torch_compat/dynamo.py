@@ -199,23 +199,37 @@ def _holds(guard: str, outer: Mapping[str, object], scope: Mapping[str, object])
         return True
 
 
-_SETTINGS_BEFORE: list[bool] = []
-"""What `fail_on_recompile_limit_hit` was before each `refuse_silent_fallback` that is open."""
+_SETTINGS = ("fail_on_recompile_limit_hit", "automatic_dynamic_shapes", "assume_static_by_default")
+_SETTINGS_BEFORE: list[dict[str, object]] = []
+"""The user's settings, once for each `refuse_silent_fallback` that is open."""
 
 
 @contextmanager
 def refuse_silent_fallback() -> Iterator[None]:
     """Raise at the recompile limit while open, instead of running eager from then on.
 
-    Sessions are closed in any order; the setting is the user's again once the last one is closed.
+    Also put back the settings that `dynamic=False` changes during a call.  With `fullgraph=True`, a call
+    that finds no frame to compile raises before torch puts them back (`compile_wrapper` in
+    `torch/_dynamo/eval_frame.py` of 2.13): every int would be a constant from then on, in the whole process.
+
+    Sessions are closed in any order; the settings are the user's again once the last one is closed.
     """
-    config = torch.compiler.config
-    _SETTINGS_BEFORE.append(config.fail_on_recompile_limit_hit)
-    config.fail_on_recompile_limit_hit = True
+    from torch._dynamo import config
+
+    before = _SETTINGS_BEFORE[0] if _SETTINGS_BEFORE else {name: getattr(config, name) for name in _SETTINGS}
+    _SETTINGS_BEFORE.append(before)
+
+    def set_all(settings: Mapping[str, object]) -> None:
+        for name, value in settings.items():
+            if getattr(config, name) != value:
+                setattr(config, name, value)
+
+    set_all({**before, "fail_on_recompile_limit_hit": True})
     try:
         yield
     finally:
-        config.fail_on_recompile_limit_hit = _SETTINGS_BEFORE.pop()
+        _SETTINGS_BEFORE.pop()
+        set_all({**before, "fail_on_recompile_limit_hit": True} if _SETTINGS_BEFORE else before)
 
 
 def uncompiled(region: Callable[..., object]) -> Callable[..., object]:
