@@ -119,7 +119,7 @@ def test_the_recompile_limit_is_the_users_again_after_the_last_that_refuses_it()
 def test_a_call_that_compiles_nothing_leaves_ints_as_they_were() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch advises against TorchScript
-        scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2))  # type: ignore[no-untyped-call]
+        scripted: Any = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2))  # type: ignore[no-untyped-call]
     with dynamo.refuse_silent_fallback(), pytest.raises(RuntimeError, match="no compiled frames"):
         torch.compile(scripted, fullgraph=True, dynamic=False, backend="eager")(torch.ones(2))
     dynamo.start_counting()
