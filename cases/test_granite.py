@@ -12,6 +12,7 @@ import torch
 
 from cases.by_day import by_day
 from cases.played import Played, play_judged
+from cases.released import released
 from cases.selftest.engines.bound_forward import forward_of
 from cases.selftest.models.sequences import SEQUENCES
 from deepstack_harness.catalogue.buffers import buffer_named
@@ -23,7 +24,6 @@ from deepstack_harness.contract.observation import Answer
 from deepstack_harness.contract.protocols import BufferFactory, Family
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
-from deepstack_harness.engines.known import open_source
 from deepstack_harness.models.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
@@ -179,7 +179,7 @@ def _rows(answer: Answer | None) -> object:
 @pytest.mark.network
 @pytest.mark.parametrize("release", by_day(REVISION_OF, count=2))
 def test_revisions_do_what_their_releases_do(release: str) -> None:
-    released = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
+    of = forward_of(released(release), "granite4_vision")
     ours, model = buffer_named(REVISION_OF[release]), Model.build("qwen3_vl")
     for trace in TRACES:
-        assert facts(model, ours, trace) == facts(model, released, trace), trace
+        assert facts(model, ours, trace) == facts(model, of, trace), trace

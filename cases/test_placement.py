@@ -11,13 +11,13 @@ import torch
 
 from cases.by_day import by_day
 from cases.played import Played, play_judged
+from cases.released import released
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.kinds.vllm import VLLM
-from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.stand_ins import Surroundings
 from deepstack_harness.play.model import Model
 
@@ -179,12 +179,12 @@ SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
 @pytest.mark.parametrize("name", VLLM.by_methods)
 @pytest.mark.parametrize(
     ("release", "on_meta"),
-    by_day([("0.25.1", True), ("0.27.1", True), ("0.28.0", False), ("0.33.0", False)], lambda row: row[1]),
+    by_day([("0.23.0", True), ("0.27.1", True), ("0.33.0", False), ("0.28.0", False)], lambda row: row[1]),
 )
 def test_released_classes_whose_tower_is_skipped(
     models: dict[str, Model], release: str, name: str, on_meta: bool
 ) -> None:
-    bound = replace(methods_of(open_source(f"vllm=={release}"), name), surroundings=SKIPPED)
+    bound = replace(methods_of(released(release), name), surroundings=SKIPPED)
     run = played(models["float32"], bound.label, TEXT, make=bound)
     assert (R.PLACEMENT in run.broken) == on_meta
     assert bool(run.broken) == on_meta

@@ -2,12 +2,12 @@
 
 import pytest
 
+from cases.released import released
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, narrow, plan_source
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
-from deepstack_harness.engines.known import open_source
 from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 
 pytestmark = pytest.mark.network
@@ -24,7 +24,7 @@ def each(releases: tuple[str, ...]) -> list[object]:
 
 
 def rules_broken(release: str) -> frozenset[Rule]:
-    bound = methods_of(open_source(f"vllm=={release}"), "qwen3_vl")
+    bound = methods_of(released(release), "qwen3_vl")
     incident = find("43602")
     plan = plan_source(incident, Where("qwen3_vl"), bound.ref)
     cases = judge_in_process(narrow(plan, None, ArmSpec.parse("eager/drop_all")), {bound.ref: bound})

@@ -3,12 +3,12 @@
 import linecache
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from cases.by_day import by_day
+from cases.released import released
 from cases.selftest.models.sequences import SEQUENCES, Read
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass
@@ -17,7 +17,6 @@ from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.stand_ins import Surroundings
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
 
 pytestmark = pytest.mark.network  # the sources of released wheels are read, a few hundred kB each
 
@@ -33,21 +32,7 @@ REVISION_OF = {
 LEVELS, HIDDEN = 3, 8
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all tests, and empty at first: the index is asked."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def use_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
-
-
-@pytest.fixture(scope="module", params=by_day(REVISION_OF, REVISION_OF.__getitem__))
-def source(request: pytest.FixtureRequest) -> Source:
-    """One release, with what was looked up about it."""
-    return open_source(f"vllm=={request.param}")
+of_each_revision = pytest.mark.parametrize("release", by_day(REVISION_OF, REVISION_OF.__getitem__))
 
 
 def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:
@@ -81,16 +66,18 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
     return counts
 
 
+@of_each_revision
 @pytest.mark.parametrize("model", by_day(VLLM.by_methods, count=4))
-def test_sequences(source: Source, model: str) -> None:
-    bound = methods_of(source, model)
+def test_sequences(release: str, model: str) -> None:
+    bound = methods_of(released(release), model)
     assert bound.model_class == VLLM.by_methods[model].class_name
     found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
-    assert found == {name: each.of(REVISION_OF[str(source.version)]) for name, each in SEQUENCES.items()}
+    assert found == {name: each.of(REVISION_OF[release]) for name, each in SEQUENCES.items()}
 
 
-def test_growth_moves_the_storage(source: Source) -> None:
-    buffer = new_buffer(methods_of(source))
+@of_each_revision
+def test_growth_moves_the_storage(release: str) -> None:
+    buffer = new_buffer(methods_of(released(release)))
     buffer.set(torch.ones(LEVELS, 9, HIDDEN))
     before = buffer.get(9)
     buffer.set(torch.ones(LEVELS, 20, HIDDEN))
@@ -101,12 +88,13 @@ def test_growth_moves_the_storage(source: Source) -> None:
     assert {level.data_ptr() for level in before}.isdisjoint(level.data_ptr() for level in after)
 
 
-def test_the_line_that_answers_an_empty_get_is_quoted(source: Source) -> None:
-    bound = methods_of(source)
+@of_each_revision
+def test_the_line_that_answers_an_empty_get_is_quoted(release: str) -> None:
+    bound = methods_of(released(release))
     name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
     assert name == bound.filename
     quoted = linecache.getline(name, int(line)).strip()
-    answers_none = REVISION_OF[str(source.version)] in {"pr40145", "pr40932"}
+    answers_none = REVISION_OF[release] in {"pr40145", "pr40932"}
     assert quoted.startswith("return None" if answers_none else "return IntermediateTensors(")
 
 
@@ -116,9 +104,7 @@ def meta_device() -> AbstractContextManager[object]:
 
 @pytest.mark.parametrize(("release", "leaves"), [("0.23.0", {torch.device("meta")}), ("0.33.0", None)])
 def test_a_skipped_tower_leaves_meta_rows_or_from_0_28_on_none(release: str, leaves: object) -> None:
-    skipped = replace(
-        methods_of(open_source(f"vllm=={release}")), surroundings=Surroundings(meta_device, vision=False)
-    )
+    skipped = replace(methods_of(released(release)), surroundings=Surroundings(meta_device, vision=False))
     levels = new_buffer(skipped).get(4)
     assert (levels and {level.device for level in levels}) == leaves
 

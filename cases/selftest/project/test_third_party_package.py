@@ -104,6 +104,18 @@ def test_a_tree_of_its_engine_is_audited(target: Path, tmp_path: Path) -> None:
     assert {row["model_class"] for row in rows if row.get("rule") == "R5"} == {QWEN}
 
 
+@pytest.mark.slow  # 8 s
+def test_an_engine_unlike_vllm_is_audited_by_its_own_calls(target: Path, tmp_path: Path) -> None:
+    tree = data("examples/third_party_buffers/acme_flow")
+    audited = harness(tmp_path, "audit", "--source", str(tree), "--json", "-", beside=target)
+    assert audited.returncode == 1, audited.stderr
+    rows = [json.loads(line) for line in audited.stdout.splitlines()]
+    judged = {row["rule"]: row["verdict"] for row in rows if row.get("regime") == "live"}
+    assert {rule for rule, verdict in judged.items() if verdict == "FAIL"} == {"R5"}
+    assert {rule for rule, verdict in judged.items() if verdict == "PASS"} >= {"R2", "R3", "R7"}
+    assert {row["model_class"] for row in rows if row.get("rule") == "R5"} == {"FlowDecoder"}
+
+
 def test_without_it_the_tree_is_of_no_engine(tmp_path: Path) -> None:
     tree = data("examples/third_party_buffers/acme_serve")
     audited = harness(tmp_path, "audit", "--source", str(tree))

@@ -20,7 +20,11 @@ from deepstack_harness.sources.source import Source
 def calls_of(source: Source) -> EngineCalls:
     """Return what makes the classes of a source run; raise `UsageError` where its engine has nothing such."""
     engine = engine_of(source)
-    calls = imported(engine.calls)
+    try:
+        calls = imported(engine.calls)
+    except (ImportError, AttributeError) as error:
+        name = engine.package.name
+        raise UsageError(f"engine '{name}': its calls '{engine.calls}' are not there: {error}") from error
     if not isinstance(calls, EngineCalls):
         raise UsageError(f"engine '{engine.package.name}': {engine.calls} has no method 'define'")
     return calls

@@ -309,10 +309,12 @@ class LoadedSource:
         known = _Builtins(module.__name__, self._import, self.absent)
         names = vars(module)
         names["__builtins__"] = known
-        names[_NOTE] = partial(self._note, module, shown.filename)
         parsed = parse(shown)
+        names[_NOTE] = partial(self._note, module, shown)
         self._guarded[shown.filename] = _guarded_lines(parsed)
-        body = [node if _must_stay(node) else _reported(node) for node in parsed.body]
+        body = [
+            node if _must_stay(node) else _reported(node, number) for number, node in enumerate(parsed.body)
+        ]
         code = compile(ast.Module(body, []), shown.filename, "exec", dont_inherit=True)
         show_in_tracebacks(shown)
         before = sys.gettrace()
@@ -332,7 +334,7 @@ class LoadedSource:
         """Note a call; it is a trace function that follows no frame."""
         self._called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
-    def _note(self, module: ModuleType, filename: str, line: int, names: Sequence[str]) -> None:
+    def _note(self, module: ModuleType, file: SourceFile, number: int) -> None:
         """Note the statement that raised, and bind stubs to its names; raise again where that is awaited."""
         error = sys.exc_info()[1]
         assert error is not None
@@ -340,8 +342,9 @@ class LoadedSource:
         if passes_through(error) or awaited:
             raise  # noqa: PLE0704  # called in the handler
         text = f"{type(error).__name__}: {text_of(error)}"
-        self.absent.failed.append(Reason(text, filename, line))
-        for name in names:
+        statement = parse(file).body[number]
+        self.absent.failed.append(Reason(text, file.filename, statement.lineno))
+        for name in sorted(scope_names(statement)):
             vars(module).setdefault(name, make_stub(f"{module.__name__}.{name}", self.absent))
 
     def _import(
@@ -506,10 +509,9 @@ def _must_stay(node: ast.stmt) -> bool:
     )
 
 
-def _reported(node: ast.stmt) -> ast.stmt:
-    """Return the statement with a handler that notes its failure, and the names that it would bind."""
-    names = ast.List([ast.Constant(name) for name in sorted(scope_names(node))], ast.Load())
-    call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(node.lineno), names], [])
+def _reported(node: ast.stmt, number: int) -> ast.stmt:
+    """Return the statement of a module with a handler that notes its failure by its `number`."""
+    call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(number)], [])
     handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [ast.Expr(call)])
     ast.fix_missing_locations(ast.copy_location(handler, node))  # not the whole statement: that took seconds
     return ast.copy_location(ast.Try([node], [handler], [], []), node)

@@ -143,7 +143,6 @@ def absolute_module(node: ast.ImportFrom, member: str) -> str:
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-@_cached
 def scope_names(statement: ast.stmt) -> frozenset[str]:
     """Return the names that a statement, its blocks included, binds or deletes in its own scope."""
     names, todo = set[str](), list[ast.AST]([statement])

@@ -120,8 +120,8 @@ def test_a_call_that_compiles_nothing_leaves_ints_as_they_were() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch advises against TorchScript
         scripted: Any = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2))  # type: ignore[no-untyped-call]
+    compiled: Any = torch.compile(scripted, fullgraph=True, dynamic=False, backend="eager")
     with dynamo.refuse_silent_fallback(), pytest.raises(RuntimeError, match="no compiled frames"):
-        compiled: Any = torch.compile(scripted, fullgraph=True, dynamic=False, backend="eager")
         compiled(torch.ones(2))
     dynamo.start_counting()
     scaled = torch.compile(lambda x, scale: x * scale, backend="eager")
