@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from cases.selftest.compile.watched_programs import Layer, Weighted, compile_without_guards, rows
 from deepstack_harness import watch_guards
-from deepstack_harness.compile.torch_compat.guards import GONE, SHAPE, FailedLeaf
+from deepstack_harness.compile.torch_compat.guard_sources import GONE, SHAPE
+from deepstack_harness.compile.torch_compat.guards import FailedLeaf
 from deepstack_harness.compile.watch_facts import ABSENT, FailedGuard, GuardClass, InputFacts
 from deepstack_harness.compile.watched import guard_class
 

@@ -82,11 +82,8 @@ def test_cases_on_one_session_find_a_class_of_a_source_and_a_class_that_is_alive
     assert [step.answer is not None for step in seen.steps] == [False, True]
 
 
-_MOST_MODULES = 61
-"""60, and the tables of what an object holds, which all walkers of state share.
-
-Each costs start-up of every worker, and what measures is watched module by module while a method runs.
-"""
+_MOST_MODULES = 60
+"""Each costs start-up of every worker, and what measures is watched module by module while a method runs."""
 _COUNT_MODULES = """
 import sys
 import msgspec

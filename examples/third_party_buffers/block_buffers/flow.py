@@ -1,6 +1,6 @@
 """An engine that looks unlike vLLM: acme-flow passes the payload as an argument, and captures no graph.
 
-`acme_flow/` beside this package is a tree of it.  `ACME_FLOW` says where its decoder lies.  How the decoder is
+`acme_flow/` beside this package is a tree of it.  `ACME_FLOW` says where its decoder lies.  How that is
 called is in `flow_calls`, which a worker imports.
 """
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
-from deepstack_harness.compile.members import attributes_of, items_of, variables_of
+from deepstack_harness.compile.members import attributes_in, items_of, variables_of
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class CapturedCode:
         found = self._attributes(whole=False)
         for path, part in [("", self.owner), *self._submodules()]:
             prefix = f"{_SELF}{path}." if path else _SELF
-            found |= {f"{prefix}{name}": value for name, value in attributes_of(part).items()}
+            found |= {f"{prefix}{name}": value for name, value in attributes_in(part).items()}
         facts: dict[str, InputFacts] = {}
         for name, value in found.items():
             if isinstance(value, _PLAIN):
@@ -238,7 +238,7 @@ _PLAIN = (type(None), bool, int, float, str, Tensor, list, tuple, dict)
 
 def _named(owner: object, function: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield the attributes of an object that a function of its class names, or a method that it calls."""
-    attributes = attributes_of(owner)
+    attributes = attributes_in(owner)
     code: tuple[Any, Any] = type(owner), _code_of(function)
     for name in sorted(_names_in(*code).all):
         if isinstance(value := attributes.get(name, owner), _PLAIN):

@@ -1,31 +1,291 @@
-"""What an object or a function holds, by name: the one place that knows where Python and torch have it.
+"""The one walk over what can be reached from an object: each place with its value and how to put it back.
 
-The walks over state (`play.state`, `play.region_state`, `compile.captured_inputs`, `torch_compat.rerun`) end
-in different places; what an attribute, a slot or a variable is, they all find here.
+`places` knows where Python and torch have things: items, attributes, slots, parts of modules, variables of
+functions, data of classes. The state that is put back and compared (`play.state`), the side inputs of a
+region (`play.region_state`), the inputs of a captured graph (`compile.captured_inputs`) and those of a region
+that runs again (`torch_compat.rerun`) are all read from it, so that they agree on what state is.
 """
 
+import enum
+import io
+import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+import threading
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import cached_property, lru_cache, partial
 from itertools import chain
-from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
 _LIBRARIES = frozenset({"torch", "numpy", "triton", "transformers", "deepstack_harness", "pytest", "_pytest"})
-_ENDS = (
-    type(None), str, bytes, int, float, complex, Tensor, type, CodeType, FunctionType, ModuleType
-)  # fmt: skip
-"""Values that hold nothing, or code."""
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {"_is_torch_compile"}
 """Attributes that torch gives every module, or a compiled one; its parts are listed by their own names."""
+PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, type(Ellipsis), range, slice, CodeType,
+)  # fmt: skip
 
 
-def attributes_of(owner: object) -> dict[str, Any]:
+class Keys(list[Any]):
+    """The keys of a dict, in order: the value of its place `(its keys)`."""
+
+
+_ENDS = (
+    Keys,
+    *PLAIN, Tensor, ModuleType, BuiltinFunctionType, np.ndarray, np.generic, array, bytearray, random.Random,
+    np.random.Generator, torch.Generator, type(threading.Lock()), io.IOBase,
+)  # fmt: skip
+"""Values that lead nowhere: they hold no objects, or those of a library."""
+_METHODS = (FunctionType, staticmethod, classmethod, property, cached_property)
+_INDIRECT = (*_METHODS, MethodType, type, partial, weakref.ref, ContextVar)
+"""Values that lead to others neither by items nor by attributes."""
+_CONTAINERS = (dict, list, deque, tuple, set, frozenset)
+
+Write = Callable[[Any], object]
+GONE = object()
+"""What is written to a place to take it away."""
+
+
+def refuse(_: object) -> NoReturn:
+    """Raise `TypeError`: the writer of a place where nothing can be put."""
+    raise TypeError("nothing is written here")
+
+
+class StatePlace(NamedTuple):
+    """Where a value is: `self.cache['k']`, the value, and what puts another one there.
+
+    `single` is True for what a variable, a slot or a class holds, and False for what the content of a
+    container or the `__dict__` of an object has.
+    """
+
+    path: str
+    value: Any
+    write: Write = refuse
+    outer: "StatePlace | None" = None
+    single: bool = False
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether something else can be put there."""
+        return self.write is not refuse
+
+    def within(
+        self, path: str, value: object, write: Write = refuse, *, single: bool = False
+    ) -> "StatePlace":
+        """Return a place inside the value of this one."""
+        return StatePlace(path, value, write, self, single)
+
+
+def places(
+    roots: Iterable[StatePlace], enters: Callable[[StatePlace], bool] = lambda _: True, *, whole: bool = True
+) -> Iterator[StatePlace]:
+    """Yield what can be reached from some places, each with its path, in the order in which Python has them.
+
+    The attributes of an object come once, the members of a container by each of its paths. `enters` decides
+    what is followed. Not `whole` are items and attributes only, and nothing of functions, classes, references
+    and sizes.
+    """
+    seen: dict[int, object] = {}  # with the objects, so that no other object gets the id of one
+    left = [*roots][::-1]
+    while left:
+        place = left.pop()
+        yield place
+        value = place.value
+        if isinstance(value, _ENDS) or (not whole and isinstance(value, _INDIRECT)) or id(value) in seen:
+            continue
+        if isinstance(value, _CONTAINERS):
+            if _is_around(place, value):
+                continue
+        else:
+            seen[id(value)] = value
+        if enters(place):
+            left += [*_parts_of(place, whole=whole)][::-1]
+
+
+def _is_around(place: StatePlace, value: object) -> bool:
+    """Return whether a container is one of its own members, or a member of one."""
+    outer = place.outer
+    while outer is not None:
+        if outer.value is value:
+            return True
+        outer = outer.outer
+    return False
+
+
+def _parts_of(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:  # a table
+    """Yield the places in the value of a place."""
+    value: Any = place.value
+    match value:
+        case FunctionType():
+            if _is_root(place) or not is_of_library(value.__module__ or ""):
+                yield from _parts_of_function(place, value)
+        case type():
+            yield from _parts_of_class(place, value, ())
+        case MethodType():
+            yield from (place.within(place.path, part) for part in (value.__self__, value.__func__))
+        case partial():
+            yield place.within(place.path, value.func)
+            yield place.within(f"{place.path}.args", value.args)
+            writes = {name: partial(_put, value.keywords, name) for name in value.keywords}
+            yield from (place.within(name, value.keywords[name], write) for name, write in writes.items())
+        case staticmethod() | classmethod() | property() | cached_property():
+            functions = (getattr(value, name, None) for name in ("__func__", "fget", "fset", "func"))
+            yield from (place.within(place.path, function) for function in functions if function)
+        case weakref.ref():
+            yield place.within(f"{place.path}()", value())
+        case ContextVar():
+            with suppress(LookupError):  # it has no value yet
+                yield place.within(place.path, value.get(), value.set, single=True)
+        case _ if not is_iterator(value):
+            yield from _members(place, whole=whole) if isinstance(value, _CONTAINERS) else ()
+            yield from _parts_of_object(place, whole=whole)
+
+
+def _is_root(place: StatePlace) -> bool:
+    """Return whether a function is a root, or is in a partial that is one: its code is of interest."""
+    outer = place.outer
+    return outer is None or (outer.outer is None and isinstance(outer.value, partial))
+
+
+def _members(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:
+    path, value, names = place.path, place.value, getattr(place.value, "_fields", None)
+    if isinstance(value, dict):
+        for key, member in [*value.items()]:
+            yield place.within(f"{path}[{key!r}]", member, partial(_put, value, key))
+            if whole and not isinstance(key, _ENDS):
+                yield place.within(f"key of {path}[{key!r}]", key)
+    elif isinstance(value, tuple):
+        for index, member in enumerate(value):
+            name = f".{names[index]}" if names else f"[{index}]"
+            write = partial(_put_into_tuple, place, index) if place.is_writable else refuse
+            yield place.within(f"{path}{name}", member, write)
+    else:
+        for index, member in enumerate(value):
+            write = refuse if isinstance(value, set | frozenset) else partial(_put, value, index)
+            yield place.within(f"{path}[{index}]", member, write)
+    if not whole or isinstance(value, set | frozenset):
+        return
+    if isinstance(value, dict):
+        yield place.within(f"{path} (its keys)", Keys(value), partial(_resize, value))
+    else:
+        yield place.within(f"{path} (its length)", len(value), partial(_resize, value))
+
+
+def _parts_of_object(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:
+    path, owner = place.path, place.value
+    if type(owner) in _CONTAINERS:  # without attributes
+        return
+    slots, held = slots_of(owner), attributes_in(owner)
+    for name, value in held.items():
+        yield place.within(
+            f"{path}.{name}", value, partial(_put_attribute, owner, name), single=name in slots
+        )
+    if whole:
+        if isinstance(owner, nn.Module):
+            for name in (name for name in vars(owner) if name.endswith("_hooks") and vars(owner)[name]):
+                yield place.within(f"{path}.{name}", vars(owner)[name])
+        yield from _parts_of_class(place, type(owner), held.keys())
+
+
+def _parts_of_class(place: StatePlace, kind: type, shadowed: Iterable[str]) -> Iterator[StatePlace]:
+    """Yield the data of a class and its bases, as attributes of its object, and the methods."""
+    known = set(shadowed)
+    for base in kind.__mro__:
+        if is_of_library(base.__module__):
+            continue
+        for name, value in [*vars(base).items()]:
+            if isinstance(value, _METHODS):
+                yield place.within(f"{place.path}.{name}", value)
+            elif not (
+                issubclass(base, enum.Enum)
+                or name in known
+                or name in ("_abc_impl", "_fields", "_field_defaults")
+                or name.startswith("__")
+                or hasattr(type(value), "__set__")  # such as a slot
+            ):
+                write = partial(_put_attribute, base, name)
+                yield place.within(f"{place.path}.{name}", value, write, single=True)
+        known |= vars(base).keys()
+
+
+def _parts_of_function(place: StatePlace, function: FunctionType) -> Iterator[StatePlace]:
+    for variable in variables_of(function):
+        if not isinstance(variable.value, ModuleType):
+            yield place.within(variable.name, variable.value, variable.write, single=True)
+        elif not is_of_library(variable.value.__name__):
+            scope = vars(variable.value)
+            for name in (name for name in names_in(function.__code__) if name in scope):
+                if not isinstance(scope[name], ModuleType):
+                    yield place.within(name, scope[name], partial(_put, scope, name), single=True)
+    for name, value in attributes_in(function).items():
+        yield place.within(f"{place.path}.{name}", value, partial(_put_attribute, function, name))
+    for name in ("__defaults__", "__kwdefaults__"):
+        yield place.within(f"{place.path}.{name}", getattr(function, name), partial(setattr, function, name))
+
+
+def _put(holder: Any, key: Any, value: object) -> None:  # noqa: ANN401  # a container
+    if value is GONE:
+        del holder[key]
+    else:
+        holder[key] = value
+
+
+def _put_into_tuple(place: StatePlace, index: int, value: object) -> None:
+    held = place.value
+    changed = (*held[:index], value, *held[index + 1 :])
+    place.write(held._make(changed) if hasattr(held, "_make") else type(held)(changed))
+
+
+def _put_attribute(owner: Any, name: str, value: object) -> None:  # noqa: ANN401  # any object or class
+    if isinstance(owner, enum.Enum):
+        raise TypeError(f"{owner} is itself what code compares with")
+    if value is GONE:
+        delattr(owner, name)
+        return
+    now = vars(owner).get(name) if isinstance(owner, type) else getattr(owner, name, None)
+    if now is value:
+        return
+    if isinstance(now, nn.Parameter) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        value = nn.Parameter(value.detach(), value.requires_grad)
+    try:
+        setattr(owner, name, value)
+    except AttributeError:  # a frozen dataclass
+        object.__setattr__(owner, name, value)
+
+
+def _resize(container: Any, size: Any) -> None:  # noqa: ANN401  # a container, and its length or its keys
+    """Give a list its length, or a dict the order of its keys; new members follow by their own names."""
+    if isinstance(container, dict) and isinstance(size, list):
+        members = {key: container[key] for key in size if key in container}
+        if [*members] != [*container]:
+            container.clear()
+            container.update(members)
+    elif isinstance(container, list | deque) and isinstance(size, int):
+        while len(container) > size:
+            container.pop()
+        container.extend([None] * (size - len(container)))
+    else:
+        raise TypeError(f"a {type(container).__name__} of another size")
+
+
+def attributes_in(owner: object) -> dict[str, Any]:
     """Return the attributes of an object, those in slots too; of a module also what its parts have."""
-    held = dict(getattr(owner, "__dict__", {}))
+    held = {
+        name: value
+        for name, value in getattr(owner, "__dict__", {}).items()
+        if not str(name).startswith("_dynamo")
+    }
     for slot in slots_of(owner):
         if hasattr(owner, slot):
             held[slot] = getattr(owner, slot)
@@ -37,32 +297,11 @@ def attributes_of(owner: object) -> dict[str, Any]:
 
 
 def items_of(container: object) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a mapping, a list, a tuple or a set, as Python writes them: `['k']`, `[0]`."""
+    """Yield the members of a mapping, a list or a tuple, as Python writes them: `['k']`, `[0]`."""
     if isinstance(container, Mapping):
         yield from ((f"[{key!r}]", member) for key, member in container.items())
-    elif isinstance(container, list | tuple | set | frozenset):
+    elif isinstance(container, list | tuple):
         yield from ((f"[{number}]", member) for number, member in enumerate(container))
-
-
-def places(
-    root: object, name: str = "", enters: Callable[[object], bool] = lambda _: True
-) -> Iterator[tuple[str, Any]]:
-    """Yield what can be reached from an object by its items and attributes, with the path to it.
-
-    An object comes once, plain values and tensors by each of their paths; `enters` decides what is followed.
-    """
-    seen: set[int] = set()
-    left: list[tuple[str, Any]] = [(name, root)]
-    while left:
-        path, value = left.pop()
-        if isinstance(value, _ENDS):
-            yield path, value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            yield path, value
-            if enters(value):
-                left += ((f"{path}{place}", member) for place, member in items_of(value))
-                left += ((f"{path}.{place}", member) for place, member in attributes_of(value).items())
 
 
 def slots_of(owner: object) -> tuple[str, ...]:
@@ -92,7 +331,7 @@ class Variable(NamedTuple):
         if isinstance(self.holder, CellType):
             self.holder.cell_contents = value
         else:
-            self.holder[self.name] = value
+            _put(self.holder, self.name, value)
 
 
 def variables_of(function: FunctionType) -> Iterator[Variable]:
@@ -102,15 +341,23 @@ def variables_of(function: FunctionType) -> Iterator[Variable]:
             yield Variable(name, cell.cell_contents, cell)
         except ValueError:  # nothing is in it yet
             continue
-    for name in dict.fromkeys(names_in(function.__code__)):
+    for name in names_in(function.__code__):
         if name in function.__globals__:
             yield Variable(name, function.__globals__[name], function.__globals__)
 
 
-def names_in(code: CodeType) -> Iterator[str]:
-    """Iterate over the names of globals and attributes in a function's code, and in functions inside it."""
+@lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in a function's code, and in functions inside it."""
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return chain(code.co_names, chain.from_iterable(inner))
+    return tuple(dict.fromkeys(chain(code.co_names, *inner)))
+
+
+def is_iterator(value: object) -> TypeIs[Iterator[object]]:
+    """Return whether Python's own code runs on in a value; a class of a user is an object with attributes."""
+    kind = type(value)
+    of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
+    return of_python and hasattr(kind, "__next__") and not isinstance(value, io.IOBase)
 
 
 def is_of_library(module: str) -> bool:

@@ -14,8 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, readable
-from deepstack_harness.compile.torch_compat.guards import ALIAS, DUPLICATE, GONE, SHAPE
+from deepstack_harness.compile.torch_compat.guard_sources import (
+    ALIAS,
+    DUPLICATE,
+    GONE,
+    SHAPE,
+    SizeRelation,
+    readable,
+)
 from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
 from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
 from deepstack_harness.contract.observation import DroppedGuard

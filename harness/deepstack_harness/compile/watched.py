@@ -28,14 +28,16 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.captured_inputs import sizes_of
-from deepstack_harness.compile.torch_compat.guard_sources import readable
-from deepstack_harness.compile.torch_compat.guards import (
+from deepstack_harness.compile.torch_compat.guard_sources import (
     ALIAS,
     DUPLICATE,
     GONE,
     PRESENCE,
-    SETTINGS,
     UNNAMED,
+    readable,
+)
+from deepstack_harness.compile.torch_compat.guards import (
+    SETTINGS,
     FailedLeaf,
     GuardTree,
     Locals,

@@ -1,36 +1,30 @@
-"""The state of a compiled region by name: read, compared, and written.
+"""The state of a region by name: read, compared, and written.
 
 A region is a module, a function, a bound method, a `functools.partial` or any callable object. Its state is
 what a call may read or write apart from the arguments: attributes of objects and of their classes, parameters
-and buffers, variables of enclosing functions, and globals with data that a function or a method of such a
-class names. `state.take_snapshot` puts all of it back, so that every arm starts from an equal state.
+and buffers, variables of enclosing functions, and globals that its code names. `state.take_snapshot` puts all
+of it back, from the same walk, so that every arm starts from an equal state.
 """
 
 import ast
 import copy
-import enum
-import functools
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from operator import setitem
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.members import attributes_of, is_of_library, variables_of
+from deepstack_harness.compile.members import GONE, Keys, StatePlace, places
 from deepstack_harness.compile.torch_compat import structures
 
 T = TypeVar("T")
 Region = Callable[..., object]
-
-_CODE = (type, types.ModuleType, types.BuiltinFunctionType)
-"""Globals that are no data: all copies share them."""
-_DEEPEST = 6
-"""Objects within objects whose attributes are read; what lies deeper is not compared."""
 
 
 def copied(value: T) -> T:
@@ -51,23 +45,6 @@ def _leaf_like(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-class Value(NamedTuple):
-    """One value of a state: its name as Python writes it (`self.factor`), and the value itself."""
-
-    name: str
-    value: object
-
-
-class _Seen(set[int]):
-    """The objects that were read, by id, with the cells or dicts of variables."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.variables: dict[str, types.CellType | dict[str, Any]] = {}
-        self.objects: dict[str, Any] = {}
-        """What has attributes or members, by name."""
-
-
 @dataclass(frozen=True)
 class Routine:
     """A function, method or class that an attribute or argument names, and its line; copies are equal."""
@@ -84,111 +61,77 @@ def _line_of(routine: Callable[..., object]) -> int:
 
 def state_of(region: Region) -> dict[str, object]:
     """Return what a call may read or write apart from its arguments, by name, without copies of tensors."""
-    return dict(_state_of(region, _Seen()))
-
-
-def _state_of(region: object, seen: _Seen) -> Iterator[Value]:
-    if isinstance(region, functools.partial):
-        yield from _state_of(region.func, seen)
-        for name, value in region.keywords.items():
-            seen.variables[name] = region.keywords
-            yield from _values(name, value, seen, 0)
-    elif isinstance(region, types.MethodType):
-        yield from _attributes("self", region.__self__, seen, 0)
-    elif isinstance(region, types.FunctionType):
-        yield from _variables(region, seen)
-    elif not isinstance(region, types.BuiltinFunctionType):
-        yield from _attributes("self", region, seen, 0)
-
-
-def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    for name, value, holder in variables_of(function):
-        if isinstance(value, types.FunctionType):
-            seen.variables[name] = holder
-            yield from _values(name, value, seen, 0)
-            if value.__module__ == function.__module__:
-                yield from _variables(value, seen)
-        elif not isinstance(value, _CODE):
-            seen.variables[name] = holder
-            yield from _values(name, value, seen, 0)
-
-
-def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[Value]:
-    if id(owner) in seen or depth > _DEEPEST:
-        return
-    seen.add(id(owner))
-    seen.objects[name] = owner
-    held = attributes_of(owner)
-    if isinstance(owner, nn.Module):
-        for key, hooked in vars(owner).items():
-            if key.endswith("_hooks") and hooked:
-                names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooked.values()]
-                yield Value(f"{name}.{key}", names)
-    for attribute, value in held.items():
-        yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
-    shadowed = set(held)
-    for cls in type(owner).__mro__:
-        if not is_of_library(cls.__module__) and not issubclass(cls, enum.Enum):
-            yield from _of_class(name, cls, shadowed, seen, depth)
-            shadowed |= set(vars(cls))
-
-
-def _of_class(name: str, cls: type, shadowed: set[str], seen: _Seen, depth: int) -> Iterator[Value]:
-    """Yield the data of a class, as an attribute of its object, and the variables that its methods read."""
-    for attribute, value in list(vars(cls).items()):
-        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if isinstance(function, types.FunctionType):
-            if attribute not in _MAKES:
-                yield from _variables(function, seen)
-        elif isinstance(value, _DATA) and attribute not in shadowed and not attribute.startswith("__"):
-            yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
-
-
-_MAKES = ("__init__", "__new__", "__post_init__", "__setstate__")
-"""Methods that run before the region is called."""
-_DATA = (bool, int, float, complex, str, bytes, Tensor, list, tuple, dict, set, frozenset, type(None))
-
-
-def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value]:
-    seen.objects.setdefault(name, value)
-    for place, leaf in structures.leaves(value):
-        path = name + place
-        if leaf is None or isinstance(leaf, Tensor | bool | int | float | complex | str | bytes):
-            yield Value(path, leaf)
-        elif isinstance(leaf, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
-            yield Value(path, Routine(leaf.__name__, _line_of(leaf), leaf))
-        elif isinstance(leaf, np.generic):
-            yield Value(path, leaf.item())
-        elif isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
-            yield Value(path, torch.from_numpy(leaf))
-        elif isinstance(leaf, set | frozenset):
-            yield Value(path, sorted(map(repr, leaf)))
-        elif isinstance(leaf, weakref.ref):
-            yield from _values(f"{path}()", leaf(), seen, depth + 1)
-        elif type(leaf).__module__.partition(".")[0] in ("torch", "builtins") and not isinstance(
-            leaf, nn.Module
-        ):
-            yield Value(path, type(leaf).__qualname__)
-        else:
-            yield from _attributes(path, leaf, seen, depth)
-    if isinstance(value, list | tuple | dict):
-        keys = list(value) if isinstance(value, dict) else len(value)
-        yield Value(f"{name} (its {'keys' if isinstance(value, dict) else 'length'})", keys)
+    return {place.path: fact for place in _places_of(region) for fact in _facts_of(place)}
 
 
 def values_in(name: str, value: object) -> dict[str, object]:
     """Return the leaves of a value by name: `cache['k'][0]`, `batch.ids`, lengths and keys."""
-    return dict(_values(name, value, _Seen(), 0))
+    return {place.path: fact for place in _places_in({name: value}) for fact in _facts_of(place)}
+
+
+def _places_of(region: Region) -> Iterator[StatePlace]:
+    return places([StatePlace("self", region)], _is_state)
+
+
+def _places_in(values: dict[str, Any]) -> Iterator[StatePlace]:
+    """Yield the places in values by name; code that only a value holds is not followed."""
+    roots = [StatePlace(name, value, partial(setitem, values, name)) for name, value in values.items()]
+    for root in roots:
+        yield from places(
+            [root],
+            lambda place: _is_state(place) and not (isinstance(place.value, _CODE) and place.is_writable),
+        )
+
+
+_CODE = (types.FunctionType, types.MethodType, type)
+_UNCALLED = ("__init__", "__new__", "__post_init__", "__setstate__", "__repr__")
+"""Methods that run before a call of the region, or for people."""
+
+
+def _is_state(place: StatePlace) -> bool:
+    """Return whether what a value holds is state: not what torch retains, and no method that no call runs."""
+    value = place.value
+    if isinstance(value, types.FunctionType) and value.__name__ in _UNCALLED:
+        return False
+    if place.path.endswith(("_hooks", "__defaults__", "__kwdefaults__")):  # the latter are arguments
+        return False
+    if place.path.startswith("key of "):  # no call changes a key
+        return False
+    return not _is_opaque(value)
+
+
+def _is_opaque(value: object) -> bool:
+    """Return whether a value is an object of torch or Python that has no attributes of a user."""
+    followed = (nn.Module, dict, list, tuple, set, frozenset, *_CODE, property, staticmethod, classmethod)
+    return type(value).__module__.partition(".")[0] in ("torch", "builtins") and not isinstance(
+        value, followed
+    )
+
+
+def _facts_of(place: StatePlace) -> Iterator[object]:
+    """Yield what is compared of a value, where it has something: itself, its name, or its members' texts."""
+    path, value = place.path, place.value
+    if path.endswith("_hooks") and isinstance(value, dict):
+        yield [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in value.values()]
+    elif not place.is_writable or path.endswith(("__defaults__", "__kwdefaults__")):
+        return
+    elif value is None or isinstance(value, Tensor | bool | int | float | complex | str | bytes | Keys):
+        yield value
+    elif isinstance(value, (*_CODE, types.BuiltinFunctionType)):
+        yield Routine(value.__name__, _line_of(value), value)
+    elif isinstance(value, np.generic):
+        yield value.item()
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        yield torch.from_numpy(value)
+    elif isinstance(value, set | frozenset):
+        yield sorted(map(repr, value))
+    elif _is_opaque(value) and not isinstance(value, types.ModuleType):
+        yield type(value).__qualname__
 
 
 def set_value(region: Region, name: str, value: object) -> None:
     """Replace a value of `state_of`. Raises where the place cannot be written."""
-    if isinstance(value, Routine):
-        value = value.routine
-    _place_of(_walked(region), name).write(value)
+    _write(_by_path(_places_of(region)), name, value)
 
 
 def set_input(region: Region, arguments: dict[str, object], name: str, value: object) -> None:
@@ -196,96 +139,35 @@ def set_input(region: Region, arguments: dict[str, object], name: str, value: ob
 
     Raises where the place cannot be written.
     """
-    seen = _walked_arguments(arguments)
     if name in arguments or any(name.startswith((f"{argument}.", f"{argument}[")) for argument in arguments):
-        _place_of(seen, name).write(value)
+        _write(_by_path(_places_in(arguments)), name, value)
     else:
         set_value(region, name, value)
 
 
-def _walked_arguments(arguments: dict[str, object]) -> _Seen:
-    seen = _Seen()
-    for name, argument in arguments.items():
-        seen.variables[name] = arguments
-        for _ in _values(name, argument, seen, 0):
-            pass
-    return seen
+def _by_path(found: Iterable[StatePlace]) -> dict[str, StatePlace]:
+    return {place.path: place for place in found}
 
 
-class _Place(NamedTuple):
-    """Where a value is: a member of a container, the content of a cell, or an attribute of an object.
+def _write(found: Mapping[str, StatePlace], path: str, value: object) -> None:
+    """Write to a place, or to one that is not there yet, in what would hold it.
 
-    `outer` is the place of the container; it is used where the container is a tuple, which is replaced.
+    A child of a module may have any name: `self.a-b.2.scale`. Raises where nothing leads there.
     """
-
-    holder: Any
-    key: Any
-    is_member: bool = False
-    outer: "_Place | None" = None
-
-    def read(self) -> object:
-        if isinstance(self.holder, types.CellType):
-            return self.holder.cell_contents
-        return self.holder[self.key] if self.is_member else getattr(self.holder, self.key)
-
-    def write(self, value: object) -> None:
-        if isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
-        elif self.is_member and isinstance(self.holder, tuple) and self.outer is not None:
-            self.outer.write((*self.holder[: self.key], value, *self.holder[self.key + 1 :]))
-        elif self.is_member:
-            self.holder[self.key] = value
-        elif isinstance(self.holder, enum.Enum):
-            raise TypeError(f"{self.holder} is itself what code compares with")
-        elif isinstance(getattr(self.holder, self.key, None), nn.Parameter) and isinstance(value, Tensor):
-            setattr(self.holder, self.key, nn.Parameter(value.detach(), value.requires_grad))
-        else:
-            setattr(self.holder, self.key, value)
-
-    def delete(self) -> None:
-        if self.is_member:
-            del self.holder[self.key]
-        else:
-            delattr(self.holder, self.key)
-
-
-def _walked(region: Region) -> _Seen:
-    seen = _Seen()
-    for _ in _state_of(region, seen):
-        pass
-    return seen
-
-
-def _place_of(seen: _Seen, path: str) -> _Place:
-    """Return the place of a name of `state_of`. A child of a module may have any name: `self.a-b.2.scale`.
-
-    Raises `LookupError` where nothing leads there.
-    """
-    if path in seen.variables:
-        holder = seen.variables[path]
-        return _Place(holder, path, isinstance(holder, dict))
-    names = [name for name in seen.objects if path.startswith((f"{name}.", f"{name}["))]
-    if not names:
+    if isinstance(value, Routine):
+        value = value.routine
+    if path in found and found[path].is_writable:
+        found[path].write(value)
+        return
+    holders = [name for name in found if path.startswith((f"{name}.", f"{name}["))]
+    if not holders or value is GONE:
         raise LookupError(path)
-    name = max(names, key=len)
-    holder, rest = seen.objects[name], path[len(name) :]
-    place = _place_of(seen, name) if type(holder) is tuple else None
-    while rest.startswith("["):
-        key, rest = _key_at(holder, rest)
-        place = _Place(holder, key, is_member=True, outer=place)
-        if not rest:
-            return place
-        holder = holder[key]
-    return _Place(holder, rest.removeprefix("."))
-
-
-def _key_at(holder: Any, rest: str) -> tuple[object, str]:  # noqa: ANN401  # a container
-    """Return the first key of `['image'][0]`, and what follows it; a key need not be there yet."""
-    keys = holder if isinstance(holder, dict) else range(len(holder))
-    for key in keys:
-        if rest.startswith(written := f"[{key!r}]"):
-            return key, rest.removeprefix(written)
-    return ast.literal_eval(rest[1:-1]), ""
+    name = max(holders, key=len)
+    holder, rest = found[name].value, path[len(name) :]
+    if rest.startswith("["):
+        holder[ast.literal_eval(rest[1:-1])] = value
+    else:
+        setattr(holder, rest.removeprefix("."), value)
 
 
 def make_equal(
@@ -293,39 +175,28 @@ def make_equal(
     arguments: Mapping[str, object],
     wanted: Mapping[str, object],
     actual: Mapping[str, object],
-    places: Iterable[str],
+    differing: Iterable[str],
 ) -> None:
-    """Give state and arguments at `places` the wanted values, tensors in their own memory where they fit.
+    """Give state and arguments at some places the wanted values, tensors in their own memory where they fit.
 
     `wanted` and `actual` are those of `values_left`. Raises where a place cannot be written.
     """
-    of_region, of_call = _walked(region), _walked_arguments(dict(arguments))
-    sizes = [place for place in places if place.endswith(_SIZES)]
-    for place in [*sizes, *(place for place in places if place not in sizes)]:
-        seen, path = (of_call if place.startswith(_ARGUMENT) else of_region), place.removeprefix(_ARGUMENT)
-        if place in sizes:
-            _resize(_place_of(seen, path.rpartition(" (")[0]).read(), wanted.get(place))
-            continue
-        there = _place_of(seen, path)
-        value = wanted.get(place)
-        if place not in wanted:
+    found = _by_path(_places_of(region)) | {
+        f"{_ARGUMENT}{place.path}": place for place in _places_in(dict(arguments))
+    }
+    sizes = [path for path in differing if path.endswith(_SIZES) and path in found]
+    for path in [*sizes, *(path for path in differing if not path.endswith(_SIZES)), *sizes]:
+        place, value = found.get(path), wanted.get(path)
+        if path not in wanted:
             with suppress(LookupError):  # of a container that has been cut
-                there.delete()
-        elif isinstance(value, list):
+                _write(found, path, GONE)
+        elif isinstance(value, list) and not isinstance(value, Keys):
             raise TypeError(f"the members of {path}, which have no names")
-        elif isinstance(value, Tensor) and _fits(value, actual.get(place)):
+        elif place is not None and isinstance(value, Tensor) and _fits(value, actual.get(path)):
             with torch.no_grad():
-                torch.as_tensor(there.read()).copy_(value)
-        elif isinstance(value, Routine):
-            set_value(region, path, value)
+                torch.as_tensor(place.value).copy_(value)
         else:
-            there.write(value.clone() if isinstance(value, Tensor) else value)
-    for place in sizes:  # what came back is last
-        seen, path = (of_call if place.startswith(_ARGUMENT) else of_region), place.removeprefix(_ARGUMENT)
-        container, keys = _place_of(seen, path.rpartition(" (")[0]).read(), wanted.get(place)
-        if isinstance(container, dict) and isinstance(keys, list):
-            members = [(key, container.pop(key)) for key in keys if key in container]
-            container.update(members)
+            _write(found, path, value.clone() if isinstance(value, Tensor) else value)
 
 
 _ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")
@@ -333,15 +204,3 @@ _ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")
 
 def _fits(value: Tensor, actual: object) -> bool:
     return isinstance(actual, Tensor) and (value.shape, value.dtype) == (actual.shape, actual.dtype)
-
-
-def _resize(container: Any, size: object) -> None:  # noqa: ANN401  # a list or a dict
-    """Give a list its length, or a dict its keys; the members follow by their own names."""
-    if isinstance(container, dict) and isinstance(size, list):
-        for key in [key for key in container if key not in size]:
-            del container[key]
-    elif isinstance(container, list) and isinstance(size, int):
-        del container[size:]
-        container.extend([None] * (size - len(container)))
-    else:
-        raise TypeError(f"a {type(container).__name__} of another size")

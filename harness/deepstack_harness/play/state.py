@@ -15,41 +15,26 @@ import copy
 import io
 import itertools
 import random
-import sys
 import threading
-import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NoReturn, cast
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypeIs
 
 from deepstack_harness.compile.distances import apart, largest
-from deepstack_harness.compile.members import (
-    PARTS_OF_MODULES,
-    Variable,
-    is_of_library,
-    names_in,
-    slots_of,
-    variables_of,
-)
+from deepstack_harness.compile.members import OF_TORCH, PLAIN, Keys, StatePlace, is_iterator, places
 from deepstack_harness.contract.observation import NOT_FINITE, StateFacts
 from deepstack_harness.errors import NotMeasured
 
 MOST_OBJECTS = 200_000
-_PLAIN = (
-    type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
-    torch.memory_format, type(Ellipsis), range, slice, CodeType,
-)  # fmt: skip
 NOT_PUT_BACK = "which cannot be put back before each run: have a number, a list or a tensor in its place"
 
 
@@ -204,7 +189,7 @@ def _words(values: Mapping[str, object], place: str) -> str:
     value = values[place]
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)}" if value.numel() != 1 else f"{value.item():.6g}"
-    return f"{value!r:.40}" if isinstance(value, _PLAIN) else "another state"
+    return f"{value!r:.40}" if isinstance(value, PLAIN) else "another state"
 
 
 def _settings() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], object]]]:
@@ -250,127 +235,95 @@ def take_snapshot(roots: Mapping[str, object], *, marks: bool = False) -> Snapsh
     Raises `NotMeasured` for too many objects.
     """
     snapshot = Snapshot()
-    for place, read, write in _settings():
+    for name, read, write in _settings():
         value = read()
-        snapshot.values[place] = value
+        snapshot.values[name] = value
         snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
-    walk = _Walk(snapshot, marks=marks)
-    for name, root in roots.items():
-        walk.follow(name, root)
+    taking = _Taking(snapshot, marks=marks)
+    for place in places((StatePlace(name, root) for name, root in roots.items()), taking.is_new):
+        taking.take(place)
     return snapshot
 
 
-_Write = Callable[[Any], object]
-
-
-def _refuse(_: object) -> NoReturn:
-    raise TypeError("nothing is written here")
-
-
-class _Walk:
-    """One walk over all objects that can be reached from some roots, each visited once."""
+class _Taking:
+    """Saves what is at each place of a walk, each object once."""
 
     def __init__(self, snapshot: Snapshot, *, marks: bool) -> None:
         self._snapshot = snapshot
         self._marks = marks
-        self._root: object = None
-        """Where a walk begins: its code is followed, also where it is of a library."""
         self._seen: dict[int, tuple[str, object]] = {}
-        self._left: deque[tuple[str, object, _Write]] = deque()
-        """Places to visit, each with what writes another object there."""
+        """The objects by id, with their first place; they are held, so that no other one gets the id."""
 
-    def follow(self, name: str, root: object) -> None:
-        self._add(name, root)
-        while isinstance(root, partial):
-            root = root.func
-        self._root = root
-        while self._left:
-            place, value, write = self._left.popleft()
-            if isinstance(value, _PLAIN):
-                self._snapshot.values[place] = value
-            elif id(value) in self._seen:
-                self._snapshot.values[place] = f"the same as {self._seen[id(value)][0]}"
-            else:
-                self._seen[id(value)] = (place, value)
-                if len(self._seen) > MOST_OBJECTS:
-                    raise NotMeasured(
-                        f"{name or 'the decoder'} holds more than {MOST_OBJECTS:,} objects, at {place}"
-                    )
-                self._visit(place, value, write)
+    def is_new(self, place: StatePlace) -> bool:
+        """Return whether an object was not at an earlier place: it is followed once."""
+        return self._seen[id(place.value)][0] is place.path
 
-    def _add(self, place: str, value: object, write: _Write = _refuse) -> None:
-        self._left.append((place, value, write))
+    def take(self, place: StatePlace) -> None:
+        """Save what is at a place, and note its value."""
+        path, value = place.path, place.value
+        if place.single and place.is_writable:
+            self._save(value, place.write)
+        if isinstance(value, (*PLAIN, Keys)):
+            self._snapshot.values[path] = (
+                [repr(key) for key in value if isinstance(key, PLAIN)] if isinstance(value, Keys) else value
+            )
+        elif id(value) in self._seen:
+            self._snapshot.values[path] = f"the same as {self._seen[id(value)][0]}"
+        else:
+            self._seen[id(value)] = (path, value)
+            if len(self._seen) > MOST_OBJECTS:
+                raise NotMeasured(f"it holds more than {MOST_OBJECTS:,} objects, at {path or 'the decoder'}")
+            self._object(place, value)
 
     def _save(self, content: object, put_back: Callable[[Any], object]) -> None:
         self._snapshot.saved.append(_Saved(content, put_back))
 
-    def _visit(self, place: str, value: object, write: _Write) -> None:
-        visits: tuple[tuple[Any, Callable[[str, Any], None]], ...] = (
-            (Tensor, self._tensor), (dict, self._dict), ((list, deque), self._sequence), (set, self._set),
-            ((tuple, frozenset), self._tuple), ((bytearray, np.ndarray, array), self._array),
+    def _object(self, place: StatePlace, value: object) -> None:
+        saves: tuple[tuple[Any, Callable[[str, Any], None]], ...] = (
+            (Tensor, self._tensor), ((bytearray, np.ndarray, array), self._array),
             ((random.Random, np.random.Generator, torch.Generator), self._generator),
-            (ContextVar, self._context), (FunctionType, self._function), (type, self._class),
-            (type(threading.Lock()), self._lock), (io.IOBase, self._file), (ModuleType, lambda *_: None),
+            (type(threading.Lock()), self._lock), (io.IOBase, self._file), (set, self._set),
+            (dict, lambda _, content: self._save(_without_marks(content), partial(_fill_dict, content))),
+            ((list, deque), lambda _, content: self._save(list(content), partial(_fill_sequence, content))),
         )  # fmt: skip
-        for kind, visit in visits:
+        for kind, save in saves:
             if isinstance(value, kind):
-                visit(place, value)
-                return
-        parts = _parts_of(value)
-        if parts is not None:
-            for name, part in parts:
-                self._add(f"{place}{name}", part)
-        elif _is_iterator(value):
-            self._iterator(place, value, write)
-        else:
-            self._object(place, value)
+                save(place.path, value)
+        if is_iterator(value):
+            self._iterator(place, value)
+        elif not isinstance(value, type | ModuleType | Tensor) and isinstance(
+            attributes := getattr(value, "__dict__", None), dict
+        ):
+            self._save(_without_marks(attributes), partial(_fill_dict, attributes))
+            for part in (attributes.get(name) for name in OF_TORCH) if isinstance(value, nn.Module) else ():
+                if isinstance(part, dict):  # hooks, and parts that are registered
+                    self._save(_without_marks(part), partial(_fill_dict, part))
 
-    def _all(self, place: str, values: Iterable[object]) -> None:
-        for index, value in enumerate(values):
-            self._add(f"{place}[{index}]", value)
-
-    def _tensor(self, place: str, value: Tensor) -> None:
+    def _tensor(self, path: str, value: Tensor) -> None:
         if self._marks:
             self._save(dict(vars(value)), partial(_fill_attributes, value))
             if value.is_leaf and value.requires_grad:
                 self._save(value.grad, partial(setattr, value, "grad"))
-                self._add(f"{place}.grad", value.grad)
+                self.take(StatePlace(f"{path}.grad", value.grad))
         if value.layout is not torch.strided or value.device.type == "meta":
             return
         same = value.detach()
         content = same.clone()
-        self._snapshot.values[place], self._snapshot.tensors[place] = content, value
+        self._snapshot.values[path], self._snapshot.tensors[path] = content, value
         self._save(content, partial(_fill_tensor, value, same))
-        self._snapshot.values[f"{place}.requires_grad"] = value.requires_grad
+        self._snapshot.values[f"{path}.requires_grad"] = value.requires_grad
         self._save(value.requires_grad, partial(_require_grad, value))
 
-    def _dict(self, place: str, value: dict[Any, Any], name: Callable[[Any], str] | None = None) -> None:
-        name = name or (lambda key: f"{place}[{key!r:.40}]")
-        content = {key: member for key, member in value.items() if not str(key).startswith("_dynamo")}
-        self._snapshot.values[f"the names in {place or 'the decoder'}"] = list(
-            map(repr, filter(_is_plain, content))
-        )
-        self._save(content, partial(_fill_dict, value))
-        for key, member in content.items():
-            self._add(name(key), member, partial(value.__setitem__, key))
-            if not _is_plain(key):
-                self._add(f"key of {name(key)}", key)
-
-    def _set(self, place: str, value: set[Any]) -> None:
-        self._snapshot.values[f"the members of {place}"] = sorted(map(repr, value))
+    def _set(self, path: str, value: set[Any]) -> None:
+        self._snapshot.values[f"{path} (its members)"] = sorted(map(repr, value))
         self._save(set(value), partial(_fill_set, value))
-        self._all(place, value)
 
-    def _tuple(self, place: str, value: tuple[object, ...] | frozenset[object]) -> None:
-        self._snapshot.values[f"the length of {place}"] = len(value)
-        self._all(place, value)
-
-    def _array(self, place: str, value: "bytearray | array[Any] | np.ndarray[Any, Any]") -> None:
+    def _array(self, path: str, value: "bytearray | array[Any] | np.ndarray[Any, Any]") -> None:
         content = copy.copy(value)
-        self._snapshot.values[place] = content if isinstance(content, bytearray) else content.tobytes()
+        self._snapshot.values[path] = content if isinstance(content, bytearray) else content.tobytes()
         self._save(content, partial(_fill_array, value))
 
-    def _generator(self, place: str, value: random.Random | np.random.Generator | torch.Generator) -> None:
+    def _generator(self, path: str, value: random.Random | np.random.Generator | torch.Generator) -> None:
         state: object = None
         write: Callable[[Any], object]
         if isinstance(value, np.random.Generator):
@@ -383,19 +336,14 @@ class _Walk:
                 value.get_state().tolist(),
                 lambda state: value.set_state(torch.tensor(state, dtype=torch.uint8)),
             )
-        self._snapshot.values[place] = repr(state)
+        self._snapshot.values[path] = repr(state)
         self._save(state, write)
 
-    def _context(self, place: str, value: ContextVar[Any]) -> None:
-        with suppress(LookupError):  # it has no value yet
-            self._save(value.get(), value.set)
-            self._add(place, value.get(), value.set)
-
-    def _lock(self, place: str, value: threading.Lock) -> None:
-        self._snapshot.values[place] = f"a lock, {'held' if value.locked() else 'free'}"
+    def _lock(self, path: str, value: threading.Lock) -> None:
+        self._snapshot.values[path] = f"a lock, {'held' if value.locked() else 'free'}"
         self._save(value.locked(), partial(_hold, value))
 
-    def _file(self, _place: str, value: io.IOBase) -> None:
+    def _file(self, _path: str, value: io.IOBase) -> None:
         """Save the content of a file in memory, and the position in one that is only read."""
         with suppress(OSError, ValueError):  # closed, or being iterated over
             if isinstance(value, io.BytesIO | io.StringIO):
@@ -403,103 +351,22 @@ class _Walk:
             elif value.seekable() and not value.writable():
                 self._save(value.tell(), value.seek)
 
-    def _iterator(self, place: str, value: Iterator[object], write: _Write) -> None:
+    def _iterator(self, place: StatePlace, value: Iterator[object]) -> None:
         """Save a copy of an iterator, which takes its place; one of another kind is passed over."""
-        if not isinstance(value, _COPIED) or write is _refuse:
-            self._snapshot.passed_over[place] = value
+        if not isinstance(value, _COPIED) or not place.is_writable:
+            self._snapshot.passed_over[place.path] = value
             return
-        self._snapshot.values[place] = repr(value)
-        self._save(copy.copy(value), lambda content: write(copy.copy(content)))
-
-    def _sequence(self, place: str, value: list[Any] | deque[Any]) -> None:
-        self._snapshot.values[f"the length of {place}"] = len(value)
-        self._save(list(value), partial(_fill_sequence, value))
-        for index, member in enumerate(value):
-            self._add(f"{place}[{index}]", member, partial(value.__setitem__, index))
-
-    def _object(self, place: str, value: object) -> None:
-        kind = type(value)
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            if isinstance(value, nn.Module):
-                self._module(place, value)
-            self._dict(place, attributes, lambda key: f"{place}.{key}")
-        for name in slots_of(value):
-            if hasattr(value, name):
-                write = partial(object.__setattr__, value, name)  # a frozen one refuses `setattr`
-                self._save(getattr(value, name), write)
-                self._add(f"{place}.{name}", getattr(value, name), write)
-        self._add(kind.__name__, kind)
-
-    def _module(self, place: str, value: nn.Module) -> None:
-        """Name what is in a module as Python does, `.weight`, and not as an entry of a dict."""
-        for part in PARTS_OF_MODULES:
-            entries = value.__dict__.get(part)
-            if isinstance(entries, dict) and id(entries) not in self._seen:
-                self._seen[id(entries)] = (f"{place}.{part}", entries)
-                self._dict(f"{place}.{part}", entries, lambda key: f"{place}.{key}")
-
-    def _class(self, place: str, value: type) -> None:
-        if is_of_library(value.__module__):
-            return
-        for name, member in list(vars(value).items()):
-            if isinstance(member, (FunctionType, staticmethod, classmethod, property)):
-                self._add(f"{place}.{name}", member)
-            elif not name.startswith("__") and name != "_abc_impl" and not hasattr(type(member), "__set__"):
-                write = partial(_set_attribute, value, name)
-                self._save(member, write)
-                self._add(f"{place}.{name}", member, write)
-        for base in value.__bases__:
-            self._add(base.__name__, base)
-
-    def _function(self, place: str, value: FunctionType) -> None:
-        if is_of_library(value.__module__ or "") and value is not self._root:
-            return
-        for variable in variables_of(value):
-            self._variable(variable)
-        for part in ("__dict__", "__defaults__", "__kwdefaults__"):
-            self._add(f"{place}.{part}", getattr(value, part))
-        named = dict.fromkeys(names_in(value.__code__))
-        for module in (value.__globals__.get(name) for name in named):
-            if isinstance(module, ModuleType) and not is_of_library(module.__name__):
-                for name in named.keys() & vars(module).keys():
-                    self._variable(Variable(name, vars(module)[name], vars(module)))
-
-    def _variable(self, variable: Variable) -> None:
-        if not isinstance(variable.value, ModuleType):
-            self._save(variable.value, variable.write)
-            self._add(variable.name, variable.value, variable.write)
+        self._snapshot.values[place.path] = repr(value)
+        self._save(copy.copy(value), lambda content: place.write(copy.copy(content)))
 
 
-def _parts_of(value: object) -> Sequence[tuple[str, object]] | None:
-    """Return what a wrapper of Python leads to, each with its name; None for an object of another kind."""
-    match value:
-        case MethodType():
-            return (("", value.__func__), ("", value.__self__))
-        case partial():
-            return ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
-        case staticmethod() | classmethod():
-            return (("", value.__func__),)
-        case property():
-            return (("", value.fget), ("", value.fset))
-        case weakref.ref():
-            return (("", value()),)
-    return None
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, _PLAIN)
+def _without_marks(content: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return what a dict has, without what Dynamo notes in it."""
+    return {key: value for key, value in content.items() if not str(key).startswith("_dynamo")}
 
 
 _COPIED = (itertools.count, itertools.repeat, *map(type, (iter([]), iter(()), iter(range(0)), iter(""))))
 """Iterators of which a copy continues by itself; those over other iterators, such as a zip, share them."""
-
-
-def _is_iterator(value: object) -> TypeIs[Iterator[object]]:
-    """Return whether Python's own code runs on in a value; a class of a user is an object with attributes."""
-    kind = type(value)
-    of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
-    return of_python and hasattr(kind, "__next__")
 
 
 def _fill_tensor(tensor: Tensor, same: Tensor, content: Tensor) -> None:
@@ -528,7 +395,7 @@ def _require_grad(tensor: Tensor, wanted: bool) -> None:
 
 
 def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:
-    now = {key: value for key, value in into.items() if not str(key).startswith("_dynamo")}
+    now = _without_marks(into)
     if list(now) != list(content):
         for key in now:
             del into[key]
@@ -576,8 +443,3 @@ def _fill_array(into: "bytearray | array[Any] | np.ndarray[Any, Any]", content: 
         into[:] = content
     else:
         np.copyto(into, content)
-
-
-def _set_attribute(owner: type, name: str, value: object) -> None:
-    if vars(owner).get(name) is not value:
-        setattr(owner, name, value)

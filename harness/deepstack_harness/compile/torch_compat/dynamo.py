@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deepstack_harness.compile.torch_compat.guards import OWN_GUARD
+from deepstack_harness.compile.torch_compat.guard_sources import OWN_GUARD
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _COMPILER = tuple(f"{_TORCH}{part}{os.sep}" for part in ("_dynamo", "_inductor", "_functorch"))

@@ -24,6 +24,15 @@ _READABLE: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 
 
+PRESENCE, GONE, SHAPE, ALIAS, UNNAMED = "PRESENCE", "GONE", "SHAPE_ENV", "NO_TENSOR_ALIASING", "UNNAMED"
+"""Kinds of failed leaves that are no class of torch: the value is gone; it cannot be read; sizes; two tensors
+that became one; a failure of the tree that belongs to none of its leaves."""
+DUPLICATE = "DUPLICATE_INPUT"
+"""The kind of a guard on two names of one tensor."""
+OWN_GUARD = "deepstack_harness_watches"
+"""The text of our own guard, which always holds, in torch's descriptions of a tree."""
+
+
 @cache
 def readable(source: str) -> str:
     """Return an expression of a guard as a user writes it: `L['self'].factor` is `self.factor`.

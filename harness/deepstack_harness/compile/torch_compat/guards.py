@@ -32,6 +32,13 @@ from typing import Any
 import torch
 
 from deepstack_harness.compile.torch_compat.guard_sources import (
+    ALIAS,
+    DUPLICATE,
+    GONE,
+    OWN_GUARD,
+    PRESENCE,
+    SHAPE,
+    UNNAMED,
     SizeRelation,
     name_sizes_as_read,
     size_relations,
@@ -67,13 +74,6 @@ class BuiltGuard:
     kept: bool
     where: str = ""
     of_user: bool = False
-
-
-PRESENCE, GONE, SHAPE, ALIAS, UNNAMED = "PRESENCE", "GONE", "SHAPE_ENV", "NO_TENSOR_ALIASING", "UNNAMED"
-"""Kinds of failed leaves that are no class of torch: the value is gone; it cannot be read; sizes; two tensors
-that became one; a failure of the tree that belongs to none of its leaves."""
-DUPLICATE = "DUPLICATE_INPUT"
-"""The kind of a guard on two names of one tensor."""
 
 
 @dataclass(frozen=True)
@@ -445,8 +445,6 @@ class _Observer:
 _OBSERVERS: list[_Observer] = []
 _PATCHES = ExitStack()
 _INSIDE = threading.local()
-OWN_GUARD = "deepstack_harness_watches"
-"""The text of our own guard, which always holds, in torch's descriptions of a tree."""
 
 
 @contextmanager

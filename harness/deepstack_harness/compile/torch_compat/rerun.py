@@ -36,7 +36,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from deepstack_harness.compile.distances import apart, largest
-from deepstack_harness.compile.members import places
+from deepstack_harness.compile.members import StatePlace, places
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
@@ -317,21 +317,27 @@ def _loose(value: object, known: Container[int]) -> Iterator[Any]:
 
     What is known already, by id, and what modules hold is not among them.
     """
-    entered = 0
+    entered: set[int] = set()
 
-    def enters(item: object) -> bool:
-        nonlocal entered
-        entered += 1
-        if entered > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
+    def enters(place: StatePlace) -> bool:
+        item = place.value
+        if id(item) in known or id(item) in entered or _is_end(item):
+            return False
+        entered.add(id(item))
+        if len(entered) > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
             raise CannotRerun(f"its inputs lead to more than {_MOST_OBJECTS} objects")
-        return not (id(item) in known or isinstance(item, nn.Module) or _is_not_copied(item))
+        return True
 
-    found: dict[int, Any] = {}
-    for _, item in places(value, enters=enters):
-        is_end = isinstance(item, Tensor) or (_is_not_copied(item) and not isinstance(item, nn.Module))
-        if is_end and id(item) not in known:
-            found[id(item)] = item
-    yield from found.values()
+    found = {
+        id(item): item
+        for _, item, *_ in places([StatePlace("", value)], enters, whole=False)
+        if isinstance(item, Tensor) or (_is_end(item) and not isinstance(item, nn.Module))
+    }
+    yield from (item for key, item in found.items() if key not in known)
+
+
+def _is_end(value: object) -> bool:
+    return isinstance(value, nn.Module) or _is_not_copied(value)
 
 
 class _Clones:
@@ -463,13 +469,13 @@ def _storage(tensor: Tensor) -> int:
 def _left(copies: Locals) -> Iterator[tuple[str, object]]:
     """Yield by source the tensors, numbers and texts that a run left in its inputs and their state."""
 
-    def enters(item: object) -> bool:
-        return isinstance(item, nn.Module) or not _is_not_copied(item)
+    def enters(place: StatePlace) -> bool:
+        return isinstance(place.value, nn.Module) or not _is_not_copied(place.value)
 
     for name, value in copies.items():
-        for source, item in places(value, f"L[{name!r}]", enters):
-            if isinstance(item, Tensor | str | bytes | int | float | None):
-                yield source, item
+        for place in places([StatePlace(f"L[{name!r}]", value)], enters, whole=False):
+            if isinstance(place.value, Tensor | str | bytes | int | float | None):
+                yield place.path, place.value
 
 
 _NOTHING = object()
