@@ -1,5 +1,6 @@
 """The package of a source is imported from its own files; what is missing is a stub that nobody may use."""
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -102,6 +103,26 @@ def test_a_statement_that_raises_is_reported_and_the_file_goes_on(tmp_path: Path
     assert names["w"] == 2
     with pytest.raises(CannotSupply, match=f"{NAME}.a.z is not there and is read"):
         _ = source.module(A).z
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        "1 / 0; ran.append('after')",
+        "x = (\n    1\n    / 0\n); ran.append('after')",
+        "@undefined\ndef x(): ...\nran.append('after')",
+        "@staticmethod\n@undefined\nclass x:\n    pass\nran.append('after')",
+        "for x in (1, 0):\n    1 / x\nran.append('after')\nundefined",
+    ],
+)
+def test_only_the_statement_that_raises_is_left_out(raises: str, tmp_path: Path) -> None:
+    names = names_of(
+        tmp_path,
+        f"from __future__ import annotations\nran = ['before']\n{raises}\n"
+        "def late(value: undefined): ...\nran.append('end')\n",
+    )
+    assert names["ran"] == ["before", "after", "end"]
+    assert inspect.get_annotations(names["late"]) == {"value": "undefined"}
 
 
 def test_a_package_that_was_imported_before_is_not_taken_for_it(tmp_path: Path) -> None:

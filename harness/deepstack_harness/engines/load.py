@@ -15,21 +15,23 @@ Afterwards stubs are strict (`engines.stubs`): code that meets one is refused wi
 
 import ast
 import builtins
+import functools
 import importlib
 import importlib.abc
 import importlib.util
 import inspect
+import itertools
 import re
 import shutil
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from typing_extensions import override
@@ -50,7 +52,6 @@ SUPPLIED = frozenset(
 _NAMES_GUARDED = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 _SAME = {"regex": "re"}
 """A missing module, and the one of Python that does what packages use of it when they are imported."""
-_NOTE = "__statement_failed__"
 
 
 class _Builtins(dict[str, object]):
@@ -97,7 +98,6 @@ class LoadedSource:
         self._imported: dict[str, ModuleType] = {}
         self._by_name: dict[str, str] = {}
         self._members: dict[str, str] = {}
-        self._guarded: dict[str, frozenset[int]] = {}
         self._called: set[tuple[str, int]] = set()
         self._defined: dict[str, dict[tuple[int, str], Function | ast.ClassDef]] = {}
         self._facts = facts()
@@ -303,25 +303,20 @@ class LoadedSource:
     # -- what the finder and the modules call
 
     def execute(self, module: ModuleType, member: str) -> None:
-        """Run a file in its module; each statement reports its own failure."""
+        """Run a file in its module; after a statement that raises it goes on with the next one."""
         shown = self.read(member)
         self._members[shown.filename] = member
         known = _Builtins(module.__name__, self._import, self.absent)
         names = vars(module)
         names["__builtins__"] = known
-        parsed = parse(shown)
-        names[_NOTE] = partial(self._note, module, shown)
-        self._guarded[shown.filename] = _guarded_lines(parsed)
-        body = [
-            node if _must_stay(node) else _reported(node, number) for number, node in enumerate(parsed.body)
-        ]
-        code = compile(ast.Module(body, []), shown.filename, "exec", dont_inherit=True)
         show_in_tracebacks(shown)
         before = sys.gettrace()
         sys.settrace(self._call if member in self._watched else None)
         try:
             with self.absent.permissive():
-                exec(code, names)
+                rest: CodeType | None = _compiled(shown)
+                while rest:
+                    rest = self._run(rest, module, shown)
         finally:
             sys.settrace(before)
             known.stubs.update({name: value for name, value in names.items() if is_stub(value)})
@@ -330,22 +325,30 @@ class LoadedSource:
             self._supply(module)
         self._imported[member], self._by_name[module.__name__] = module, member
 
+    def _run(self, code: CodeType, module: ModuleType, file: SourceFile) -> CodeType | None:
+        """Run statements of a module until one raises; note that one, and return the code of those after it.
+
+        The names that it would bind become stubs.  Raises what a `raise` at the top level raises, and an
+        `ImportError` that somebody on the way to this file is prepared for.
+        """
+        try:
+            exec(code, vars(module))
+        except BaseException as error:
+            awaited = isinstance(error, ImportError) and self._is_awaited(inspect.currentframe())
+            body = parse(file).body
+            number = _raising(error, code, body)
+            if number is None or passes_through(error) or awaited or isinstance(body[number], ast.Raise):
+                raise
+            statement, text = body[number], f"{type(error).__name__}: {text_of(error)}"
+            self.absent.failed.append(Reason(text, file.filename, statement.lineno))
+            for name in sorted(scope_names(statement)):
+                vars(module).setdefault(name, make_stub(f"{module.__name__}.{name}", self.absent))
+            return _compiled(file, [*filter(_is_future, body), *body[number + 1 :]])
+        return None
+
     def _call(self, frame: FrameType, _event: str, _argument: object) -> None:
         """Note a call; it is a trace function that follows no frame."""
         self._called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
-
-    def _note(self, module: ModuleType, file: SourceFile, number: int) -> None:
-        """Note the statement that raised, and bind stubs to its names; raise again where that is awaited."""
-        error = sys.exc_info()[1]
-        assert error is not None
-        awaited = isinstance(error, ImportError) and self._is_awaited(inspect.currentframe())
-        if passes_through(error) or awaited:
-            raise  # noqa: PLE0704  # called in the handler
-        text = f"{type(error).__name__}: {text_of(error)}"
-        statement = parse(file).body[number]
-        self.absent.failed.append(Reason(text, file.filename, statement.lineno))
-        for name in sorted(scope_names(statement)):
-            vars(module).setdefault(name, make_stub(f"{module.__name__}.{name}", self.absent))
 
     def _import(
         self,
@@ -392,8 +395,9 @@ class LoadedSource:
     def _is_awaited(self, frame: FrameType | None) -> bool:
         """Return whether code of the source takes an ImportError, here or in a frame that waits."""
         return any(
-            line in self._guarded.get(item.f_code.co_filename, ())
+            line in _guarded_lines(self.read(member))
             for item, line in traceback.walk_stack(frame)
+            if (member := self.member_of(item.f_code.co_filename))
         )
 
     def _running(self) -> tuple[str, int | None]:
@@ -499,28 +503,48 @@ def _spans(node: ast.stmt, line: int) -> bool:
     return _first_line(node) <= line <= (node.end_lineno or node.lineno)
 
 
-def _must_stay(node: ast.stmt) -> bool:
-    """Return whether a statement has to be at the top, or is meant to end the module."""
-    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return (
-        is_text
-        or isinstance(node, ast.Raise)
-        or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
-    )
+def _compiled(file: SourceFile, statements: list[ast.stmt] | None = None) -> CodeType:
+    """Compile a file, or some statements of it; raises what `parse` raises for what is no Python."""
+    text = file.text if statements is None else ast.Module(statements, [])
+    with warnings.catch_warnings(action="ignore"):  # as `parse` does
+        try:
+            return compile(text, file.filename, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            parse(file)
+            raise
 
 
-def _reported(node: ast.stmt, number: int) -> ast.stmt:
-    """Return the statement of a module with a handler that notes its failure by its `number`."""
-    call = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(number)], [])
-    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [ast.Expr(call)])
-    ast.fix_missing_locations(ast.copy_location(handler, node))  # not the whole statement: that took seconds
-    return ast.copy_location(ast.Try([node], [handler], [], []), node)
+def _raising(error: BaseException, code: CodeType, body: Sequence[ast.stmt]) -> int | None:
+    """Return the index of the statement at the top level of a module that an exception came out of.
+
+    The traceback has the frame that ran `code`, if Python came so far as to make it; two statements on one
+    line differ in their columns.
+    """
+    found = next((item for item in _entries(error.__traceback__) if item.tb_frame.f_code is code), None)
+    if found is None:
+        return None
+    line, _, column, _ = next(itertools.islice(code.co_positions(), found.tb_lasti // 2, None))
+    place = (line or found.tb_lineno, sys.maxsize if column is None else column)
+    return max(n for n, node in enumerate(body) if (_first_line(node), node.col_offset) <= place)
 
 
-def _guarded_lines(parsed: ast.Module) -> frozenset[int]:
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _entries(found: TracebackType | None) -> Iterator[TracebackType]:
+    while found:
+        yield found
+        found = found.tb_next
+
+
+@functools.lru_cache(maxsize=4096)  # the files of one source; a package has fewer
+def _guarded_lines(file: SourceFile) -> frozenset[int]:
     """Return the lines at which an ImportError is taken by code that goes on."""
     lines = set[int]()
-    for node in statements_in([parsed]):
+    if not re.search(r"\bexcept\b|suppress", file.text):
+        return frozenset()
+    for node in statements_in([parse(file)]):
         if isinstance(node, ast.Try) and any(map(_takes_import_error, node.handlers)):
             for item in node.body:
                 lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
