@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graphs
+from deepstack_harness.compile.graphs import Graphs, graphs_on
 from deepstack_harness.compile.payload_costs import LIST, PAYLOAD, TENSOR, TENSOR_AGAINST_LIST, PayloadWork
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.arm import Capture
@@ -60,9 +60,7 @@ def _graphs(device: torch.device, mode: Capture) -> Graphs | None:
     """Return where the graphs of a mode come from; they share a stream and a pool, as an engine's do."""
     if mode is Capture.NONE:
         return None
-    if device.type == "cuda":
-        return CudaGraphs(device, broken_at_attention=mode is not Capture.FULL)
-    return CpuGraphs()
+    return graphs_on(device, broken_at_attention=mode is not Capture.FULL)
 
 
 class _OneTensor:
