@@ -14,9 +14,10 @@ from cases.by_day import by_day
 from cases.selftest.play.playing import case_of, judge, observe
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES
-from deepstack_harness.compile import captured
-from deepstack_harness.compile.captured import CapturedSession, CpuGraph, CpuGraphs, capturing, open_arm
+from deepstack_harness.compile import graphs
+from deepstack_harness.compile.captured import CapturedSession, capturing, open_arm
 from deepstack_harness.compile.eager import EagerSession
+from deepstack_harness.compile.graphs import CpuGraph, CpuGraphs
 from deepstack_harness.compile.watch_captured import watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 from deepstack_harness.contract.arm import EAGER, ArmSpec
@@ -435,11 +436,11 @@ def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
 ) -> None:
     made: list[tuple[torch.device, bool]] = []
 
-    def graphs(device: torch.device, *, broken_at_attention: bool) -> CpuGraphs:
+    def noted(device: torch.device, *, broken_at_attention: bool) -> CpuGraphs:
         made.append((device, broken_at_attention))
         return CpuGraphs()
 
-    monkeypatch.setattr(captured, "CudaGraphs", graphs)
+    monkeypatch.setattr(graphs, "CudaGraphs", noted)
     cuda, cpu = (Profile(16, 8, 2, torch.float32, torch.device(name)) for name in ("cuda:1", "cpu"))
     spec, inner = ArmSpec.parse(f"eager/{capture}"), cast(EagerSession, None)
     capturing(spec, inner, cuda)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,21 @@ from torch import Tensor
 from cases.specimens import programs
 from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.contract.oracles.promises import judge_steps
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.steps import SteppedHistory
+from deepstack_harness.fuzz.steps import search
 from deepstack_harness.play.drawn_steps import (
     example_call,
     history,
-    judge_pairs,
-    search,
+    measure_history,
+    measure_pairs,
     settings_of,
     undrawn,
 )
 from deepstack_harness.play.region_calls import StepOptions
-from deepstack_harness.play.steps_work import run_steps
+from deepstack_harness.play.region_state import Region
+from deepstack_harness.play.steps_work import measure_target, write_shown
 from deepstack_harness.workers.child import Channel
 
 OPTIONS = StepOptions(arms=("eager/drop_all",))
@@ -61,19 +67,24 @@ def test_pairs_find_each_input_that_was_burnt_in() -> None:
     call = Call(rows(4), None, [rows(4, 1)])
     wrong = {
         history.words.partition(":")[0]
-        for history in judge_pairs(takes_much, call, OPTIONS, "takes_much")
-        if history.judged.broken
+        for history in measure_pairs(takes_much, call, OPTIONS, "takes_much")
+        if judge_steps(history.region).broken
     }
     assert wrong == {"mask", "levels", "flag", "times"}
 
 
 @pytest.mark.slow  # 10 s
 def test_a_longer_history_shrinks_to_two_calls() -> None:
-    found = search(programs.by_size, Call(rows(4)), OPTIONS, "by_size", 20)
+    def searched(region: Region, examples: int) -> SteppedHistory | None:
+        call = Call(rows(4))
+        inputs = [setting.input for setting in settings_of(region, call)]
+        return search(inputs, examples, partial(measure_history, region, call, OPTIONS, "drawn"))
+
+    found = searched(programs.by_size, 20)
     assert found is not None
-    assert len(found.steps) == 2
-    assert [str(finding.promise) for finding in found.judged.broken] == ["I1"]
-    assert search(programs.sum_levels, Call(rows(4)), OPTIONS, "sum_levels", 5) is None
+    assert len(found.chosen) == 2
+    assert [str(finding.promise) for finding in judge_steps(found.region).broken] == ["I1"]
+    assert searched(programs.sum_levels, 5) is None
 
 
 def test_a_call_follows_from_annotations() -> None:
@@ -122,7 +133,9 @@ def test_a_field_of_a_dataclass_is_an_input() -> None:
     assert "meta" in call.kwargs
     assert undrawn(by_meta, call) == []
     wrong = {
-        history.words for history in judge_pairs(by_meta, call, OPTIONS, "by_meta") if history.judged.broken
+        history.words
+        for history in measure_pairs(by_meta, call, OPTIONS, "by_meta")
+        if judge_steps(history.region).broken
     }
     assert "meta: as it was, then decode: True" in wrong
 
@@ -164,8 +177,12 @@ def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    told = run_steps(_NoChannel(), "plain_score:score", ["eager/drop_all"], 1, 0, 0)
-    (script,) = [each.script for each in told if each.words == "mask: None, then as it was"]
+    measured = measure_target(_NoChannel(), "plain_score:score", ["eager/drop_all"], 1, drawn=True)
+    (chosen,) = [each.chosen for each in measured.histories if each.words == "mask: None, then as it was"]
+    script = write_shown(
+        _NoChannel(), "plain_score:score", 1, [*map(list, chosen)],
+        promise=Promise.SPECIALISATION, arm="eager/drop_all", limit=0.0,
+    )  # fmt: skip
     (tmp_path / "show.py").write_text(script)
     ran = subprocess.run(
         [sys.executable, "show.py"], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from cases.specimens import programs
 from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.compile.torch_compat.modes import OtherLastBits, by_turns
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import Difference
 from deepstack_harness.contract.verdicts import Verdict
@@ -187,3 +188,24 @@ def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_told() -> None:
     assert [(finding.promise, finding.steps) for finding in judged.broken] == [(Promise.EFFECTS, (2,))]
     assert "not judged: eager/full: what step 2 left cannot be made equal" in str(judged)
     assert "later steps were not run" in str(judged)
+
+
+def big_numbers_cancel(x: Tensor) -> Tensor:
+    """Return about 0, of numbers whose last digit is 8e-6."""
+    return (x + 10).sum(-1) - (x.sum(-1) + 80)
+
+
+def test_the_rounding_of_each_operation_is_in_the_limit() -> None:
+    judged = compile_steps(big_numbers_cancel, [Call(rows(4)), Call(rows(5))], arms="eager/drop_all")
+    assert all(2e-5 < call.limit < 1e-3 for call in judged.region.arms[0].calls)
+
+
+def test_noise_moves_what_is_written_and_leaves_masks() -> None:
+    noise = OtherLastBits(by_turns)
+    with noise:
+        in_place, mask = torch.ones(4).mul_(2), torch.arange(4) > 1
+        half = torch.ones(4, dtype=torch.bfloat16) * 2
+    assert in_place.tolist() == [2 + 2**-22, 2 - 2**-22] * 2
+    assert half.tolist() == [2 + 2**-6, 2 - 2**-6] * 2
+    assert mask.tolist() == [False, False, True, True]
+    assert noise.coarsest == torch.finfo(torch.bfloat16).eps

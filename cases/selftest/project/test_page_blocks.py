@@ -9,12 +9,12 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ import yaml
 from cases.by_day import by_day
 from deepstack_harness.cli import steps
 from deepstack_harness.cli.main import main
-from deepstack_harness.contract.steps import SteppedHistory
-from deepstack_harness.play.steps_work import run_steps
 from deepstack_harness.workers.child import Channel
 from tools.page_blocks import ROOT, Block, State, blocks, pages
 
@@ -64,9 +62,10 @@ class NoChannel(Channel):
         """Do nothing."""
 
 
-def run_here(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
-    """Run what `steps` lets its worker run."""
-    return run_steps(NoChannel(), args.target, arms, args.warm_up, args.examples, seed=0)
+@contextlib.contextmanager
+def calls_here(_doing: str) -> Iterator[Any]:
+    """Call in this process what `steps` calls in a worker."""
+    yield lambda remote, arguments: pkgutil.resolve_name(remote.target)(NoChannel(), **arguments)
 
 
 class Played:
@@ -139,7 +138,7 @@ class Played:
                 contextlib.redirect_stderr(io.StringIO()) as stderr,
             ):
                 if alone:
-                    patched.setattr(steps, "_run", run_here)
+                    patched.setattr(steps, "worker_calls", calls_here)
                 self.code = main(words[1:])
             # At the end: lines of progress would be anywhere between those of a table.
             self.printed = stdout.getvalue() + stderr.getvalue()

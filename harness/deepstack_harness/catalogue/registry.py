@@ -12,7 +12,7 @@ summaries, are read from their classes by syntax (`read_classes`). Names of buff
 | placeholder ranges | `deepstack_harness.audit.ranges.range_named` |
 | dual-stream projections | `deepstack_harness.audit.streams.projections.dual_stream_named` |
 | systems | `deepstack_harness.audit.systems.system_of` |
-| programs of incidents of steps | `deepstack_harness.play.steps_work.judge_program` |
+| programs of incidents of steps | `deepstack_harness.play.steps_work.measure_incident` |
 | oracles of other packages | `deepstack_harness.contract.oracles.judge.extra_oracles` |
 | figures of other packages | `deepstack_harness.runs.report.figures.figures_of` |
 """

@@ -6,13 +6,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident, RegionRun
 from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.repro_engine import write_files
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import (
@@ -27,9 +27,6 @@ from deepstack_harness.document.blocks import (
 )
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import number, plural
-
-if TYPE_CHECKING:
-    from deepstack_harness.contract.oracles.promises import JudgedSteps
 
 _NOT_FOR_STEPS = MappingProxyType(
     {
@@ -93,7 +90,7 @@ def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterato
 
     Raises `UsageError` for an arm that the incident does not have.
     """
-    from deepstack_harness.play.steps_work import judge_program
+    from deepstack_harness.play.steps_work import measure_incident
 
     arms = list(dict.fromkeys(arm for run in incident.region for arm in run.arms))
     if wanted_arm is not None and ArmSpec.parse(wanted_arm).name not in arms:
@@ -102,7 +99,7 @@ def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterato
         for arm in run.arms:
             if wanted_arm is None or arm == ArmSpec.parse(wanted_arm).name:
                 for name in run.programs or incident.revisions:
-                    yield JudgedProgram(name, arm, judge_program(name, [arm]), run)
+                    yield JudgedProgram(name, arm, judge_steps(measure_incident(name, [arm])), run)
 
 
 def reproduce_steps(incident: Incident, args: Namespace) -> Document[ExitCode]:

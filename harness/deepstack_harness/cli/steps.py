@@ -1,22 +1,25 @@
 """`steps MODULE:NAME`: any function or module over calls that differ from its warm-up, compiled and not."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from deepstack_harness.cli.output import write_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
-from deepstack_harness.contract.steps import STEP_ARMS, SteppedHistory
+from deepstack_harness.contract.steps import STEP_ARMS, SteppedHistory, SteppedTarget
 from deepstack_harness.document.blocks import Document, Heading, Line, outcome
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS
+from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.worker import Worker
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+_Calls = Callable[[Remote[Any], Mapping[str, object]], Any]
+"""Calls a function where the target runs; raises a `HarnessError` for what it raises."""
 _MOST_SCRIPTS = 3
 """Programs that are tried until one shows its finding; each compiles anew."""
 _EXAMPLES_ARMS = ("eager/drop_all",)
@@ -56,46 +59,71 @@ def run(args: Namespace) -> Document[ExitCode]:
     arms = args.arms or list(STEP_ARMS if not args.examples else _EXAMPLES_ARMS)
     for arm in arms:
         ArmSpec.parse(arm)
-    histories = _run(args, arms)
-    judged = [(history, judge_steps(history.region)) for history in histories]
-    for history, result in judged:
-        for row in result.rows:
-            yield replace(row, case=args.target, revision=args.target, trace=history.words)
-    wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
-    shown = judged if len(judged) == 1 else wrong
-    for history, result in shown:
-        alone = len(judged) == 1
-        if not alone:
-            yield Heading(history.words)
-        for line in report_lines(result):
-            yield Line(line if alone else f"  {line}")
-    if args.script:
-        shows = [(history, result) for history, result in wrong if result.broken]
-        shows.sort(key=lambda each: all(row.value is None for row in each[1].broken))
-        yield from _write_script(args.script, [history for history, _ in shows])
-    return (yield from _end(args.target, judged))
+    named = {"target": args.target, "warm_up": args.warm_up}
+    with worker_calls(f"running {args.target}") as call:
+        found: SteppedTarget = call(_MEASURE, {**named, "arms": arms, "drawn": bool(args.examples)})
+        judged = [(history, judge_steps(history.region)) for history in found.histories]
+        if args.examples and not any(result.broken for _, result in judged):
+            from deepstack_harness.fuzz.steps import search
+
+            longer = search(
+                found.inputs, args.examples,
+                lambda chosen: call(_DRAWN, {**named, "arms": arms, "chosen": chosen}),
+            )  # fmt: skip
+            judged += [(longer, judge_steps(longer.region))] if longer is not None else []
+        for history, result in judged:
+            for row in result.rows:
+                yield replace(row, case=args.target, revision=args.target, trace=history.words)
+        wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
+        for history, result in judged if len(judged) == 1 else wrong:
+            alone = len(judged) == 1
+            if not alone:
+                yield Heading(history.words)
+            for line in report_lines(result):
+                yield Line(line if alone else f"  {line}")
+        if args.script:
+            yield from _write_script(args.script, wrong, lambda shown: call(_WRITE, {**named, **shown}))
+    return (yield from _end(args.target, judged, found.undrawn))
 
 
-def _write_script(path: str, histories: Sequence[SteppedHistory]) -> Document:
-    """Write the first program that was seen to show its finding; else print why there is none."""
+def _write_script(
+    path: str, wrong: Sequence[tuple[SteppedHistory, JudgedSteps]], write: Callable[[dict[str, object]], str]
+) -> Document:
+    """Write the first program that was seen to show its finding; else print why there is none.
+
+    A finding with a distance comes first: it is the easier one to show.
+    """
     from deepstack_harness.play.written_programs import why_not_shown
 
     why = "nothing is broken"
-    for history in histories[:_MOST_SCRIPTS]:
-        why = history.unscripted or why_not_shown(history.script)
+    firsts = [
+        (history, min(result.broken, key=lambda row: row.value is None))
+        for history, result in wrong
+        if result.broken
+    ]
+    firsts.sort(key=lambda first: first[1].value is None)
+    for history, row in firsts[:_MOST_SCRIPTS]:
+        shown = {"promise": row.rule, "arm": row.arm, "limit": row.limit or 0.0}
+        try:
+            text = write({"chosen": history.chosen, **shown})
+            why = why_not_shown(text)
+        except UsageError as error:
+            why = str(error)
         if not why:
-            write_text(path, history.script)
+            write_text(path, text)
             yield Line(f"written: {path}, a program that shows it and needs only torch")
             return
     yield Line(f"not written: {path}: no program that needs only torch shows it: {why}")
 
 
-def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]]) -> Document[ExitCode]:
+def _end(
+    target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], unvaried: Sequence[str]
+) -> Document[ExitCode]:
     results = [result for _, result in judged]
     broken = sorted({str(row.rule) for result in results for row in result.broken})
     tested = sum(row.chances or 0 for result in results for row in result.rows)
     unjudged = [result for result in results if result.unjudged]
-    undrawn = ", ".join(f"`{name}`" for history, _ in judged[:1] for name in history.undrawn)
+    undrawn = ", ".join(f"`{name}`" for name in unvaried)
     good = not broken and not unjudged and not undrawn and any(result.good for result in results)
     if len(judged) > 1:
         wrong = sum(bool(result.broken) for result in results)
@@ -117,16 +145,14 @@ def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]]) -> D
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _run(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
-    from deepstack_harness.workers.outcomes import value_of
-    from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS
-    from deepstack_harness.workers.remote import Remote
-    from deepstack_harness.workers.worker import Worker
+@contextmanager
+def worker_calls(doing: str) -> Iterator[_Calls]:
+    """Start a worker for code of the user; yield what calls it, and end it with the block."""
+    with Worker(FOREIGN_LIMITS, preload=_WORK, sandbox=COMPILE) as worker:
+        yield lambda remote, arguments: value_of(worker.call(remote, arguments), doing)
 
-    work = "deepstack_harness.play.steps_work"
-    remote = Remote(f"{work}:run_steps", list[SteppedHistory])
-    arguments = {
-        "target": args.target, "arms": arms, "warm_up": args.warm_up, "examples": args.examples, "seed": 0,
-    }  # fmt: skip
-    with Worker(FOREIGN_LIMITS, preload=work, sandbox=COMPILE) as worker:
-        return value_of(worker.call(remote, arguments), f"running {args.target}")
+
+_WORK = "deepstack_harness.play.steps_work"
+_MEASURE = Remote(f"{_WORK}:measure_target", SteppedTarget)
+_DRAWN = Remote(f"{_WORK}:measure_drawn", SteppedHistory)
+_WRITE = Remote(f"{_WORK}:write_shown", str)

@@ -5,34 +5,24 @@ capture the outer forward, get and clear with it, so that their Python runs at c
 captures only the decoder. A graph reads the payload tensors that it was captured with, for graphs do not copy
 their inputs (vllm/compilation/cuda_graph.py).
 
-On CUDA these are CUDA graphs (public API `torch.cuda.graph`), and PIECEWISE and BREAKABLE ones break at
-opaque attention. On a CPU operations are recorded, and replayed on the very tensors they were recorded with,
-in storage that the buffer may have left long ago. REDUCE_OVERHEAD leaves capturing to torch
-(`mode="reduce-overhead"`), which copies inputs that may move into slots of its own.
+`compile.graphs` records and replays. PIECEWISE and BREAKABLE graphs break at opaque attention on CUDA.
+REDUCE_OVERHEAD leaves capturing to torch (`mode="reduce-overhead"`), which copies inputs that may move into
+slots of its own.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from deepstack_harness.compile.captured_inputs import CapturedCode
 from deepstack_harness.compile.eager import EagerSession
-from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.compile.graphs import Graph, Graphs, graphs_on
 from deepstack_harness.compile.watch_captured import calling
-from deepstack_harness.compile.watch_captured import capturing as watched_capture
-from deepstack_harness.compile.watch_captured import replaying as watched_replay
 from deepstack_harness.contract.arm import ArmSpec, Capture
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile, Session
-from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
-from deepstack_harness.models.layers import around_attention
-
-T = TypeVar("T")
+from deepstack_harness.errors import MachineError, StepUnavailable
 
 
 def open_inner(spec: ArmSpec, decoder: Decoder, profile: Profile) -> EagerSession:
@@ -69,17 +59,15 @@ def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> Session:
     """Return a session over `inner` that captures, and closes it; `inner` itself where the arm does not."""
     if spec.capture in {Capture.NONE, Capture.REDUCE_OVERHEAD}:
         return inner
-    if profile.device.type != "cuda":
-        return CapturedSession(spec, inner, CpuGraphs())
     broken = spec.capture not in {Capture.FULL, Capture.FULL_DECODE_ONLY}
-    return CapturedSession(spec, inner, CudaGraphs(profile.device, broken_at_attention=broken))
+    return CapturedSession(spec, inner, graphs_on(profile.device, broken_at_attention=broken))
 
 
 @dataclass(frozen=True)
 class Captured:
     """Capture of one size: the graph, the slots of its inputs (no payload), and of its output (P, h)."""
 
-    graph: "Graph"
+    graph: Graph
     slots: Inputs
     out: Tensor
 
@@ -96,7 +84,7 @@ class Captured:
 class CapturedSession:
     """Session that captures and replays graphs; without a graph it runs as `inner` does."""
 
-    def __init__(self, spec: ArmSpec, inner: EagerSession, graphs: "Graphs") -> None:
+    def __init__(self, spec: ArmSpec, inner: EagerSession, graphs: Graphs) -> None:
         """Take over `inner`; no graph is captured yet."""
         self.inner = inner
         self._spec = spec
@@ -190,223 +178,10 @@ def _record_decoder(captured: Captured, lane: Lane) -> None:
     lane.clear(tokens)
 
 
-def _decoding(graph: "Graph", payload: tuple[Tensor, ...] | None) -> AbstractContextManager[None]:
+def _decoding(graph: Graph, payload: tuple[Tensor, ...] | None) -> AbstractContextManager[None]:
     """Mark a call of the decoder for a watch: the payload is its one input that is not copied into a slot."""
     return calling(CapturedCode("decoder", id(graph)), (), {"payload": payload})
 
 
 def _tokens(inputs: Inputs) -> int:
     return inputs.positions.size(-1)
-
-
-class Graph(ABC):
-    """Recorded once, on tensors that stay where they are; replayed as often as wanted.
-
-    It counts its own replays by an operation that it has recorded itself, so that a
-    replay in which nothing happened is noticed.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Take the device; nothing is recorded yet."""
-        self.allocated = 0
-        """Tensors that `record` saw being allocated."""
-        self._replays = torch.zeros((), dtype=torch.int64, device=device)
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Allow calls of the methods below while open; one recording for each graph."""
-        with self._recording():
-            self.record(lambda: self._replays.add_(1))
-            yield
-
-    @abstractmethod
-    def record(self, work: Callable[[], T]) -> T:
-        """Do `work` on the buffer: its operations are recorded, its allocations counted."""
-
-    @abstractmethod
-    def call(self, work: Callable[[], object]) -> None:
-        """Do the decoder's `work`, compiled or not: what it does is recorded."""
-
-    @abstractmethod
-    def at_replay(self, work: Callable[[], object]) -> None:
-        """Have `work` called at this place of every replay, as Python; not now."""
-
-    def replay(self) -> None:
-        """Do again what was recorded; raises `NotMeasured` where that was not done exactly once."""
-        before = int(self._replays)
-        self._replay()
-        done = int(self._replays) - before
-        if done != 1:
-            raise NotMeasured(f"a replay did the recorded operations {done} times, not once")
-
-    def again(self) -> None:
-        """Do again what was recorded, without waiting to see that it was done: for clocks."""
-        self._replay()
-
-    @abstractmethod
-    def _recording(self) -> AbstractContextManager[object]: ...
-
-    @abstractmethod
-    def _replay(self) -> None: ...
-
-
-class Graphs(Protocol):
-    """Source of the graphs of one session."""
-
-    def warming_up(self) -> AbstractContextManager[object]:
-        """Open while the work is done once, before it is captured."""
-        ...
-
-    def graph(self, *, whole: bool = False) -> Graph:
-        """Return a new graph, in which nothing is recorded yet; a `whole` one never breaks at attention."""
-        ...
-
-
-class CpuGraph(Graph):
-    """Recorded operations and callables in one order.
-
-    A compiled call cannot run under a dispatch mode ("non-infra torch dispatch mode present"), so the
-    decoder's call is recorded as one callable on static tensors, in one piece, whether its graph would
-    break at attention or not.
-    """
-
-    def __init__(self) -> None:
-        """Start without a recording."""
-        super().__init__(torch.device("cpu"))
-        self._tape = OpRecorder()
-
-    @override
-    def record(self, work: Callable[[], T]) -> T:
-        with self._tape:
-            result = work()
-        self.allocated = self._tape.allocated
-        return result
-
-    @override
-    def call(self, work: Callable[[], object]) -> None:
-        work()
-        self._tape.append(work)
-
-    @override
-    def at_replay(self, work: Callable[[], object]) -> None:
-        self._tape.append(work)
-
-    @override
-    def _recording(self) -> AbstractContextManager[object]:
-        return watched_capture(self)
-
-    @override
-    def _replay(self) -> None:
-        watched_replay(self)
-        self._tape.replay()
-
-
-class CpuGraphs:
-    """Graphs of one session on a CPU."""
-
-    def warming_up(self) -> AbstractContextManager[object]:
-        """Do nothing: a CPU needs no warm-up."""
-        return nullcontext()
-
-    def graph(self, *, whole: bool = False) -> CpuGraph:
-        """Return a new graph."""
-        return CpuGraph()
-
-
-class CudaGraphs:
-    """Graphs of one session, in one memory pool and on one stream, as an engine's are.
-
-    A result in the pool lasts until another graph is replayed, except what a `Captured` holds.
-    """
-
-    def __init__(self, device: torch.device, *, broken_at_attention: bool) -> None:
-        """Take the device; opaque attention, where the family has it, may run between pieces of a graph."""
-        self._device = device
-        self._broken_at_attention = broken_at_attention
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def warming_up(self) -> Iterator[None]:
-        """Switch to the side stream that is captured later, as torch's notes on CUDA graphs require."""
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            yield
-        current.wait_stream(self._stream)
-
-    def graph(self, *, whole: bool = False) -> "CudaGraph":
-        """Return a new graph."""
-        capture = {"pool": self._pool, "stream": self._stream}
-        broken = self._broken_at_attention and not whole
-        return CudaGraph(self._device, capture, broken_at_attention=broken)
-
-
-class CudaGraph(Graph):
-    """Captured kernels in pieces, with Python between them: notes, and opaque attention if requested.
-
-    What is captured does not run until the graph is replayed, so its results are not written before.
-    """
-
-    def __init__(self, device: torch.device, capture: dict[str, Any], *, broken_at_attention: bool) -> None:
-        """`capture` is what `torch.cuda.graph` is given for each piece."""
-        super().__init__(device)
-        self._device = device
-        self._capture = capture
-        self._broken_at_attention = broken_at_attention
-        self._parts: list[Callable[[], object]] = []
-        self._open = ExitStack()
-
-    @override
-    def record(self, work: Callable[[], T]) -> T:
-        before = self._allocations
-        result = work()
-        self.allocated += self._allocations - before
-        return result
-
-    @override
-    def call(self, work: Callable[[], object]) -> None:
-        with around_attention(self._attend) if self._broken_at_attention else nullcontext():
-            work()
-
-    @override
-    def at_replay(self, work: Callable[[], object]) -> None:
-        with self._break():
-            self._parts.append(work)
-
-    @contextmanager
-    @override
-    def _recording(self) -> Iterator[None]:
-        self._begin()
-        try:
-            yield
-        finally:
-            self._open.close()
-
-    @override
-    def _replay(self) -> None:
-        for part in self._parts:
-            part()
-
-    def _begin(self) -> None:
-        piece = torch.cuda.CUDAGraph()
-        self._open.enter_context(torch.cuda.graph(piece, **self._capture))
-        self._parts.append(piece.replay)
-
-    @contextmanager
-    def _break(self) -> Iterator[None]:
-        """End a piece, and begin another one; what runs while this is open is in neither."""
-        self._open.close()
-        yield
-        self._begin()
-
-    def _attend(self, run: Callable[[], Tensor]) -> Tensor:
-        """Run attention outside the graph at every replay; its output goes where the next piece reads it."""
-        with self._break():
-            out = run()
-            self._parts.append(lambda: out.copy_(run()))
-        return out
-
-    @property
-    def _allocations(self) -> int:
-        return int(torch.cuda.memory_stats(self._device)["allocation.all.allocated"])

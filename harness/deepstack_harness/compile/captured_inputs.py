@@ -7,15 +7,16 @@ get keys, as a cache does. `state` has all that a run may write, whether the cod
 import dis
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
-from deepstack_harness.compile.members import attributes_in, items_of, variables_of
+from deepstack_harness.compile.members import StatePlace, attributes_in, places, variables_of
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 
 T = TypeVar("T")
@@ -285,14 +286,26 @@ def _names_in(owner_class: type, code: CodeType | None) -> _Names:
     return _Names(frozenset(names), frozenset(stored), frozenset(read_first))
 
 
-def _note(facts: dict[str, InputFacts], name: str, value: object, deepest: int = _DEEPEST) -> None:
+def _inside(name: str, value: object) -> Iterator[StatePlace]:
+    """Yield a value, and what containers, dataclasses and vLLM's IntermediateTensors in it hold."""
+    return places([StatePlace(name, value)], _leads_on, whole=False)
+
+
+def _leads_on(place: StatePlace) -> bool:
+    value, depth, outer = place.value, 0, place.outer
+    while outer is not None:
+        depth, outer = depth + 1, outer.outer
+    return depth < _DEEPEST and (
+        isinstance(value, dict | list | tuple)
+        or (is_dataclass(value) and not isinstance(value, type))
+        or isinstance(getattr(value, "tensors", None), dict)
+    )
+
+
+def _note(facts: dict[str, InputFacts], name: str, value: object) -> None:
     """Add the facts of a value, and of the members of a container."""
-    if len(facts) >= _MOST:
-        return
-    facts[name] = input_facts(value)
-    if deepest and not isinstance(value, Tensor):
-        for place, member in _members(value):
-            _note(facts, f"{name}{place}", member, deepest - 1)
+    for place in islice(_inside(name, value), max(_MOST - len(facts), 0)):
+        facts[place.path] = input_facts(place.value)
 
 
 def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
@@ -313,25 +326,17 @@ def sizes_of(value: object) -> object:
 
 def _print(value: object, *, layout: bool = True) -> object:
     """Return a value that can be hashed: equal ones have equal facts, addresses and strides if `layout`."""
+    return tuple((place.path, *_print_of(place.value, layout)) for place in _inside("", value))
+
+
+def _print_of(value: object, layout: bool) -> tuple[object, ...]:
     if isinstance(value, Tensor):
         facts = type(value), value.dtype, value.device, value.shape
         return (*facts, value.data_ptr(), value.stride()) if layout else facts
-    if value is None or isinstance(value, bool | int | float | str):
-        return type(value), value
-    members = tuple((place, _print(member, layout=layout)) for place, member in _members(value))
-    return type(value), members
+    return (type(value), value) if isinstance(value, bool | int | float | str) else (type(value),)
 
 
 _KINDS = {kind.__name__ for kind in _PLAIN} | {"None", "tensor"}
-
-
-def _members(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping | list | tuple):
-        yield from items_of(value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from ((f".{part.name}", getattr(value, part.name, None)) for part in fields(value))
-    elif isinstance(tensors := getattr(value, "tensors", None), Mapping):  # vLLM's IntermediateTensors
-        yield from ((f".tensors[{key!r}]", tensor) for key, tensor in tensors.items())
 
 
 def difference(then: InputFacts, now: InputFacts, *, copies: bool = False, pads: bool = False) -> str:

@@ -14,7 +14,7 @@ import threading
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial
@@ -294,14 +294,6 @@ def attributes_in(owner: object) -> dict[str, Any]:
         for part in PARTS_OF_MODULES:
             held |= vars(owner).get(part) or {}
     return held
-
-
-def items_of(container: object) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a mapping, a list or a tuple, as Python writes them: `['k']`, `[0]`."""
-    if isinstance(container, Mapping):
-        yield from ((f"[{key!r}]", member) for key, member in container.items())
-    elif isinstance(container, list | tuple):
-        yield from ((f"[{number}]", member) for number, member in enumerate(container))
 
 
 def slots_of(owner: object) -> tuple[str, ...]:

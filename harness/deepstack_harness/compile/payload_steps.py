@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graphs
+from deepstack_harness.compile.graphs import Graphs, graphs_on
 from deepstack_harness.compile.payload_costs import LIST, PAYLOAD, TENSOR, TENSOR_AGAINST_LIST, PayloadWork
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.arm import Capture
 from deepstack_harness.contract.facts import Measured
+from deepstack_harness.contract.tolerances import FORMS_OF_A_PAYLOAD
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.models.family import TinyFamily, parse_device, tiny_family_named
 from deepstack_harness.models.layers import give_storage
@@ -31,8 +32,6 @@ _MODES = (Capture.NONE, Capture.FULL, Capture.PIECEWISE, Capture.BREAKABLE)
 _SPARE_ROWS = 8  # without them all levels of the largest step are contiguous, and a graph takes that stride
 _WARM_UPS = 3
 _AT_A_TIME = 5  # steps between two readings of the clock: on a GPU, both wait for the stream
-_LIMITS = {torch.bfloat16: 0.1, torch.float32: 1e-4}
-"""By how much the outputs of two forms of one payload may differ, for their largest value."""
 
 
 def time_payload(work: PayloadWork) -> list[Measured]:
@@ -61,9 +60,7 @@ def _graphs(device: torch.device, mode: Capture) -> Graphs | None:
     """Return where the graphs of a mode come from; they share a stream and a pool, as an engine's do."""
     if mode is Capture.NONE:
         return None
-    if device.type == "cuda":
-        return CudaGraphs(device, broken_at_attention=mode is not Capture.FULL)
-    return CpuGraphs()
+    return graphs_on(device, broken_at_attention=mode is not Capture.FULL)
 
 
 class _OneTensor:
@@ -282,7 +279,8 @@ def _check(steps: Mapping[tuple[str, str], _Step], where: str) -> None:
         step.run()
         outs[name] = step.out().clone().float()
     control = outs["", ""]
-    limit = _LIMITS[steps["", ""].out().dtype] * max(1.0, float(control.abs().max()))
+    dtype = str(steps["", ""].out().dtype).removeprefix("torch.")
+    limit = FORMS_OF_A_PAYLOAD[dtype] * max(1.0, float(control.abs().max()))
 
     def close(one: Tensor, other: Tensor) -> bool:
         return float((one - other).abs().max()) <= limit  # False for nan

@@ -148,15 +148,25 @@ class SteppedRegion:
 
 @dataclass(frozen=True)
 class SteppedHistory:
-    """A history of calls in words, what was measured over it, and a program that shows it with only torch.
+    """A history of calls in words, and what was measured over it.
 
-    `script` is empty where nothing is broken, and where a step cannot be written as text; `unscripted` is the
-    reason for the latter. `undrawn` are the parameters, with their annotations, for which no history has
-    another value.
+    `chosen` has the numbers of the drawn settings of each call (`SteppedTarget.inputs`); it is empty for the
+    steps of the user.
     """
 
     words: str
     region: SteppedRegion
-    script: str = ""
+    chosen: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class SteppedTarget:
+    """What was measured of a function of the user: over its own steps, or over a history for each setting.
+
+    `inputs` has the input of each drawn setting. `undrawn` are the parameters, with their annotations, for
+    which no history has another value.
+    """
+
+    histories: tuple[SteppedHistory, ...]
+    inputs: tuple[str, ...] = ()
     undrawn: tuple[str, ...] = ()
-    unscripted: str = ""

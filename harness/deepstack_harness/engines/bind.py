@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.compile.graphs import Recordings
 from deepstack_harness.contract.case import BufferRef
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, begin_step
 from deepstack_harness.engines.argument_parts import ArgumentParts
@@ -292,7 +292,7 @@ class ReplayedBuffer:
     def __init__(self, buffer: Buffer) -> None:
         """Start with nothing captured."""
         self._buffer = buffer
-        self._graphs: dict[tuple[str, int], tuple[OpRecorder, object]] = {}
+        self._graphs = Recordings[tuple[str, int]]()
 
     @property
     def capacity(self) -> int:
@@ -323,14 +323,8 @@ class ReplayedBuffer:
 
     def _run(self, call: str, tokens: int, work: Callable[[int], T]) -> T:
         if (call, tokens) not in self._graphs:
-            recorder = OpRecorder()
-            with recorder:
-                answer = work(tokens)
-            self._graphs[call, tokens] = (recorder, answer)
-            return answer
-        recorder, captured = self._graphs[call, tokens]
-        recorder.replay()
-        return captured  # type: ignore[return-value]  # it is what `work` gave for this key
+            return self._graphs.record((call, tokens), lambda: work(tokens))
+        return self._graphs[call, tokens].replay()  # type: ignore[no-any-return]  # what `work` returned
 
 
 @dataclass(frozen=True)

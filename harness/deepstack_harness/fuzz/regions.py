@@ -11,7 +11,7 @@ from deepstack_harness.catalogue.regions import REGIONS, SmallRegion
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.errors import HarnessError
-from deepstack_harness.play.steps_work import PLAY_REGION, WORK
+from deepstack_harness.play.steps_work import PLAY_REGION
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.pool import map_items
 from deepstack_harness.workers.worker import Worker
@@ -76,7 +76,7 @@ def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
 def prove_regions(names: Iterable[str], workers: int = 1) -> Generator[RegionProof]:
     """Play regions in workers, and yield the proof of each, in their order."""
     with ExitStack() as opened:
-        pool = [opened.enter_context(Worker(preload=WORK)) for _ in range(workers)]
+        pool = [opened.enter_context(Worker(preload=PLAY_REGION.module)) for _ in range(workers)]
         yield from map_items(_prove, names, pool, in_order=True)
 
 

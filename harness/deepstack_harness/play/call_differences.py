@@ -1,7 +1,7 @@
 """Differences between two calls of a region: of return values, of changed arguments and state, and of inputs.
 
-Tensors are compared within a tolerance that was measured: `limits_of` takes the noise that rounding the
-inputs makes in the region itself. All else has to be equal, containers and types included.
+Tensors are compared within a tolerance that was measured: `limits_of` takes the noise that another rounding
+of each result makes in the region itself. All else has to be equal, containers and types included.
 """
 
 import math
@@ -15,49 +15,29 @@ from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import Aspect, Difference
+from deepstack_harness.contract.tolerances import region_limit
 from deepstack_harness.play.region_calls import Left, facts_of
 from deepstack_harness.play.region_state import values_in
 
 
-class NarrowNoise(NamedTuple):
-    """Runs in which results of narrow dtypes were rounded otherwise, and the eps of the narrowest of them."""
+class Noise(NamedTuple):
+    """Runs in which results were rounded otherwise, and the eps of the narrowest dtype of them."""
 
     runs: tuple[Left, ...]
     coarsest: float
 
 
-_MARGIN = 32
-"""The tolerance in units of the noise that rounding the inputs makes, and of the dtype's last place."""
-_NARROW_MARGIN = 2
-"""The same for the noise of another rounding of narrow intermediate results. That noise is a whole unit in
-the last place of each result, and a compiler that computes with more digits differs by half a unit. Measured
-with torch 2.13, Inductor on a CPU, nine regions (perceptron, norms, attention, chains, sums that cancel,
-8 bits), bfloat16 and float16, five inputs each: at most 0.48 of that noise."""
-
-
-def limits_of(left: Left, noisy: Left | None = None, narrow: NarrowNoise | None = None) -> dict[str, float]:
-    """Return the tolerance of each tensor by name: `_MARGIN` times the noise, or units in the last place.
-
-    Noise of more than half of the digits is not rounding (a choice that flips, a state that is not put
-    back), and the tolerance is limited to that. Where large numbers cancel, the small result has the
-    absolute error of the large ones, so a unit is taken of numbers up to 1.
-    """
-    limits = {}
+def limits_of(left: Left, noise: Noise | None = None) -> dict[str, float]:
+    """Return the tolerance of each tensor by name (`contract.tolerances`)."""
+    limits, (runs, coarsest) = {}, noise or ((), 0.0)
     floats = [leaf for leaf in left.values.values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     unit = min(1.0, max(map(largest, floats), default=0.0))
     for name, value in left.values.items():
-        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
-            continue
-        other = noisy.values.get(name) if noisy is not None else None
-        noise = apart(value, other) if isinstance(other, Tensor) else 0.0
-        scale, eps = largest(value), torch.finfo(value.dtype).eps
-        limit = max(_MARGIN * eps * scale, _MARGIN * noise)
-        if narrow is not None:
-            others = [run.values.get(name) for run in narrow.runs]
-            moved = max((apart(value, run) for run in others if isinstance(run, Tensor)), default=0.0)
-            limit = max(limit, _NARROW_MARGIN * moved)
-            eps = max(eps, narrow.coarsest) if moved else eps
-        limits[name] = min(limit, max(scale, unit) * eps**0.5)
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            others = (run.values.get(name) for run in runs)
+            moved = max((apart(value, other) for other in others if isinstance(other, Tensor)), default=0.0)
+            eps = torch.finfo(value.dtype).eps
+            limits[name] = region_limit(eps, largest(value), unit, moved, max(eps, coarsest))
     return limits
 
 

@@ -2,8 +2,9 @@
 
 The settings of an input come from its value, its annotation and its default: absent, other members, another
 number, other strides or integers, more or fewer rows; attributes of the region that are numbers change
-between two calls. `judge_pairs` runs each setting after the original call, and before it; `search` lets
-hypothesis draw longer histories. A call that the uncompiled code refuses is no step.
+between two calls. `measure_pairs` runs each setting after the original call, and before it;
+`fuzz.steps.search` lets hypothesis draw longer histories for `measure_history`. A call that the uncompiled
+code refuses is no step.
 """
 
 import dataclasses
@@ -12,17 +13,15 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
-from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
+from deepstack_harness.contract.steps import SteppedHistory
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.region_calls import (
     Call,
@@ -48,15 +47,6 @@ class DrawnSetting(NamedTuple):
     input: str
     words: str
     change: Callable[[Any], object]
-
-
-@dataclass(frozen=True)
-class DrawnHistory:
-    """A history of calls in words, its judgement, and its steps."""
-
-    words: str
-    judged: JudgedSteps
-    steps: tuple[Step, ...]
 
 
 def example_call(region: Region) -> Call:
@@ -325,50 +315,25 @@ def history(region: Region, call: Call, chosen: Sequence[Sequence[DrawnSetting]]
     return tuple(steps)
 
 
-def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> Iterator[DrawnHistory]:
-    """Judge each setting after the original call, and before it; skip what the uncompiled code refuses."""
-    for setting in settings_of(region, call):
-        for order in ([[], [setting]], [[setting], []]):
-            before, after = ("as it was", setting.words) if not order[0] else (setting.words, "as it was")
-            words = f"{setting.input}: {before}, then {after}"
-            steps = history(region, call, order)
-            judged = _judged(region, steps, options, name)
-            if judged is not None:
-                yield DrawnHistory(words, judged, steps)
+def measure_pairs(region: Region, call: Call, options: StepOptions, name: str) -> Iterator[SteppedHistory]:
+    """Measure each setting after the original call, and before it; skip what the uncompiled code refuses."""
+    for number, setting in enumerate(settings_of(region, call)):
+        for chosen in (((), (number,)), ((number,), ())):
+            measured = measure_history(region, call, options, name, chosen)
+            if measured.region.arms or measured.region.restless:
+                yield replace(measured, words=f"{setting.input}: {measured.words}")
 
 
-def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
-    """Judge a history; None where the uncompiled code raises, which is found before anything is compiled."""
-    measured = measure_steps(in_place(region, steps), replace(options, answering=True), name)
-    return judge_steps(measured) if measured.arms or measured.restless else None
+def measure_history(
+    region: Region, call: Call, options: StepOptions, name: str, chosen: Sequence[Sequence[int]]
+) -> SteppedHistory:
+    """Run a history of calls with these settings each.
 
-
-def search(region: Region, call: Call, options: StepOptions, name: str, examples: int) -> DrawnHistory | None:
-    """Let hypothesis draw histories of two to five calls; return the smallest one that breaks a promise."""
+    No arm runs where the uncompiled code raises, which is found before anything is compiled.
+    """
     every = settings_of(region, call)
-    if not every:
-        return None
-    of_step = st.lists(st.sampled_from(range(len(every))), max_size=2, unique_by=lambda at: every[at].input)
-    smallest: list[DrawnHistory] = []
-
-    @settings(
-        max_examples=examples, database=None, deadline=None, derandomize=True,
-        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(st.lists(of_step, min_size=2, max_size=5))
-    def hold(chosen: list[list[int]]) -> None:
-        picked = [[every[at] for at in step] for step in chosen]
-        steps = history(region, call, picked)
-        judged = _judged(region, steps, options, name)
-        if judged is not None and judged.broken:
-            words = "; then ".join(
-                " and ".join(setting.words for setting in step) or "as it was" for step in picked
-            )
-            smallest.append(DrawnHistory(words, judged, steps))
-            raise AssertionError(words)
-
-    try:
-        hold()
-    except AssertionError:
-        return smallest[-1]
-    return None
+    picked = [[every[number] for number in settings] for settings in chosen]
+    words = (" and ".join(setting.words for setting in settings) or "as it was" for settings in picked)
+    steps = history(region, call, picked)
+    measured = measure_steps(in_place(region, steps), replace(options, answering=True), name)
+    return SteppedHistory(", then ".join(words), measured, tuple(map(tuple, chosen)))

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph
 from deepstack_harness.compile.compiled import GuardRecorder, compile_options
+from deepstack_harness.compile.graphs import Recordings, graphs_on
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
@@ -159,7 +159,6 @@ class _Arm:
         self._parts = parts
         """By step, the joined results of the parts, uncompiled; the first arm runs them."""
         self._watched = WatchedRegions()
-        self._captured: dict[tuple[int, ...], _Capture] = {}
         self._answers: dict[int, object] = {}
         """By step, the part of the result under this arm that is compared."""
         self._stopped = ""
@@ -201,7 +200,6 @@ class _Arm:
 
     def _steps(self, measure: "_Measure") -> Iterator[SteppedCall]:
         region, steps = self._program()
-        self._captured.clear()
         if self._spec.compiled:
             dynamo.start_counting()
         expected = iter(self._wanted)
@@ -213,7 +211,7 @@ class _Arm:
                 opened.enter_context(dynamo.size_oblivious())
             if self._spec.compiled:
                 self._watched = opened.enter_context(watch_guards())
-            runs = _Runs(region, self._compiled(region, steps), self._captured)
+            runs = _Runs(region, self._compiled(region, steps))
             for step in steps:
                 if isinstance(step, Call):
                     yield measure(self, runs, step, next(expected))
@@ -518,20 +516,14 @@ def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> N
                     mark(tensor, dim)
 
 
-class _Capture(NamedTuple):
-    """A captured call: its graph, its result, and the addresses of its tensors by name."""
-
-    graph: Graph
-    answer: object
-    addresses: dict[str, int]
-
-
 class _Runs:
-    """What runs in place of the region: the compiled one, or graphs captured by sizes."""
+    """What runs in place of the region: the compiled one, or graphs that were captured by sizes."""
 
-    def __init__(self, region: Region, run: Region, captured: dict[tuple[int, ...], _Capture]) -> None:
+    def __init__(self, region: Region, run: Region) -> None:
         self.region, self.run = region, run
-        self._captured = captured
+        self._graphs: Recordings[tuple[int, ...]] | None = None
+        self._addresses: dict[tuple[int, ...], dict[str, int]] = {}
+        """Of the tensors of each captured call, by name."""
 
     def captured(self, call: Call, *, warm_up: bool) -> tuple[Region, bool, list[ChangedInput]]:
         """Return what runs this call: a capture in the warm-up, then a replay where the sizes are known.
@@ -541,49 +533,26 @@ class _Runs:
         """
         held = side_inputs(self.region, call)
         tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
-        sizes = next(
-            (
-                tuple(leaf.shape)
-                for _, leaf in structures.leaves((call.args, call.kwargs))
-                if isinstance(leaf, Tensor)
-            ),
-            (),
-        )
+        arguments = (leaf for _, leaf in structures.leaves((call.args, call.kwargs)))
+        sizes = next((tuple(leaf.shape) for leaf in arguments if isinstance(leaf, Tensor)), ())
         addresses = {name: value.data_ptr() for name, value in tensors.items()}
-        if sizes in self._captured:
-            capture = self._captured[sizes]
+        if self._graphs is None:
+            device = next((value.device for value in tensors.values()), torch.device("cpu"))
+            self._graphs = Recordings(graphs_on(device))
+        graphs = self._graphs
+        if sizes in graphs:
             moved = [
                 ChangedInput(name, "address", "captured", "another address")
                 for name, address in addresses.items()
-                if capture.addresses.get(name, address) != address
+                if self._addresses[sizes].get(name, address) != address
             ]
-            return lambda *_args, **_kwargs: self._replay(capture), True, moved
+            return torch.no_grad()(lambda *_args, **_kwargs: detached(graphs[sizes].replay())), True, moved
         if not warm_up:
             return self.region, False, []
-        return lambda *args, **kwargs: self._capture(sizes, addresses, Call(*args, **kwargs)), False, []
+        self._addresses[sizes] = addresses
 
-    @torch.no_grad()
-    def _capture(self, sizes: tuple[int, ...], addresses: dict[str, int], call: Call) -> object:
-        device = next(
-            (value.device for value in side_inputs(self.region, call).values() if isinstance(value, Tensor)),
-            None,
-        )
-        if device is not None and device.type == "cuda":
-            graphs = CudaGraphs(device, broken_at_attention=False)
-            with graphs.warming_up():
-                answer = self.region(*call.args, **call.kwargs)
-            graph: Graph = graphs.graph()
-            with graph.recording():
-                captured = graph.record(lambda: self.region(*call.args, **call.kwargs))
-        else:
-            graph = CpuGraphs().graph()
-            with graph.recording():
-                captured = answer = graph.record(lambda: self.region(*call.args, **call.kwargs))
-        self._captured[sizes] = _Capture(graph, captured, addresses)
-        return answer
+        @torch.no_grad()
+        def capture(*args: object, **kwargs: object) -> object:
+            return graphs.record(sizes, lambda: self.region(*args, **kwargs))
 
-    @staticmethod
-    @torch.no_grad()
-    def _replay(capture: _Capture) -> object:
-        capture.graph.replay()
-        return detached(capture.answer)
+        return capture, False, []

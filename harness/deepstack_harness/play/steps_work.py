@@ -2,9 +2,9 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -14,11 +14,18 @@ from typing_extensions import TypeIs
 
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.compile.torch_compat import dynamo
-from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
-from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion, SteppedTarget
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.regions.program import RegionProgram
-from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search, undrawn
+from deepstack_harness.play.drawn_steps import (
+    example_call,
+    history,
+    measure_history,
+    measure_pairs,
+    settings_of,
+    undrawn,
+)
 from deepstack_harness.play.loading import load_named
 from deepstack_harness.play.region_calls import (
     Call,
@@ -49,34 +56,77 @@ class _Target:
     program: Program | None
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
+    def options(self, arms: Sequence[str], warm_up: int) -> StepOptions:
+        """Return how it is run."""
+        return StepOptions(tuple(arms), warm_up, **self.keywords)
 
-def run_steps(
-    channel: Channel, target: str, arms: list[str], warm_up: int, examples: int, seed: int
-) -> list[SteppedHistory]:
+    def call(self) -> Call:
+        """Return the call whose inputs are varied: its first, or one by the annotations."""
+        return next((step for step in self.steps if isinstance(step, Call)), None) or example_call(
+            self.region
+        )
+
+
+def measure_target(
+    channel: Channel, target: str, arms: list[str], warm_up: int, *, drawn: bool
+) -> SteppedTarget:
     """Run `MODULE:NAME` or `FILE.py:NAME` over its steps.
 
-    Where it has none, or `examples` is not 0, the steps are drawn. Raises `UsageError` for a name that leads
-    to nothing that can be called.
+    Where it has none, or with `drawn`, it runs over a history for each setting of its first call. Raises
+    `UsageError` for a name that leads to nothing that can be called.
     """
     channel.phase(f"the import of {target}")
     found = _target(target, warm_up)
-    options = StepOptions(tuple(arms), warm_up, seed=seed, **found.keywords)
-    name = target.partition(":")[2]
-    if found.steps and not examples:
+    options, name = found.options(arms, warm_up), target.partition(":")[2]
+    if found.steps and not drawn:
         channel.phase("its steps")
         measured = measure_steps(found.program or in_place(found.region, found.steps), options, name)
-        return [_history("its steps", judge_steps(measured), target, found, found.steps, warm_up)]
+        return SteppedTarget((SteppedHistory("its steps", measured),))
     channel.phase("drawn steps")
-    call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
-    drawn = list(_draw(found.region, call, options, name, examples))
+    call = found.call()
+    pairs = tuple(measure_pairs(found.region, call, options, name))
     unvaried = () if found.steps else tuple(undrawn(found.region, call))
-    if not drawn:
+    if not pairs:
         why = f", because no annotation gives other values of {', '.join(unvaried)}" if unvaried else ""
         raise UsageError(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )
-    histories = [_history(draw.words, draw.judged, target, found, draw.steps, warm_up) for draw in drawn]
-    return [replace(history, undrawn=unvaried) for history in histories]
+    inputs = tuple(setting.input for setting in settings_of(found.region, call))
+    return SteppedTarget(pairs, inputs, unvaried)
+
+
+def measure_drawn(
+    channel: Channel, target: str, arms: list[str], warm_up: int, chosen: list[list[int]]
+) -> SteppedHistory:
+    """Run the history of calls that have these settings each, by the order of `SteppedTarget.inputs`."""
+    channel.phase("a drawn history")
+    found = _target(target, warm_up)
+    options = found.options(arms, warm_up)
+    return measure_history(found.region, found.call(), options, target.partition(":")[2], chosen)
+
+
+def write_shown(  # what the program shows, and its steps
+    channel: Channel, target: str, warm_up: int, chosen: list[list[int]], *, promise: Promise,
+    arm: str, limit: float,
+) -> str:  # fmt: skip
+    """Return a program of nothing but torch that shows a broken promise, over steps that were measured here.
+
+    Raises `UsageError` for a step that cannot be written as text.
+    """
+    channel.phase("writing a program")
+    found, make = _target(target, warm_up), target.partition(":")[2]
+    steps: Sequence[Step] = ()
+    if chosen:
+        call = found.call()
+        every = settings_of(found.region, call)
+        steps = history(found.region, call, [[every[number] for number in settings] for settings in chosen])
+        if found.program is not None:
+            make = f"{make}()[0]"
+        elif isinstance(load_named(target), type):
+            make = f"{make}()"
+    else:
+        make = f"{make}()"
+    return write_steps(target, make, steps, warm_up, promise=promise, arm=arm, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -106,22 +156,7 @@ def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> Steppe
     return measure_steps(in_place(region, check_steps(steps, program.warm_up)), options, program.__name__)
 
 
-WORK = "deepstack_harness.play.steps_work"
-"""The module that a worker has to import."""
-PLAY_REGION = Remote(f"{WORK}:play_region", PlayedRegion)
-
-
-def _draw(
-    region: Region, call: Call, options: StepOptions, name: str, examples: int
-) -> Iterator[DrawnHistory]:
-    """Yield the judged pairs; where they break nothing, the smallest longer history that does."""
-    broken = False
-    for pair in judge_pairs(region, call, options, name):
-        broken |= bool(pair.judged.broken)
-        yield pair
-    longer = None if broken or not examples else search(region, call, options, name, examples)
-    if longer is not None:
-        yield longer
+PLAY_REGION = Remote(f"{__name__}:play_region", PlayedRegion)
 
 
 def _target(target: str, warm_up: int) -> _Target:
@@ -192,35 +227,16 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
     return fresh
 
 
-def judge_program(name: str, arms: Sequence[str]) -> JudgedSteps:
-    """Run a program of `catalogue.registry.HISTORIES` in this process, and judge it.
+def measure_incident(name: str, arms: Sequence[str]) -> SteppedRegion:
+    """Run a program of `catalogue.registry.HISTORIES` in this process.
 
     Raises `UsageError` for an unknown name, and for an arm that cannot run steps.
     """
     program = HISTORIES.load(name, _is_program, "a function that returns a region and its calls")
     made = _made(program)
     assert made is not None, name
-    options = StepOptions(tuple(arms), **made.keywords)
-    return judge_steps(measure_steps(fresh_program(program), options, name))
+    return measure_steps(fresh_program(program), StepOptions(tuple(arms), **made.keywords), name)
 
 
 def _is_program(loaded: object) -> TypeIs[Callable[[], object]]:
     return callable(loaded)
-
-
-def _history(
-    words: str, judged: JudgedSteps, target: str, found: _Target, steps: Sequence[Step], warm_up: int
-) -> SteppedHistory:
-    """Return a history with a program that shows its first finding, or why there is none."""
-    broken = sorted(judged.broken, key=lambda row: row.value is None)
-    if not broken:
-        return SteppedHistory(words, judged.region)
-    name = target.partition(":")[2]
-    own = found.program is not None and steps is found.steps
-    make = f"{name}()" if own or isinstance(load_named(target), type) else name
-    make = f"{name}()[0]" if found.program is not None and not own else make
-    try:
-        script = write_steps(target, make, broken[0], () if own else steps, warm_up)
-    except UsageError as error:
-        return SteppedHistory(words, judged.region, unscripted=str(error))
-    return SteppedHistory(words, judged.region, script)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import structures
-from deepstack_harness.compile.torch_compat.modes import OtherNarrowBits
+from deepstack_harness.compile.torch_compat.modes import OtherLastBits, by_turns
 from deepstack_harness.compile.watch_facts import InputFacts
 from deepstack_harness.contract.steps import ChangedInput
 from deepstack_harness.play.call_differences import (
-    NarrowNoise,
+    Noise,
     aspect_of,
     differences_in_place,
     differences_of,
@@ -92,8 +92,7 @@ class UncompiledRun:
         seed = self._options.seed + number
         before, facts = values_left(self._region, call, None), input_facts_of(self._region, call)
         trial = _Trial(self._region, call, seed)
-        noisy = trial.run(_rounded)
-        narrow = trial.run_narrow(noisy)
+        noise = trial.noise()
         held = side_inputs(self._region, call)
         changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
         without = {change.key: self._without(trial, change) for change in changed}
@@ -116,7 +115,7 @@ class UncompiledRun:
             replace(change, influence=max(distances(left.answer, without[change.key]), default=None))
             for change in changed
         ]
-        limits = limits_of(left, noisy, narrow)
+        limits = limits_of(left, noise)
         return WantedCall(number, left, limits, effects, measured, without)
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
@@ -193,49 +192,20 @@ class _Trial:
         self._region, self._call, self._seed = region, call, seed
         self._before = snapshot_of(region, [call])
 
-    def run(self, change: Callable[[Tensor], None]) -> Left:
-        """Run with each floating-point tensor of the arguments changed in place."""
-        with self._before.preserved():
-            self._change(self._call, change)
-            return run_call(self._region, self._call, self._seed)
-
-    def run_narrow(self, left: Left) -> NarrowNoise | None:
-        """Run with other roundings of each dtype that is narrower than the finest one in `left`.
-
-        None where the call uses no such dtype.
-        """
-        kept = (value for value in left.values.values() if isinstance(value, Tensor))
-        epses = [torch.finfo(value.dtype).eps for value in kept if value.is_floating_point()]
-        if not epses:
-            return None
+    def noise(self) -> Noise:
+        """Run with other last bits of every result, up and down by turns and all up: one may cancel out."""
         runs, coarsest = [], 0.0
-        for one_way in (False, True):
-            mode = OtherNarrowBits(min(epses), one_way=one_way)
+        for moves in (by_turns, torch.ones):
+            mode = OtherLastBits(moves)
 
-            def run(*args: object, mode: OtherNarrowBits = mode, **kwargs: object) -> object:
+            def run(*args: object, mode: OtherLastBits = mode, **kwargs: object) -> object:
                 with mode:
                     return self._region(*args, **kwargs)
 
             with self._before.preserved():
-                ran = run_call(self._region, self._call, self._seed, run)
-            if ran.raised or not mode.coarsest:
-                return None
-            runs.append(ran)
+                runs.append(run_call(self._region, self._call, self._seed, run))
             coarsest = max(coarsest, mode.coarsest)
-        return NarrowNoise(tuple(runs), coarsest)
-
-    @staticmethod
-    def _change(call: Call, change: Callable[[Tensor], None]) -> None:
-        with torch.no_grad():
-            for _, leaf in structures.leaves((call.args, call.kwargs)):
-                if (
-                    isinstance(leaf, Tensor)
-                    and leaf.is_floating_point()
-                    and not leaf.is_leaf | leaf.requires_grad
-                ):
-                    change(leaf)
-                elif isinstance(leaf, Tensor) and leaf.is_floating_point():
-                    change(leaf.data)
+        return Noise(tuple(run for run in runs if not run.raised), coarsest)
 
     def run_with(
         self, name: str, warm: Call, state: Mapping[str, object], value_of: _ValueOf | None = None
@@ -270,18 +240,6 @@ def _parameter_of(name: str, arguments: Mapping[str, object]) -> str | None:
         if name == parameter or name.startswith((f"{parameter}[", f"{parameter}.", f"{parameter} (")):
             return parameter
     return None
-
-
-def _rounded(tensor: Tensor) -> None:
-    """Change each value by about one unit in the last place of its dtype, up and down by turns.
-
-    Dtypes of 8 bits have too few places, and torch does not calculate in them.
-    """
-    if tensor.layout is not torch.strided or tensor.dtype.itemsize < torch.half.itemsize:
-        return
-    if tensor.numel() and all(tensor.stride()):
-        steps = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
-        tensor.mul_(1 + (2 * steps - 1) * torch.finfo(tensor.dtype).eps)
 
 
 def find_instability(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:

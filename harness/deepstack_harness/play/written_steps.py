@@ -10,7 +10,6 @@ from deepstack_harness.catalogue.scripts import environment
 from deepstack_harness.compile.compiled import GuardRecorder, compile_options
 from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.region_calls import Call, Step
 
@@ -21,7 +20,9 @@ _FILTERS = {
 }
 
 
-def write_steps(target: str, make: str, row: Row[Promise], steps: Sequence[Step], warm_up: int) -> str:
+def write_steps(  # what the program shows, and its steps
+    target: str, make: str, steps: Sequence[Step], warm_up: int, *, promise: Promise, arm: str, limit: float
+) -> str:
     """Return a program that shows a broken promise; `make` is an expression of the region, and of its steps.
 
     Without `steps` it has those that `make` returns. Raises `UsageError` for a step that cannot be written
@@ -29,7 +30,7 @@ def write_steps(target: str, make: str, row: Row[Promise], steps: Sequence[Step]
     """
     module, _, name = target.partition(":")
     folder = Path(module).resolve().parent if module.endswith(".py") else Path.cwd()
-    spec = ArmSpec.parse(row.arm)
+    spec = ArmSpec.parse(arm)
     if spec.guards is GuardPolicy.SHAPE_ENV_ONLY:
         raise UsageError("a program with torch alone does not refuse to recompile, as shape_env_only does")
     guards = _FILTERS.get(spec.guards, "")
@@ -41,10 +42,10 @@ def write_steps(target: str, make: str, row: Row[Promise], steps: Sequence[Step]
     written = [f'"guard_filter_fn": {guards}'] if guards else []
     written += [f'"{key}": {value!r}' for key, value in others.items()]
     text = environment().get_template("steps.py.jinja").render(
-        title=f"{row.rule} {row.rule.word} is broken: {target} under {row.arm}.",
+        title=f"{promise} {promise.word} is broken: {target} under {arm}.",
         folder=repr(str(folder)), module=Path(module).stem if module.endswith(".py") else module,
         name=name.partition(".")[0], make=make, calls=[_written(step) for step in steps],
-        promise=str(row.rule), limit=repr(row.limit or 0.0), warm_up=warm_up,
+        promise=str(promise), limit=repr(limit), warm_up=warm_up,
         replays=spec.capture is Capture.FULL, marks=spec.shapes is not ShapePolicy.STATIC,
         options=f"{{{', '.join(written)}}}" if written else "None", fullgraph=not spec.breaks,
         backend=spec.backend.compiler,

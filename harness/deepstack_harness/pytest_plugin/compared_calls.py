@@ -24,9 +24,9 @@ from deepstack_harness.contract.observation import (
     StateFacts,
     StepFacts,
 )
-from deepstack_harness.contract.oracles.outputs import ROUNDINGS
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.steps import Difference, SteppedArm, SteppedCall, SteppedRegion
+from deepstack_harness.contract.tolerances import ROUNDINGS
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.region_calls import Call, Left, in_place, restoring, run_call

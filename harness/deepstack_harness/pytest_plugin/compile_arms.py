@@ -15,17 +15,16 @@ from deepstack_harness.contract.case import Case, Compare, PlannedCase, live_buf
 from deepstack_harness.contract.observation import NOT_FINITE, Distances, Observation
 from deepstack_harness.contract.oracles.judge import ORACLES, JudgedCase, judge_case
 from deepstack_harness.contract.oracles.outputs import (
-    EFFECT,
     case_distances,
     diagnose,
     is_unsteady,
-    rounding_limit,
     state_places,
     tolerance,
 )
 from deepstack_harness.contract.oracles.trace_audit import numbered_steps
 from deepstack_harness.contract.protocols import BufferFactory, Inputs
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.tolerances import EFFECT, rounding_limit
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.document.shown import shown

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from deepstack_harness.contract.observation import CompiledCode
 from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.tolerances import WORSE
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Verdict
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
@@ -33,12 +34,6 @@ class ChangeKind(StrEnum):
 
 RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING})
 """Changes that somebody has to look at: after an improvement the baseline should be drawn tighter."""
-
-
-_FACTOR = 4.0
-"""Factor on the distance to eager of before, or on the rounding, up to which a distance is unchanged.
-
-Above it the change is shown; R0 judges the distance itself, by a tolerance without a history."""
 
 
 @dataclass(frozen=True)
@@ -262,9 +257,9 @@ def _verdict_change(old: RuleState, new: RuleState) -> ChangeKind | None:
 
 
 def _distance_change(old: Measure, new: Measure) -> ChangeKind | None:
-    if new.value > _FACTOR * max(old.value, old.floor):
+    if new.value > WORSE * max(old.value, old.floor):
         return ChangeKind.REGRESSION
-    return ChangeKind.IMPROVEMENT if old.value > _FACTOR * max(new.value, new.floor) else None
+    return ChangeKind.IMPROVEMENT if old.value > WORSE * max(new.value, new.floor) else None
 
 
 def _count_change(old: Measure, new: Measure) -> ChangeKind | None:

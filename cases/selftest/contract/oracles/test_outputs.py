@@ -35,8 +35,6 @@ from deepstack_harness.contract.observation import (
     StepFacts,
 )
 from deepstack_harness.contract.oracles.outputs import (
-    EFFECT,
-    ROUNDINGS,
     Evaluation,
     case_distances,
     diagnose,
@@ -46,6 +44,7 @@ from deepstack_harness.contract.oracles.outputs import (
     worst_step,
 )
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
+from deepstack_harness.contract.tolerances import EFFECT, ROUNDINGS
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError

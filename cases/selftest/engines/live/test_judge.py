@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.tolerances import ENGINE_FLOOR, ENGINE_TIMES
 from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
 from deepstack_harness.engines.live.judge import (
-    FLOOR,
     ORACLES,
-    TIMES,
     distance,
     distances,
     judge_different,
@@ -137,14 +136,19 @@ def test_a_request_without_an_answer_is_infinitely_far() -> None:
 
 @pytest.mark.parametrize(
     ("noise", "limit"),
-    [({}, FLOOR), ({"a": 0.0}, FLOOR), ({"a": 0.01, "b": 0.002}, TIMES * 0.01), ({"a": math.inf}, FLOOR)],
+    [
+        ({}, ENGINE_FLOOR),
+        ({"a": 0.0}, ENGINE_FLOOR),
+        ({"a": 0.01, "b": 0.002}, ENGINE_TIMES * 0.01),
+        ({"a": math.inf}, ENGINE_FLOOR),
+    ],
 )
 def test_the_limit_follows_from_the_runs_without_a_payload(noise: dict[str, float], limit: float) -> None:
     assert tolerance(noise) == limit
 
 
 def test_the_request_that_is_furthest_off_decides() -> None:
-    said = judge_equal({"near": 1e-5, "far": 0.5}, FLOOR, "alone beside busy")
+    said = judge_equal({"near": 1e-5, "far": 0.5}, ENGINE_FLOOR, "one and busy")
     assert (said.rule, said.verdict, said.value, said.effect) == (
         Rule.OUTPUT,
         Verdict.FAIL,
@@ -153,19 +157,19 @@ def test_the_request_that_is_furthest_off_decides() -> None:
     )
     assert "far" in said.detail
     assert "near" not in said.detail
-    assert judge_equal({"near": 1e-5}, FLOOR, "alone beside busy").verdict is Verdict.PASS
+    assert judge_equal({"near": 1e-5}, ENGINE_FLOOR, "one and busy").verdict is Verdict.PASS
 
 
 def test_a_payload_without_influence_on_one_request_is_a_fault() -> None:
-    said = judge_different({"blind": 0.0, "seeing": 1.5}, FLOOR, "with and without payload")
+    said = judge_different({"blind": 0.0, "seeing": 1.5}, ENGINE_FLOOR, "with and without payload")
     assert (said.verdict, said.value) == (Verdict.FAIL, 0.0)
     assert "blind" in said.detail
-    assert judge_different({"seeing": 1.5}, FLOOR, "with and without payload").verdict is Verdict.PASS
+    assert judge_different({"seeing": 1.5}, ENGINE_FLOOR, "with and without payload").verdict is Verdict.PASS
 
 
 def test_nothing_to_compare_is_no_agreement() -> None:
-    assert judge_equal({}, FLOOR, "x").verdict is Verdict.ERROR
-    assert judge_different({}, FLOOR, "x").verdict is Verdict.ERROR
+    assert judge_equal({}, ENGINE_FLOOR, "x").verdict is Verdict.ERROR
+    assert judge_different({}, ENGINE_FLOOR, "x").verdict is Verdict.ERROR
 
 
 def test_every_oracle_says_what_it_cannot_see() -> None:

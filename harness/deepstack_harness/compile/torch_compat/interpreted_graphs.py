@@ -30,12 +30,11 @@ from deepstack_harness.compile.torch_compat.inductor import NotRun
 from deepstack_harness.compile.torch_compat.interpreter import interpreting
 from deepstack_harness.compile.torch_compat.modes import tensors_in
 from deepstack_harness.contract.facts import Disagreement
+from deepstack_harness.contract.tolerances import CONFIGURATIONS
 from deepstack_harness.errors import MachineError, StepUnavailable
 
 _RAW_STREAM = "_cuda_getCurrentRawStream"
 """A function that the wrapper imports from `torch._C`, and that a CPU build does not have."""
-_AGREES = 1e-4
-"""Largest relative difference of two configurations: another order of additions, in float32."""
 
 
 @dataclass
@@ -110,7 +109,7 @@ class InterpretedGraphs:
         both = (_block_text(configurations[0]), _block_text(configurations[1]))
         for parameter, tensor, other in zip(names, tensors, first, strict=True):
             apart = _apart(tensor, other)
-            if apart > _AGREES:
+            if apart > CONFIGURATIONS:
                 self.memory.disagreements.append(Disagreement(name, parameter, both, apart))
 
 

@@ -1,7 +1,7 @@
 """Change what torch's operations do in a block: record them, fail an allocation, fake tensors or ranks.
 
 `OpRecorder` records the operations of a call on their very tensors and replays them, as a CUDA graph would.
-`OtherLastBits` and `OtherNarrowBits` round results in another way.
+`OtherLastBits` rounds results in another way.
 `FailingAllocation` raises as a GPU without memory does. `filled_with_nan` shows reads of memory that nobody
 has written: a fresh page is zero by accident, which hides a `torch.empty` that should be a `torch.zeros`.
 `without_storage` and `on_fake_gpu` are for compiling a decoder that would not fit, or that has no GPU here.
@@ -148,15 +148,18 @@ class FailingAllocation(_WithoutDynamo):
 
 
 class OtherLastBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that moves each floating result by up to a unit in its last place, at random.
+    """Mode that moves each floating result by up to a unit in its last place: the one measure of rounding.
 
-    As far as this moves an output, another order of additions may move it too. Views, results in place and
-    what is made of no floating tensor (masks, positions) are left as they are.
+    As far as this moves an output, another order of additions, or a compiler that rounds elsewhere, may move
+    it too. `moves` returns for a shape by how many units each element moves, -1 to 1. Views and what is made
+    of no floating tensor (masks, positions) are left as they are.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, moves: Callable[[torch.Size], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._generator = torch.Generator().manual_seed(seed)
+        self._moves = moves
+        self.coarsest = 0.0
+        """The eps of the narrowest dtype that was moved; 0 for none."""
 
     @override
     def __torch_dispatch__(
@@ -167,15 +170,28 @@ class OtherLastBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if any(tensor.is_floating_point() for tensor in tensors_in((args, kwargs))):
+        if any(map(_is_float, tensors_in((args, kwargs)))):
             for result, is_new in zip(tensors_in(out), _allocated((args, kwargs), out), strict=True):
-                if is_new and result.is_floating_point():
-                    self._move(result)
+                written = is_new or func._schema.is_mutable
+                if written and _is_float(result) and result.layout is torch.strided and all(result.stride()):
+                    eps = torch.finfo(result.dtype).eps
+                    self.coarsest = max(self.coarsest, eps)
+                    moves = self._moves(result.shape).to(result.device)
+                    # Nothing calculates in 8 bits.
+                    wide = result.to(torch.promote_types(result.dtype, torch.float64))
+                    result.copy_((wide * (1 + moves * eps)).to(result.dtype))
         return out
 
-    def _move(self, result: Tensor) -> None:
-        drawn = torch.rand(result.shape, generator=self._generator).to(result.device)
-        result.mul_(1 + (2 * drawn - 1) * torch.finfo(result.dtype).eps)
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def by_turns(shape: torch.Size) -> Tensor:
+    """Return moves up and down by turns."""
+    moves = torch.ones(shape)
+    moves.view(-1)[1::2] = -1
+    return moves
 
 
 @contextmanager
@@ -236,44 +252,6 @@ def _inputs_of_own_mode() -> AbstractContextManager[object]:
         return [own(given) for given in original(graph)]
 
     return patch.object(OutputGraph, "example_inputs", example_inputs)
-
-
-class OtherNarrowBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that moves results of dtypes coarser than `eps` by a unit in their last place.
-
-    A compiler that fuses operations rounds such results elsewhere, or not at all. Elements move up and down
-    by turns, or all of them up (`one_way`), as those of equal numbers do. Views are left as they are.
-    """
-
-    def __init__(self, eps: float, *, one_way: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._eps, self._one_way = eps, one_way
-        self.coarsest = 0.0
-        """The eps of the narrowest dtype that was moved; 0 for none."""
-
-    @override
-    def __torch_dispatch__(
-        self,
-        func: OpOverload[..., Any],
-        types: object,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for result, is_new in zip(tensors_in(out), _allocated((args, kwargs), out), strict=True):
-            if result.is_floating_point() and (is_new or func._schema.is_mutable):
-                eps = torch.finfo(result.dtype).eps
-                if eps > self._eps and result.layout is torch.strided and all(result.stride()):
-                    self.coarsest = max(self.coarsest, eps)
-                    self._move(result, eps)
-        return out
-
-    def _move(self, result: Tensor, eps: float) -> None:
-        signs = torch.ones(result.shape, device=result.device)
-        if not self._one_way:
-            signs.view(-1)[1::2] = -1
-        # Nothing calculates in 8 bits.
-        result.copy_((result.double() * (1 + signs * eps)).to(result.dtype))
 
 
 class FakeCopies:

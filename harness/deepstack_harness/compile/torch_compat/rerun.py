@@ -41,11 +41,10 @@ from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
 from deepstack_harness.compile.watch_text import words_of
 from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.tolerances import WATCH_ROUNDINGS
 from deepstack_harness.errors import NotMeasured
 
 Locals = Mapping[str, Any]
-_ROUNDINGS = 8
-"""Differences of as many roundings of the largest value are none: an operator may choose another kernel."""
 _LARGEST = 1 << 30
 """Bytes of inputs that are copied at most."""
 _OPERATORS = frozenset({"aten", "prim", "prims"})
@@ -515,7 +514,7 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDi
         if out.dtype.is_floating_point or out.dtype.is_complex:
             eps = torch.finfo(out.dtype).eps
         why = "" if distance < NOT_FINITE else "outputs are not finite, or not in the same places"
-        found = OutputDifference(math.inf if why else distance, scale, _ROUNDINGS * eps * scale, why)
+        found = OutputDifference(math.inf if why else distance, scale, WATCH_ROUNDINGS * eps * scale, why)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found
     return worst

@@ -4,27 +4,7 @@ R0 holds where compiled or captured equals eager within the tolerance, and the p
 more than that. `diagnose` names the argument, or the graph, and the step at fault in one sentence;
 `evaluate` counts greedy agreement with eager and leaks between requests.
 
-The tolerance comes from measurement: torch 2.13 CPU, the tiny Qwen3-VL and Granite decoders, 60
-seeds, at 1, 2, 9, 33 and 128 tokens; outputs reach 5.6. Largest distances, but for the last column,
-which has the smallest that one skipped level or two swapped ones make:
-
-| dtype    | eager to fp64 | Inductor to eager | the same in units of eager to fp64 | fault |
-|----------|---------------|-------------------|------------------------------------|-------|
-| bfloat16 | 0.08          | 0.08              | 2.1                                | 0.22  |
-| float16  | 0.010         | 0.012             | 2.1                                | 0.22  |
-| float32  | 2.1e-6        | 2.1e-6            | 2.7                                | 0.22  |
-| float64  | 0             | 2.1e-14           | -                                  | 0.22  |
-
-Both stray from fp64 by about as much, so from each other by up to twice that, and more where the
-largest strays meet: three times is accepted (`ROUNDINGS`). A floor above all that was measured
-(`FLOORS`) is for steps of few tokens, where eager may by chance come close to fp64, and for float64.
-
-The backends eager and aot_eager, and graphs captured without a compiler, call eager's own kernels in eager's
-order: their distance was 0 everywhere. In half precision no more is accepted of them, so that another order
-of the additions is seen (sglang 34690; 0.02 to 0.06 in bfloat16). Inductor hides that in its own rounding,
-with `emulate_precision_casts` too: it then rounds between pointwise operations, but still fuses a matrix
-product with the sum after it, and reduces in an order of its own, and stays up to 2.0 times as far from eager
-as eager is from fp64.
+The tolerance comes from measurement: `contract.tolerances` has the table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,16 +32,11 @@ from deepstack_harness.contract.oracles.trace_audit import (
     skip,
 )
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.tolerances import EFFECT, FLOORS, HALF, rounding_limit
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.contract.verdicts import FaultKind, Judgement
 from deepstack_harness.errors import shorten_list
 from deepstack_harness.text import plural
-
-FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
-"""Least tolerance by dtype, absolute: 16 units in the last place at 1 for half precision."""
-ROUNDINGS = 3
-"""Tolerance in units of the distance of eager from fp64."""
-HALF = frozenset({"bfloat16", "float16"})
 
 
 class MeasuredStep(NamedTuple):
@@ -80,11 +55,6 @@ def tolerance(case: Case, distances: Distances) -> float:
 def explained(case: Case, distances: Distances) -> float:
     """Return the largest distance that another rounding than eager's explains."""
     return rounding_limit(case.dtype, distances.rounding, distances.scale)
-
-
-def rounding_limit(dtype: str, rounding: float, scale: float) -> float:
-    """Return the largest distance of values as large as `scale`; small ones need not be as far off as 1."""
-    return max(FLOORS[dtype] * min(1.0, scale), ROUNDINGS * rounding)
 
 
 def is_unsteady(dtype: str, distances: Distances) -> bool:
@@ -147,10 +117,6 @@ def _furthest(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | No
 
 def _excess(case: Case, apart: Distances) -> float:
     return apart.eager - tolerance(case, apart)
-
-
-EFFECT = 10
-"""The payload must move the output by this many tolerances: a tenth of it must show."""
 
 
 def judge_output(observed: ObservedCase) -> Judgement:

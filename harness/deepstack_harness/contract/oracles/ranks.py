@@ -13,7 +13,7 @@ from itertools import chain, count, zip_longest
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
 from deepstack_harness.contract.observation import Observation, RowOrigin, RowRange, ShardFacts, StepFacts
-from deepstack_harness.contract.oracles.outputs import HALF, tolerance
+from deepstack_harness.contract.oracles.outputs import tolerance
 from deepstack_harness.contract.oracles.trace_audit import (
     Deviation,
     ObservedCase,
@@ -26,6 +26,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
     skip,
 )
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.tolerances import HALF
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.contract.verdicts import FaultKind, Judgement
 from deepstack_harness.text import plural

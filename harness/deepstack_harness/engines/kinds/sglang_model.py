@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
 from deepstack_harness.engines.bind import EffectReader, levels_of
 from deepstack_harness.engines.calls import ArgumentCalls
@@ -97,11 +96,10 @@ class SglangEngine:
             return
         runner, batch = self._runner(tokens, tokens, None), self._batch(tokens, static=True)
         self._reader.begin()
-        recorder = OpRecorder()
-        with recorder, _watched(self._text, self.captured):
-            output = getattr(runner, self._parts.runner_verbs["get"])(batch, tokens)
+        capture = getattr(runner, self._parts.runner_verbs["get"])
+        with _watched(self._text, self.captured):
+            self._graphs.recorded.record(tokens, lambda: capture(batch, tokens))
         self._streams[tokens] = self._reader.take()
-        self._graphs.recorded[tokens] = (recorder, output)
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Replay a step with a payload (levels, N, hidden); see `ArgumentEngine.replay`."""
@@ -170,8 +168,7 @@ class SglangEngine:
             "_is_full_backend": self._parts.runner_verbs["set"] == "_execute_body_capture",
             "load_batch": lambda *_, **__: static, "replay_prepare": lambda *_, **__: static,
             "capture_num_tokens": sorted(recorded) or [size],
-            "graphs": {key: recorder for key, (recorder, _) in recorded.items()},
-            "output_buffers": {key: output for key, (_, output) in recorded.items()},
+            "graphs": recorded, "output_buffers": {key: made.answer for key, made in recorded.items()},
             **{f"static_{name}": torch.zeros(1, dtype=torch.int64) for name in REQUEST_FIELDS},
         }  # fmt: skip
         return _made(self._parts.runner, attributes)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.compile.graphs import Recordings
 from deepstack_harness.engines.stand_ins import FirstRank, Settings
 
 VISUAL, TEXT = 1, 0
@@ -277,13 +277,11 @@ class RecordedGraphs:
     """The backend of the runner: it replays what was recorded, and none of its Python."""
 
     def __init__(self) -> None:
-        self.recorded: dict[int, tuple[OpRecorder, object]] = {}
+        self.recorded = Recordings[int]()
 
     def replay(self, key: ShapeKey, *_: object, **__: object) -> object:
         """Replay the graph of one size; return the output that it was captured with."""
-        recorder, output = self.recorded[key.size]
-        recorder.replay()
-        return output
+        return self.recorded[key.size].replay()
 
     def replay_session(self) -> AbstractContextManager[object]:
         """Return a context for replays."""

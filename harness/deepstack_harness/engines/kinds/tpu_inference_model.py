@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.compile.graphs import Recordings
 from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.calls import model_of
@@ -128,7 +128,8 @@ class JittedSteps:
         """Take `host` after it was patched."""
         self._host, self._levels, self._audio = host, levels, audio
         self._recorder = host.language_model
-        self._graphs: dict[tuple[int, ...], tuple[Tensor, OpRecorder, tuple[Tensor, ...]]] = {}
+        self._graphs = Recordings[tuple[int, ...]]()
+        self._arguments: dict[tuple[int, ...], Tensor] = {}
         self.written: set[str] = set()
         self.captured: set[str] = set()
 
@@ -176,14 +177,10 @@ class JittedSteps:
     def _jitted(self, embeds: Tensor) -> tuple[Tensor, ...]:
         shape = tuple(embeds.shape)
         if shape not in self._graphs:
-            argument, recorder = embeds.clone(), OpRecorder()
-            with recorder:
-                answer = self._forward(argument)
-            self._graphs[shape] = (argument, recorder, answer)
-        argument, recorder, answer = self._graphs[shape]
-        argument.copy_(embeds)
-        recorder.replay()
-        return tuple(level.clone() for level in answer)
+            argument = self._arguments[shape] = embeds.clone()
+            self._graphs.record(shape, lambda: self._forward(argument))
+        self._arguments[shape].copy_(embeds)
+        return tuple(level.clone() for level in self._graphs[shape].replay())
 
     def _taken(self, tokens: int) -> tuple[Tensor, ...]:
         """Return the levels that the language model was given; zeros (P, hidden) each for None."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.tolerances import ENGINE_FLOOR, ENGINE_TIMES
 from deepstack_harness.contract.verdicts import BROKEN, Effect, Evidence, FaultKind, Judgement, Row, Verdict
 from deepstack_harness.engines.live.schedules import Aim, EngineRequest, ReplayMode, Schedule, flags_of
 from deepstack_harness.engines.live.session import (
@@ -31,10 +32,6 @@ from deepstack_harness.engines.live.session import (
     StartOrder,
 )
 
-TIMES = 10.0
-"""Allowed distance, in distances of the same two runs without a payload: what batching costs alone."""
-FLOOR = 1e-4
-"""Allowed distance of log-probabilities in float32 where those two runs agree to the last digit."""
 UNIT = "log-probability"
 
 
@@ -125,7 +122,7 @@ def tolerance(noise: Mapping[str, float]) -> float:
     Runs that differ by an infinite distance without a payload say nothing: the limit is the smallest then.
     """
     finite = [value for value in noise.values() if math.isfinite(value)]
-    return max(FLOOR, TIMES * max(finite, default=0.0))
+    return max(ENGINE_FLOOR, ENGINE_TIMES * max(finite, default=0.0))
 
 
 def judge_equal(by_request: Mapping[str, float], limit: float, comparison: str) -> Judgement:
