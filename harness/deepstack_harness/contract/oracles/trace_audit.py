@@ -174,7 +174,7 @@ class _Follower:
         self._compare_tensors(where, expected, facts)
         self._compare_padding(where, facts)
         if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
-            self._compare_rows(where, step, expected, facts.answer)
+            self._compare_rows(where, step, expected, facts.answer, facts.tokens)
         self._move_on(step, expected, facts)
 
     def pass_by(self, step: Step, facts: StepFacts) -> None:
@@ -261,14 +261,16 @@ class _Follower:
             detail = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
             self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
 
-    def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
+    def _compare_rows(
+        self, where: str, step: Step, expected: Expected, answer: Answer, tokens: int | None
+    ) -> None:
         if len(answer.rows) != len(expected.levels):
             return  # None, or a level too few: that is R1
         if _META not in answer.devices:
             self._expose(step.tokens)
         # Where no visual payload is live the step has only text, so that all its rows are real.
         visual = self._ledger.kind is PayloadKind.VISUAL
-        real = self._ledger.tokens or (step.tokens if visual else 0)
+        real = (self._ledger.tokens or (step.tokens if visual else 0)) if tokens is None else tokens
         wide = [width for width in answer.hidden if width != self._ledger.hidden]
         if wide:
             detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"

@@ -19,8 +19,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG
-from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, Regime, source_buffer
+from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.oracles.judge import judge_all
+from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.verdicts import BROKEN, Effect, Evidence, FaultKind, Judgement, Row, Verdict
 from deepstack_harness.engines.live.schedules import Aim, EngineRequest, ReplayMode, Schedule, flags_of
 from deepstack_harness.engines.live.session import (
@@ -162,6 +167,35 @@ def judge_different(by_request: Mapping[str, float], limit: float, comparison: s
             shape=FaultKind.NO_EFFECT,
         )
     return Judgement(Rule.OUTPUT, Verdict.PASS, by_request[name], limit, UNIT, detail)
+
+
+JUDGED = (Rule.STRUCTURE, Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR)
+"""The rules of the buffer that the reads of an engine put to the test."""
+
+
+def judge_steps(order: StartOrder, facts: StartFacts, steps: Sequence[LiveStep]) -> list[Judgement]:
+    """Judge the reads of an engine, those of its start included, by the oracles of buffers.
+
+    A read is a step `forward` of a trace, `profile` in the start and `replay` where it was replayed: each
+    ends with a clear.  What was embedded before it is a `set`, of the requests whose rows it has.
+    """
+    if not steps:
+        return [Judgement(rule, Verdict.ERROR, detail="no read of the buffer was seen") for rule in JUDGED]
+    played: list[Step] = []
+    seen: list[StepFacts] = []
+    for number, step in enumerate([*facts.start_steps, *steps]):
+        if step.spans:
+            owners = "+".join(share.name for share in _shares(step) if share.images)
+            played.append(Step(Op.SET, step.tokens or 0, request=owners or None, spans=step.spans))
+            seen.append(StepFacts(str(played[-1]), facts.capacity, content=step.content))
+        op = Op.REPLAY if step.replayed else Op.FORWARD
+        played.append(Step(Op.PROFILE if number < len(facts.start_steps) else op, step.asked))
+        seen.append(StepFacts(str(played[-1]), facts.capacity, answer=step.answer, tokens=step.tokens or 0))
+    model = order.model
+    buffer = source_buffer("vllm", facts.vllm, f"vllm {facts.vllm}", model.model_class)
+    case = Case(model.family, buffer, Trace(facts.capacity, tuple(played)), ArmSpec())
+    observation = Observation("float32", "cpu", facts.levels, facts.hidden, facts.torch, tuple(seen))
+    return judge_all(ObservedCase(case, observation), JUDGED)
 
 
 _ROWS = "rows"

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from deepstack_harness import files
 from deepstack_harness.compile.watch_process import reaching
+from deepstack_harness.contract.observation import Answer, Rows
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.live.environment import EngineHome
@@ -73,6 +74,8 @@ class LiveStep:
     replayed: bool = False
     mode: str = ""
     padded: int | None = None
+    content: Rows | None = None
+    answer: Answer = Answer("none")
 
     @property
     def is_visual_decode(self) -> bool:
@@ -105,6 +108,7 @@ class StartFacts:
     cudagraph_mode: str = ""
     capacity: int = 0
     levels: int = 0
+    hidden: int = 0
     start_calls: tuple[tuple[str, int], ...] = ()
     start_steps: tuple[LiveStep, ...] = ()
     deciding: Mapping[str, str] = field(default_factory=dict)

@@ -103,7 +103,8 @@ class _Engine:
             "compile_mode": str(compilation.mode), "backend": str(compilation.backend),
             "cudagraph_mode": str(compilation.cudagraph_mode),
             "capacity": config.scheduler_config.max_num_batched_tokens,
-            "levels": len(_sibling("ledger").buffers_of(self._model)),
+            "levels": _sibling("ledger").count_levels(self._model),
+            "hidden": _sibling("ledger").hidden_of(self._model),
             "deciding": self._deciding(),
             "start_calls": self._ledger.calls, "start_steps": self._ledger.steps,
         }  # fmt: skip

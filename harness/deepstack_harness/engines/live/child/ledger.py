@@ -43,6 +43,7 @@ class LiveLedger:
         self.steps: list[dict[str, Any]] = []
         self.calls: list[list[Any]] = []
         self._payloads: deque[tuple[int, torch.Tensor]] = deque(maxlen=_REMEMBERED)
+        self._names = RowNames()
         self._expected: torch.Tensor | None = None
         self._tokens: int | None = None
 
@@ -71,6 +72,11 @@ class LiveLedger:
             "visual": 0 if self._expected is None else int((self._expected != 0).any(2).any(0).sum()),
             "spans": [] if self._expected is None else _spans(self._expected),
         }  # fmt: skip
+        # Named when it is read: a payload that another embedding replaced before is no payload of a step.
+        fact["content"] = (
+            self._names.learn(self._expected) if self._expected is not None and fact["spans"] else None
+        )
+        fact["answer"] = self._names.answer(levels)
         if levels is not None:
             got = torch.stack([level.detach().float().cpu() for level in levels])
             fact["rows"] = got.shape[1]
@@ -105,6 +111,52 @@ class LiveLedger:
             if fits and bool((payload[:, number] == row).all()):
                 return step
         return None
+
+
+class RowNames:
+    """Rows by their content, named as `contract.observation.RowRange` says: the payload they are of."""
+
+    def __init__(self) -> None:
+        """Know no payload."""
+        self._known: dict[bytes, tuple[int, int, int]] = {}
+        self._payloads = 0
+
+    def learn(self, payload: torch.Tensor) -> list[list[list[int | None]]]:
+        """Take the next payload (levels, tokens, hidden); return its rows, as `answer` names them."""
+        self._payloads += 1
+        for level, rows in enumerate(payload):
+            for number, row in enumerate(_row_bytes(rows)):
+                self._known.setdefault(row, (self._payloads, level, number))
+        return [self._ranges(level) for level in payload]
+
+    def answer(self, levels: Sequence[torch.Tensor] | None) -> dict[str, Any]:
+        """Return levels of (rows, hidden) as the facts of a get; None is no answer."""
+        if levels is None:
+            return {"structure": "none"}
+        return {
+            "structure": "tensors", "rows": [self._ranges(level) for level in levels],
+            "hidden": [level.shape[1] for level in levels],
+            "dtypes": [str(level.dtype).removeprefix("torch.") for level in levels],
+            "devices": [str(level.device) for level in levels],
+        }  # fmt: skip
+
+    def _ranges(self, level: torch.Tensor) -> list[list[int | None]]:
+        """Return rows (rows, hidden) as ranges of one origin, where rows of a payload count up."""
+        ranges: list[list[Any]] = []
+        for row in _row_bytes(level):
+            payload, of_level, number = self._known.get(row, (None, 0, 0)) if row.strip(b"\0") else (0, 0, 0)
+            last = ranges[-1] if ranges else [-1, 0, 0, 0]
+            if [payload, of_level, number] == [last[0], last[1], last[2] + (last[3] if last[0] else 0)]:
+                last[3] += 1
+            else:
+                ranges.append([payload, of_level, number, 1])
+        return ranges
+
+
+def _row_bytes(level: torch.Tensor) -> list[bytes]:
+    """Return each row of (rows, hidden) as bytes in float32, where zeros are equal, and all nan are."""
+    plain = level.detach().float().cpu() + 0.0  # -0.0 + 0.0 is 0.0
+    return [row.numpy().tobytes() for row in plain.masked_fill(plain.isnan(), torch.nan)]
 
 
 class ClassWatch:
@@ -234,6 +286,11 @@ def buffers_of(model: Any) -> list[torch.Tensor]:  # noqa: ANN401
     if hasattr(model, _ATTRIBUTE):
         return []
     raise AttributeError(f"{type(model).__name__} has no buffer of a name that is known")
+
+
+def count_levels(model: Any) -> int:  # noqa: ANN401
+    """Return the number of levels of a payload."""
+    return len(buffers_of(model)) or len(model.language_model.model.deepstack_inject_layer_indices)
 
 
 def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
