@@ -332,11 +332,9 @@ class Replay:
         )
         facts: dict[str, Any] = {"uniform": bool(uniform), "replayed": False}
         if self._dispatcher is not None:
-            mode, batch = self._dispatcher.dispatch(
-                num_tokens=arguments["num_tokens"], uniform_decode=uniform
-            )
+            mode, _ = self._dispatcher.dispatch(num_tokens=arguments["num_tokens"], uniform_decode=uniform)
             self._now = mode.name == "FULL" or (self._outer and mode.name == "PIECEWISE")
-            facts |= {"mode": mode.name, "padded": batch.num_tokens, "replayed": self._now}
+            facts["replayed"] = self._now
         return facts
 
 
