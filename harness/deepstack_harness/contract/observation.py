@@ -198,8 +198,8 @@ class StepFacts:
 
     `accesses` is what the kernels of the step touched, for arms whose code is interpreted. `padding` is there
     for steps of a payload that has rows for every token, where a live decoder ran over padded rows. `state`
-    has the decoder's state that lives from call to call, where that is watched. `tokens` is how many of the
-    rows that were read are of tokens, where a running engine says so; those behind them are padding.
+    has the decoder's state that lives from call to call, where that is watched. `tokens` is the number of
+    rows that belong to tokens, where a running engine knows it; the rows after them are padding.
     """
 
     step: str

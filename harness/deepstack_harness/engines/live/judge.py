@@ -98,7 +98,7 @@ def distance(answer: EngineAnswer, other: EngineAnswer) -> float:
         for value, other_value in zip(row, other_row, strict=True):
             if value == other_value:  # two of -inf among them, or of None: a token that both exclude
                 continue
-            apart = math.inf if None in (value, other_value) else abs(value - other_value)
+            apart = math.nan if value is None or other_value is None else abs(value - other_value)
             worst = max(worst, math.inf if math.isnan(apart) else apart)
         if token != other_token:
             return worst
