@@ -198,7 +198,8 @@ class StepFacts:
 
     `accesses` is what the kernels of the step touched, for arms whose code is interpreted. `padding` is there
     for steps of a payload that has rows for every token, where a live decoder ran over padded rows. `state`
-    has the decoder's state that lives from call to call, where that is watched.
+    has the decoder's state that lives from call to call, where that is watched. `tokens` is the number of
+    rows that belong to tokens, where a running engine knows it; the rows after them are padding.
     """
 
     step: str
@@ -219,6 +220,7 @@ class StepFacts:
     accesses: AccessFacts | None = None
     padding: PaddingFacts | None = None
     state: tuple[StateFacts, ...] = ()
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from deepstack_harness.engines.live.environment import (
     newest_environment,
     plan_home,
 )
-from deepstack_harness.engines.live.play import _beside_transformers, _distances_between
+from deepstack_harness.engines.live.play import _beside_transformers
 from deepstack_harness.engines.live.session import EngineAnswer, FirstToken, StartFacts, checked
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources import environments
@@ -140,7 +140,3 @@ def test_the_first_token_stands_beside_that_of_transformers(
     assert said.value == value
     assert (said.verdict == "PASS") == kept
     assert "beside transformers (without payload 1 off)" in said.detail
-
-
-def test_answers_are_compared_by_name() -> None:
-    assert _distances_between({"a": SEEN, "b": SEEN}, {"b": SEEN, "a": ZERO}) == {"a": 1.0, "b": 0.0}

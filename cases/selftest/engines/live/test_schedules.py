@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 
 from deepstack_harness.catalogue.orders import EngineRecording, recordings
+from deepstack_harness.contract.observation import Answer
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.models import model_of
@@ -125,12 +126,11 @@ DEFAULT, FULL = REPLAY_MODES["full_and_piecewise"], REPLAY_MODES["full"]
 
 
 def visual(rows: int, *spans: tuple[int, int], replayed: bool = False) -> LiveStep:
-    count = sum(end - start for start, end in spans)
-    return LiveStep(rows, answered=True, tokens=rows, visual=count, spans=spans, rows=rows, replayed=replayed)
+    return LiveStep(rows, Answer("tensors"), rows, spans, replayed=replayed)
 
 
 def text(rows: int, *, replayed: bool = False) -> LiveStep:
-    return LiveStep(rows, answered=True, tokens=rows, rows=rows, replayed=replayed)
+    return visual(rows, replayed=replayed)
 
 
 def recorded(*steps: LiveStep) -> list[str]:

@@ -99,22 +99,25 @@ def test_a_start_tells_what_runs(engine: RunningEngine) -> None:
 def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEngine) -> None:
     """The stand-in has no prefix cache, drafts nothing, and has room for all."""
     (result,) = engine.results(SCHEDULES["cached_and_preempted"])
-    assert {row.verdict for row in result.rows} == {Verdict.ERROR}
-    assert all("no request was preempted" in row.detail for row in result.rows)
+    rows = [row for row in result.rows if row.verdict is not Verdict.SKIP]
+    assert {row.rule for row in rows} == {Rule.OUTPUT, Rule.STRUCTURE, Rule.BOUNDARY, Rule.CLEAR}
+    assert {row.verdict for row in rows} == {Verdict.ERROR}
+    assert all("no request was preempted" in row.detail for row in rows)
 
 
 @pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
 def test_a_right_engine_keeps_every_rule(engine: RunningEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
     assert broken(result) == set()
-    assert {row.rule for row in result.rows} == {
-        Rule.OUTPUT,
-        Rule.STRUCTURE,
-        Rule.BOUNDARY,
-        Rule.FRESHNESS,
-        Rule.CLEAR,
+    verdicts = {row.rule: row.verdict for row in result.rows}
+    assert verdicts == {
+        Rule.OUTPUT: Verdict.PASS,
+        Rule.STRUCTURE: Verdict.PASS,
+        Rule.BOUNDARY: Verdict.PASS,
+        Rule.FRESHNESS: Verdict.SKIP,
+        Rule.CAPACITY: Verdict.SKIP,
+        Rule.CLEAR: Verdict.PASS,
     }
-    assert {row.verdict for row in result.rows} == {Verdict.PASS}
     assert result.steps > 2
 
 
@@ -300,11 +303,11 @@ def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
     lost, apart = (row for row in found["engine/compile"].rows if row.rule is Rule.OUTPUT)
     assert lost.detail == "with and without payload: no influence on probe0, probe1"
     assert apart.detail.startswith("compiled beside eager (0 from eager without payload): probe0, probe1 off")
-    assert "in the profile run" in found["engine/compile"].broken[0].detail
+    assert "step 1 'profile 64' was answered with None" in found["engine/compile"].broken[0].detail
 
 
 @pytest.mark.slow  # 3 s
-def test_rows_that_a_missing_payload_loses_are_told_with_their_request(
+def test_a_payload_that_a_replayed_step_lacks_is_r1_and_changes_the_output(
     home: EngineHome, tmp_path: Path
 ) -> None:
     with RunningEngine(
@@ -312,10 +315,7 @@ def test_rows_that_a_missing_payload_loses_are_told_with_their_request(
     ) as engine:
         live, replayed, _ = engine.results(SCHEDULES["text_after_image"])
     assert broken(live) == {Rule.STRUCTURE}
-    assert broken(replayed) == {Rule.OUTPUT, Rule.BOUNDARY}
-    (row,) = (row for row in replayed.broken if row.rule is Rule.BOUNDARY)
-    assert row.detail.endswith("rows of i0")
-    assert row.value == 4
+    assert broken(replayed) == {Rule.OUTPUT, Rule.STRUCTURE}
 
 
 def test_each_method_is_a_function_of_its_own(tree: Path) -> None:

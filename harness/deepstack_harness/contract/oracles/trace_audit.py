@@ -173,8 +173,8 @@ class _Follower:
         self._compare_outcome(where, step, expected, facts)
         self._compare_tensors(where, expected, facts)
         self._compare_padding(where, facts)
-        if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
-            self._compare_rows(where, step, expected, facts.answer)
+        if expected.levels and not (self._ledger.unsound or self._astray):
+            self._compare_rows(where, step, expected, facts)
         self._move_on(step, expected, facts)
 
     def pass_by(self, step: Step, facts: StepFacts) -> None:
@@ -217,18 +217,8 @@ class _Follower:
                 f"{where}: {plural(changed, 'row')} of real tokens came out other when the "
                 f"{plural(facts.padding.padded, 'padded row')} behind them held other values"
             )
-            real = self._ledger.tokens
-            self._report(
-                Deviation(
-                    Rule.FRESHNESS,
-                    changed,
-                    "rows",
-                    detail,
-                    FaultKind.PADDING_READ,
-                    first_row=0,
-                    real_rows=real,
-                )
-            )
+            shape, real = FaultKind.PADDING_READ, self._ledger.tokens
+            self._report(Deviation(Rule.FRESHNESS, changed, "rows", detail, shape, None, 0, real))
 
     def _compare_outcome(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
@@ -256,19 +246,23 @@ class _Follower:
         least = step.tokens if step.op in {Op.SET, Op.RESIZE} else 0
         if capacity < least:
             detail = f"{where} was accepted, and the capacity is {capacity}"
-            self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
         elif capacity < self._ledger.capacity and step.op is not Op.RESIZE:
             detail = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
-            self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
+        else:
+            return
+        self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
 
-    def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
-        if len(answer.rows) != len(expected.levels):
+    def _compare_rows(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
+        answer = facts.answer
+        if answer is None or len(answer.rows) != len(expected.levels):
             return  # None, or a level too few: that is R1
         if _META not in answer.devices:
             self._expose(step.tokens)
-        # Where no visual payload is live the step has only text, so that all its rows are real.
-        visual = self._ledger.kind is PayloadKind.VISUAL
-        real = self._ledger.tokens or (step.tokens if visual else 0)
+        real = facts.tokens
+        if real is None:
+            # Where no visual payload is live the step has only text, so that all its rows are real.
+            visual = self._ledger.kind is PayloadKind.VISUAL
+            real = self._ledger.tokens or (step.tokens if visual else 0)
         wide = [width for width in answer.hidden if width != self._ledger.hidden]
         if wide:
             detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"
@@ -287,19 +281,9 @@ class _Follower:
                 )
             )
         if stale := self._stale_padding(expected, answer):
-            first, detail = stale[0], f"{where}: {self._describe(stale)}"
+            first, detail, count = stale[0], f"{where}: {self._describe(stale)}", len(stale)
             self._audit.stale_padding.append(
-                Deviation(
-                    Rule.FRESHNESS,
-                    len(stale),
-                    "rows",
-                    detail,
-                    first.shape,
-                    first,
-                    first.row,
-                    real,
-                    step=self._number,
-                )
+                Deviation(Rule.FRESHNESS, count, "rows", detail, first.shape, first, first.row, real)
             )
         self._suspect = None
 

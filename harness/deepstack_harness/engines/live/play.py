@@ -14,20 +14,19 @@ from typing import Self
 
 import msgspec
 
-from deepstack_harness.catalogue.orders import EngineRecording, RecordedOrder
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, EngineRecording, RecordedOrder
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
-from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Effect, Evidence, FaultKind, Judgement, Row, Verdict
 from deepstack_harness.engines.live.environment import EngineHome
 from deepstack_harness.engines.live.judge import (
+    Answers,
     EngineResult,
-    RowMaker,
     distance,
     distances,
-    judge_different,
-    judge_equal,
-    judge_rows,
-    judge_structure,
+    judge_distances,
+    judge_steps,
     missing_proofs,
     pairs_met,
     proved,
@@ -81,8 +80,11 @@ class OrderRecorder:
         """Take the steps of one schedule as it was served."""
         self.facts = self.facts or facts
         needed = frozenset(flags_of(schedule, replay))
-        for window in _windows(steps):
-            trace = _trace(window, facts.capacity)
+        for number, step in enumerate(steps):
+            window = steps[number : number + _LENGTH]
+            # It begins with a visual step, or with the step before one.
+            begins = step.spans or (len(window) > 1 and window[1].spans)
+            trace = _trace(window, facts.capacity) if begins else None
             if trace is None:
                 continue
             key = (any(step.replayed for step in window), _signature(window))
@@ -93,10 +95,12 @@ class OrderRecorder:
         """Return the recording; raises `UsageError` where nothing was served."""
         if self.facts is None or not self.traces:
             raise UsageError("nothing was recorded: no schedule with an image was served")
-        orders = [
-            RecordedOrder(str(trace), how, _minimal(self.flags[key]), replayed=key[0])
-            for key, (trace, how) in self.traces.items()
-        ]
+        orders = []
+        for key, (trace, how) in self.traces.items():
+            # The alternatives with the fewest flags: one that contains another says nothing more.
+            fewest = [few for few in self.flags[key] if not any(fewer < few for fewer in self.flags[key])]
+            settings = tuple(sorted(tuple(sorted(few)) for few in fewest))
+            orders.append(RecordedOrder(str(trace), how, settings, replayed=key[0]))
         return EngineRecording("vllm", self.facts.vllm, self.facts.runner, self.facts.deciding, tuple(orders))
 
     def write(self, path: Path) -> int:
@@ -108,14 +112,6 @@ class OrderRecorder:
         except OSError as error:
             raise UsageError(f"cannot write to '{path}': {error.strerror}") from None
         return len(recording.orders)
-
-
-def _windows(steps: Sequence[LiveStep]) -> Iterator[Sequence[LiveStep]]:
-    """Yield the windows that begin with a visual step, or with the step before one."""
-    for number in range(len(steps)):
-        window = steps[number : number + _LENGTH]
-        if window[0].visual or (len(window) > 1 and window[1].visual):
-            yield window
 
 
 def _signature(window: Sequence[LiveStep]) -> Signature:
@@ -139,26 +135,14 @@ def _trace(window: Sequence[LiveStep], capacity: int) -> Trace | None:
         return None
     steps = [Step(Op.PROFILE, size) for size in (capacity, *sorted(replayed - {capacity}, reverse=True))]
     for step in window:
-        steps += _embedding(step, alone=bool(replayed))
+        if step.spans:
+            spans = None if step.spans == ((0, step.asked),) else step.spans
+            steps.append(Step(Op.SET, step.tokens or 0, spans=spans))
+        elif replayed:  # elsewhere `forward` itself embeds text
+            steps.append(Step(Op.SET, 0))
         steps.append(Step(Op.FORWARD, step.asked))
     return Trace(capacity, tuple(steps))
 
-
-def _embedding(step: LiveStep, *, alone: bool) -> list[Step]:
-    """Return what embeds the rows of a step; `forward` itself embeds text where nothing is replayed."""
-    if step.visual:
-        whole = step.spans == ((0, step.asked),)
-        return [Step(Op.SET, step.tokens or 0, spans=None if whole else step.spans)]
-    return [Step(Op.SET, 0)] if alone else []
-
-
-def _minimal(flag_sets: set[frozenset[str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the alternatives that need the fewest flags: one that contains another says nothing more."""
-    smallest = [flags for flags in flag_sets if not any(others < flags for others in flag_sets)]
-    return tuple(sorted(tuple(sorted(flags)) for flags in smallest))
-
-
-Answers = Mapping[str, EngineAnswer]
 
 _ALONE = Schedule("alone", "one request by itself", ())
 
@@ -231,19 +215,20 @@ class _FamilyPlay:
         begun = time.monotonic()
         with_payload = {probe.name: engine.alone(probe) for probe in PROBES}
         without = {probe.name: engine.alone(probe, zero=True) for probe in PROBES}
-        judgements = [judge_structure(engine.session.facts, engine.steps_alone)]
-        changed = {name: distance(with_payload[name], without[name]) for name in with_payload}
-        judgements.append(judge_different(changed, tolerance({}), "with and without payload"))
+        facts, rules = engine.session.facts, [Rule.STRUCTURE]
+        judgements = judge_steps(self._model, facts, engine.steps_alone, rules)
+        changed = distances(with_payload, without)
+        judgements.append(judge_distances(changed, tolerance({}), "with and without payload", equal=False))
         if self._folder.reference:
             judgements.append(_beside_transformers(with_payload, without, self._folder.reference))
         if not engine.order.compiled:
             self._eager = (with_payload, without)
         elif self._eager is not None:
-            noise = _distances_between(self._eager[1], without)
-            differences = _distances_between(self._eager[0], with_payload)
-            absent = min(_distances_between(self._eager[1], with_payload).values())
+            noise = distances(self._eager[1], without)
+            differences = distances(self._eager[0], with_payload)
+            absent = min(distances(self._eager[1], with_payload).values())
             comparison = f"compiled beside eager ({absent:.3g} from eager without payload)"
-            judgements.append(judge_equal(differences, tolerance(noise), comparison))
+            judgements.append(judge_distances(differences, tolerance(noise), comparison))
         yield engine.result("single requests", judgements, begun)
 
 
@@ -257,12 +242,12 @@ class RunningEngine:
         self._home, self._say, self.order = home, say, order
         self._stack = ExitStack()
         self.session = self._stack.enter_context(EngineSession(home, order))
-        self._rows = RowMaker(label, order, self.session.facts)
+        self._label = label
         self._alone: dict[tuple[EngineRequest, bool], EngineAnswer] = {}
         self._last_limit: tuple[Schedule, float] | None = None
         self.recorder = OrderRecorder() if recorder is None else recorder
         self.steps_alone: list[LiveStep] = []
-        """The steps of all requests that were alone."""
+        """The steps of all requests that were alone; each numbers its payloads from 1."""
 
     def __enter__(self) -> Self:
         """Return it, to be closed."""
@@ -293,49 +278,58 @@ class RunningEngine:
 
     def judge(self, schedule: Schedule, replay: ReplayMode | None = None) -> EngineResult:
         """Play a schedule in one way; an engine that raises, ends or hangs is a crash, and started again."""
+        begun = time.monotonic()
+        name = f"{schedule.name} under {replay.name}" if replay else schedule.name
+        self._say(f"{self.order.model.family} {self.order.arm}: {name}")
         try:
-            return self._judged(schedule, replay, self._limit(schedule))
+            if self._last_limit is None or self._last_limit[0] != schedule:  # it is kept for the graph modes
+                self._last_limit = (schedule, tolerance(self._distances(schedule, zero=True)[1]))
+            served, differences = self._distances(schedule, replay=replay)
         except EngineFailed as error:
             crash = Judgement(
                 Rule.BOUNDARY, Verdict.FAIL, detail=str(error), effect=Effect.CRASH, shape=FaultKind.RAISED
             )
-            self._start_again()
-            return self.result(schedule.name, [crash], time.monotonic(), schedule, replay)
+            self._stack.close()  # an engine that raised may be left in any state
+            self.session = self._stack.enter_context(EngineSession(self._home, self.order))
+            return self.result(schedule.name, [crash], begun, schedule, replay)
+        self.recorder.add(self.session.facts, schedule, replay, served.steps)
+        counts = "".join(f", {count} {name}" for name, count in sorted(served.counts.items()))
+        judgements = [
+            judge_distances(differences, self._last_limit[1], f"alone beside busy{counts}"),
+            *judge_steps(self.order.model, self.session.facts, served.steps),
+        ]
+        judgements = proved(judgements, missing_proofs(schedule, replay, served))
+        return self.result(schedule.name, judgements, begun, schedule, replay, served)
 
     def result(
         self, name: str, judgements: Sequence[Judgement], begun: float, schedule: Schedule | None = None,
         replay: ReplayMode | None = None, served: ServedSchedule | None = None,
     ) -> EngineResult:  # fmt: skip
-        """Return judgements as a result, with what was met."""
+        """Return judgements about a schedule, or about a comparison, as a result with what was met."""
+        order, model, facts = self.order, self.order.model, self.session.facts
+        flags = flags_of(schedule, replay)
+        reach = f"{FLAG}{', '.join(flags)}" if flags else DEFAULT
+        played = [name, replay.name] if replay else [name]
+        rows = tuple(
+            Row(
+                engine="vllm", family=model.family, model_class=model.model_class, revision=self._label,
+                source=self._label, arm=order.arm, regime=Regime.CAPTURED if replay else Regime.LIVE,
+                backend=facts.backend, capture=replay.name if replay else "", dtype="float32",
+                evidence=Evidence.EMULATED if replay else Evidence.ENGINE, torch=facts.torch,
+                reach=reach if judged.verdict in BROKEN else None,
+                case=" ".join([model.family, order.arm, order.start, *played]),
+                **judged.columns,
+            )
+            for judged in judgements
+        )  # fmt: skip
         steps = served.steps if served else ()
         return EngineResult(
-            name=name, order=self.order, rows=self._rows.rows(judgements, name, schedule, replay),
+            name=name, order=order, rows=rows,
             seconds=time.monotonic() - begun, replay=replay, steps=len(steps),
             replayed=sum(step.replayed for step in steps),
             visual_decodes=sum(step.is_visual_decode for step in steps),
             counts=dict(served.counts) if served else {}, met=pairs_met(steps),
         )  # fmt: skip
-
-    def _limit(self, schedule: Schedule) -> float:
-        """Return the tolerance of a schedule: the last one's is kept, for its graph modes."""
-        if self._last_limit is None or self._last_limit[0] != schedule:
-            self._last_limit = (schedule, tolerance(self._distances(schedule, zero=True)[1]))
-        return self._last_limit[1]
-
-    def _judged(self, schedule: Schedule, replay: ReplayMode | None, limit: float) -> EngineResult:
-        begun = time.monotonic()
-        name = f"{schedule.name} under {replay.name}" if replay else schedule.name
-        self._say(f"{self.order.model.family} {self.order.arm}: {name}")
-        served, differences = self._distances(schedule, replay=replay)
-        self.recorder.add(self.session.facts, schedule, replay, served.steps)
-        judgements = [
-            judge_equal(differences, limit, f"alone beside busy{_counts_text(served)}"),
-            *judge_rows(served.steps),
-        ]
-        if replay is None:
-            judgements.append(judge_structure(self.session.facts, served.steps))
-        judgements = proved(judgements, missing_proofs(schedule, replay, served))
-        return self.result(schedule.name, judgements, begun, schedule, replay, served)
 
     def _distances(
         self, schedule: Schedule, *, zero: bool = False, replay: ReplayMode | None = None
@@ -344,52 +338,24 @@ class RunningEngine:
         whole = [request for request in schedule.requests if request.aborted is None]
         alone = {request.name: self.alone(request, zero=zero) for request in whole}
         served = self.session.serve(schedule, zero=zero, replay=replay)
-        return served, distances(replace(served, answers=alone), served, alone)
-
-    def _start_again(self) -> None:
-        """Start a new engine: one that raised may be left in any state."""
-        self._stack.close()
-        self.session = self._stack.enter_context(EngineSession(self._home, self.order))
-
-
-def _counts_text(served: ServedSchedule) -> str:
-    """Return what was counted while a schedule was served, such as preemptions."""
-    return "".join(f", {count} {name}" for name, count in sorted(served.counts.items()))
-
-
-def _distances_between(answers: Answers, others: Answers) -> dict[str, float]:
-    return {name: distance(answer, others[name]) for name, answer in answers.items()}
+        return served, distances(alone, served.answers)
 
 
 def _beside_transformers(
     with_payload: Answers, without: Answers, reference: Sequence[FirstToken]
 ) -> Judgement:
     """Judge the first token beside that of transformers; the limit is that of both without payload."""
-    differences, noise, missing = {}, {}, []
-    for name, first_token in zip(with_payload, reference, strict=True):
-        differences[name] = distance(
-            _first_answer_token(with_payload[name]),
-            _reference_answer(first_token.with_payload, with_payload[name]),
-        )
-        noise[name] = distance(
-            _first_answer_token(without[name]), _reference_answer(first_token.without, without[name])
-        )
-        missing.append(
-            distance(
-                _first_answer_token(with_payload[name]),
-                _reference_answer(first_token.without, with_payload[name]),
-            )
-        )
-    comparison = f"beside transformers (without payload {min(missing):.3g} off)"
-    return judge_equal(differences, tolerance(noise), comparison)
 
+    def apart(answer: EngineAnswer, figures: Sequence[float]) -> float:
+        row = answer.logprobs[0] if answer.logprobs else ()
+        # Only the tokens that the engine has figures of.
+        known = [value if own is not None else None for value, own in zip(figures, row, strict=False)]
+        first = EngineAnswer(answer.tokens[:1], answer.logprobs[:1])
+        return distance(first, EngineAnswer(answer.tokens[:1], (tuple(known),)))
 
-def _first_answer_token(answer: EngineAnswer) -> EngineAnswer:
-    return EngineAnswer(answer.tokens[:1], answer.logprobs[:1])
-
-
-def _reference_answer(figures: Sequence[float], beside: EngineAnswer) -> EngineAnswer:
-    """Return figures of transformers as an answer, for the tokens that the engine has figures of."""
-    row = beside.logprobs[0] if beside.logprobs else ()
-    known = [value if row[token] is not None else None for token, value in enumerate(figures[: len(row)])]
-    return EngineAnswer(beside.tokens[:1], (tuple(known),))
+    probes = list(zip(with_payload, reference, strict=True))
+    differences = {name: apart(with_payload[name], token.with_payload) for name, token in probes}
+    noise = {name: apart(without[name], token.without) for name, token in probes}
+    missing = min(apart(with_payload[name], token.without) for name, token in probes)
+    comparison = f"beside transformers (without payload {missing:.3g} off)"
+    return judge_distances(differences, tolerance(noise), comparison)

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from deepstack_harness import files
 from deepstack_harness.compile.watch_process import reaching
+from deepstack_harness.contract.observation import Answer, Rows
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.live.environment import EngineHome
@@ -50,29 +51,26 @@ class EngineAnswer:
 
 @dataclass(frozen=True)
 class LiveStep:
-    """One read of the buffer.
+    """One read of the buffer, of `asked` rows: its `answer`, as `StepFacts` has it.
 
-    `asked` rows were asked for, `tokens` were embedded in this step (None: nothing was, as in a profile
-    run), `visual` rows of them, in `spans`, have a payload.  `rows` came; `wrong` of them belong to tokens
-    and are not this step's, and `padding` rows lie behind them and are no zeros.  `origins` has (row, step
-    whose payload it is) of the first wrong ones, `requests` has (name, tokens in this step, in prefill).
-    `mode` is the answer of the emulated dispatcher, `padded` its number of rows.
+    `tokens` were embedded in this step (None: nothing was, as in a profile run).  Their rows in `spans` have
+    a payload, and `content` names all rows of the step as `StepFacts` does.  `requests` has (name, tokens in
+    this step, in prefill).
     """
 
     asked: int
-    answered: bool
+    answer: Answer
     tokens: int | None = None
-    visual: int = 0
     spans: tuple[tuple[int, int], ...] = ()
-    rows: int = 0
-    wrong: int = 0
-    padding: int = 0
-    origins: tuple[tuple[int, int | None], ...] = ()
+    content: Rows | None = None
     requests: tuple[tuple[str, int, bool], ...] = ()
     uniform: bool = False
     replayed: bool = False
-    mode: str = ""
-    padded: int | None = None
+
+    @property
+    def visual(self) -> int:
+        """The number of rows with a payload."""
+        return sum(end - first for first, end in self.spans)
 
     @property
     def is_visual_decode(self) -> bool:
@@ -92,7 +90,7 @@ class ServedSchedule:
 
 @dataclass(frozen=True)
 class StartFacts:
-    """A running engine: versions, settings, the number of payload levels, and the calls of its start.
+    """A running engine: versions, settings, levels and width of a payload, and the calls of its start.
 
     `deciding` has the SHA-256 of each function that dispatches a step.
     """
@@ -105,6 +103,7 @@ class StartFacts:
     cudagraph_mode: str = ""
     capacity: int = 0
     levels: int = 0
+    hidden: int = 0
     start_calls: tuple[tuple[str, int], ...] = ()
     start_steps: tuple[LiveStep, ...] = ()
     deciding: Mapping[str, str] = field(default_factory=dict)

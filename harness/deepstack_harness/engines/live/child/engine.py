@@ -103,7 +103,8 @@ class _Engine:
             "compile_mode": str(compilation.mode), "backend": str(compilation.backend),
             "cudagraph_mode": str(compilation.cudagraph_mode),
             "capacity": config.scheduler_config.max_num_batched_tokens,
-            "levels": len(_sibling("ledger").buffers_of(self._model)),
+            "levels": _sibling("ledger").count_levels(self._model),
+            "hidden": _sibling("ledger").hidden_of(self._model),
             "deciding": self._deciding(),
             "start_calls": self._ledger.calls, "start_steps": self._ledger.steps,
         }  # fmt: skip
@@ -331,11 +332,9 @@ class Replay:
         )
         facts: dict[str, Any] = {"uniform": bool(uniform), "replayed": False}
         if self._dispatcher is not None:
-            mode, batch = self._dispatcher.dispatch(
-                num_tokens=arguments["num_tokens"], uniform_decode=uniform
-            )
+            mode, _ = self._dispatcher.dispatch(num_tokens=arguments["num_tokens"], uniform_decode=uniform)
             self._now = mode.name == "FULL" or (self._outer and mode.name == "PIECEWISE")
-            facts |= {"mode": mode.name, "padded": batch.num_tokens, "replayed": self._now}
+            facts["replayed"] = self._now
         return facts
 
 

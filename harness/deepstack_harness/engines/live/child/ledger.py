@@ -8,7 +8,6 @@ capture, and that state is taken back afterwards: a replay repeats kernels, and 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,10 +15,6 @@ from typing import Any
 
 import torch
 
-_REMEMBERED = 64
-"""Payloads that a wrong row is looked for in."""
-_MOST_ROWS = 64
-"""Wrong rows of one step that are told with their origin."""
 _SCALARS = (bool, int, float, type(None))
 
 _ATTRIBUTE = "deepstack_input_embeds"
@@ -42,7 +37,7 @@ class LiveLedger:
         """Forget all steps."""
         self.steps: list[dict[str, Any]] = []
         self.calls: list[list[Any]] = []
-        self._payloads: deque[tuple[int, torch.Tensor]] = deque(maxlen=_REMEMBERED)
+        self._names = RowNames()
         self._expected: torch.Tensor | None = None
         self._tokens: int | None = None
 
@@ -61,50 +56,64 @@ class LiveLedger:
         self._expected = torch.zeros(len(levels), tokens, hidden)
         for level, part in zip(self._expected, levels, strict=True):
             level[mask.cpu()] = part.cpu()
-        self._payloads.append((len(self.steps), self._expected))
         return visual
 
     def read(self, rows: int, levels: Sequence[torch.Tensor] | None) -> None:
         """Note what one step reads: levels of (rows, hidden), None where there is no answer."""
-        fact: dict[str, Any] = {
-            **self.pending, "asked": rows, "tokens": self._tokens, "answered": levels is not None,
-            "visual": 0 if self._expected is None else int((self._expected != 0).any(2).any(0).sum()),
-            "spans": [] if self._expected is None else _spans(self._expected),
-        }  # fmt: skip
-        if levels is not None:
-            got = torch.stack([level.detach().float().cpu() for level in levels])
-            fact["rows"] = got.shape[1]
-            fact |= self._compared(got)
-        elif self._expected is not None:
-            lost = (self._expected != 0).any(2).any(0).nonzero().flatten().tolist()
-            origins = [[row, None] for row in lost[:_MOST_ROWS]]
-            fact |= {"wrong": len(lost), "padding": 0, "origins": origins}
-        self.steps.append(fact)
+        spans = [] if self._expected is None else _spans(self._expected)
+        # Named at a read: what another embedding replaced before one is no payload of a step.
+        content = self._names.learn(self._expected) if self._expected is not None and spans else None
+        self.steps.append({
+            **self.pending, "asked": rows, "tokens": self._tokens, "spans": spans, "content": content,
+            "answer": self._names.answer(levels),
+        })  # fmt: skip
         self._tokens, self._expected = None, None
 
-    def _compared(self, got: torch.Tensor) -> dict[str, Any]:
-        """Compare an answer (levels, rows, hidden) with the expected rows."""
-        want = torch.zeros_like(got)
-        if self._expected is not None:
-            real = min(got.shape[1], self._expected.shape[1])
-            want[:, :real] = self._expected[:, :real]
-        # Not `got - want`: the difference of two infinities is nan, and nan is no zero either.
-        wrong = (got != want).any(2).any(0).nonzero().flatten().tolist()
-        real_rows = self._count_real(wrong)
-        origins = [[row, self._origin(got[:, row], row)] for row in wrong[:_MOST_ROWS]]
-        return {"wrong": real_rows, "padding": len(wrong) - real_rows, "origins": origins}
 
-    def _count_real(self, rows: Sequence[int]) -> int:
-        """Count rows of tokens; a step that embeds nothing (a profile run) has none."""
-        return sum(row < (self._tokens or 0) for row in rows)
+class RowNames:
+    """Rows by their content, named as `contract.observation.RowRange` says: the payload they are of."""
 
-    def _origin(self, row: torch.Tensor, number: int) -> int | None:
-        """Return the step whose payload has this row (levels, hidden) in this place; None for no step."""
-        for step, payload in reversed(self._payloads):
-            fits = number < payload.shape[1] and payload.shape[0] == row.shape[0]
-            if fits and bool((payload[:, number] == row).all()):
-                return step
-        return None
+    def __init__(self) -> None:
+        """Know no payload."""
+        self._known: dict[bytes, tuple[int, int, int]] = {}
+        self._payloads = 0
+
+    def learn(self, payload: torch.Tensor) -> list[list[list[int | None]]]:
+        """Take the next payload (levels, tokens, hidden); return its rows, as `answer` names them."""
+        self._payloads += 1
+        for level, rows in enumerate(payload):
+            for number, row in enumerate(_row_bytes(rows)):
+                self._known.setdefault(row, (self._payloads, level, number))
+        return [self._ranges(level) for level in payload]
+
+    def answer(self, levels: Sequence[torch.Tensor] | None) -> dict[str, Any]:
+        """Return levels of (rows, hidden) as the facts of a get; None is no answer."""
+        if levels is None:
+            return {"structure": "none"}
+        return {
+            "structure": "tensors", "rows": [self._ranges(level) for level in levels],
+            "hidden": [level.shape[1] for level in levels],
+            "dtypes": [str(level.dtype).removeprefix("torch.") for level in levels],
+            "devices": [str(level.device) for level in levels],
+        }  # fmt: skip
+
+    def _ranges(self, level: torch.Tensor) -> list[list[int | None]]:
+        """Return rows (rows, hidden) as ranges of one origin, where rows of a payload count up."""
+        ranges: list[list[Any]] = []
+        for row in _row_bytes(level):
+            payload, of_level, number = self._known.get(row, (None, 0, 0)) if row.strip(b"\0") else (0, 0, 0)
+            last = ranges[-1] if ranges else [-1, 0, 0, 0]
+            if [payload, of_level, number] == [last[0], last[1], last[2] + (last[3] if last[0] else 0)]:
+                last[3] += 1
+            else:
+                ranges.append([payload, of_level, number, 1])
+        return ranges
+
+
+def _row_bytes(level: torch.Tensor) -> list[bytes]:
+    """Return each row of (rows, hidden) as bytes in float32, where zeros are equal, and all nan are."""
+    plain = level.detach().float().cpu() + 0.0  # -0.0 + 0.0 is 0.0
+    return [row.numpy().tobytes() for row in plain.masked_fill(plain.isnan(), torch.nan)]
 
 
 class ClassWatch:
@@ -234,6 +243,11 @@ def buffers_of(model: Any) -> list[torch.Tensor]:  # noqa: ANN401
     if hasattr(model, _ATTRIBUTE):
         return []
     raise AttributeError(f"{type(model).__name__} has no buffer of a name that is known")
+
+
+def count_levels(model: Any) -> int:  # noqa: ANN401
+    """Return the number of levels of a payload."""
+    return len(buffers_of(model)) or len(model.language_model.model.deepstack_inject_layer_indices)
 
 
 def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
