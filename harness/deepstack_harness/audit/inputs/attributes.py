@@ -21,7 +21,15 @@ from deepstack_harness.audit.inputs.rows import (
     Place,
     Standing,
 )
-from deepstack_harness.audit.inputs.writes import How, Path, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import (
+    How,
+    Path,
+    assigned,
+    local_paths,
+    path_of,
+    values_of_names,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function
 
 
@@ -114,7 +122,7 @@ class ReadAttributes:
             definer, function = found
             scopes.add(id(function))
             local = local_paths(function)
-            for node in ast.walk(function):
+            for node in walk(function):
                 match node:
                     case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(), *_]):
                         path = path_of(node, local)

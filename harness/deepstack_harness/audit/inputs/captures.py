@@ -25,7 +25,7 @@ from deepstack_harness.audit.inputs.rows import (
     Standing,
 )
 from deepstack_harness.audit.inputs.runners import DRAFTERS, GraphCapture, Runners
-from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, writes_of
+from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, walk, writes_of
 from deepstack_harness.engines.syntax import Function
 
 
@@ -126,7 +126,7 @@ class Captures:
             place = str(writers[0]) if writers else f"{definer.member}:{forward.lineno}"
             if not writers:
                 standing, why = Standing.SAME, "no call in such a step gives it"
-            elif not any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(forward)):
+            elif not any(isinstance(node, ast.Name) and node.id == name for node in walk(forward)):
                 standing, why = Standing.SAME, "forward does not read it"
             elif given and name in capture.words:
                 standing, why = (
@@ -159,7 +159,7 @@ class Captures:
         if not capture.is_body:
             for visit, value in self._given_to_entries(capture.modes).get(name, [])[-1:]:
                 if not is_none(value) and self._is_of(value, capture):
-                    yield _place(visit.scope, value), self._refused(name, capture)
+                    yield visit.scope.place(value), self._refused(name, capture)
             return
         refused = {each: self._refused(each, capture) for each in self._handed.given_to_entries}
         for _, caller, call in self.bodies[id(owner.node)]:
@@ -176,7 +176,7 @@ class Captures:
                     if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {each})
                 ]  # fmt: skip
                 refusal = next(iter(alone or reasons.values()))
-            yield _place(by.scope, value), refusal
+            yield by.scope.place(value), refusal
 
     def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
         """Say whether steps of the captured modes have one of the members that a value reads, if any."""
@@ -237,7 +237,7 @@ class Captures:
         assert self._regions.batch is not None
         return {
             target.id
-            for node in ast.walk(function)
+            for node in walk(function)
             for target, value in assigned(node)
             if isinstance(target, ast.Name) and isinstance(value, ast.Call)
             and ast.unparse(value.func) in {"cls", self._regions.batch.node.name}
@@ -255,7 +255,7 @@ class Captures:
                 scope = Scope(batch.member, batch, node)
                 calls += [
                     (scope, each)
-                    for each in ast.walk(node)
+                    for each in walk(node)
                     if isinstance(each, ast.Call) and ast.unparse(each.func) == "cls"
                 ]
         return calls
@@ -273,7 +273,7 @@ class Captures:
         key = (name, modes)
         if key not in self._given:
             self._given[key] = [
-                _place(scope, value)
+                scope.place(value)
                 for scope, value in self._writes(name)
                 if any(each is value for each in self._regions.nodes(scope.function, modes))
                 and self._handed.gives(value, Visit(scope, frozenset()), modes)
@@ -321,11 +321,6 @@ def _entry(visit: Visit) -> Class:
         visit = visit.caller
     assert visit.scope.owner is not None
     return visit.scope.owner
-
-
-def _place(scope: Scope, node: ast.expr) -> Place:
-    owner = scope.owner.node.name if scope.owner else ""
-    return Place(scope.member, node.lineno, owner, scope.function.name)
 
 
 _NO_GIVERS = (DRAFTERS, "/layers/")

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from deepstack_harness.audit.inputs.calls import argument
+from deepstack_harness.audit.inputs.calls import BY_RUNNER, argument
 from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.phases import Phase, Phases, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen
-from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, values_of_names, walk
 from deepstack_harness.engines.syntax import Function
 
 
@@ -42,8 +42,6 @@ class Known(NamedTuple):
 
 ALWAYS, NEVER, FIXED = Known(Presence.ALWAYS), Known(Presence.NEVER), Known(Presence.FIXED)
 _ORDER = (Presence.VARIES, Presence.UNKNOWN, Presence.FIXED)
-BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
-"""Inputs whose presence the runner fixes for a model and a rank, profile run included."""
 _IDENTITY = frozenset({"isinstance", "hasattr", "type", "callable", "id"})
 """Functions whose answer does not depend on the contents of their argument."""
 
@@ -117,7 +115,7 @@ class Conditions:
     @staticmethod
     def _of_the_call(node: ast.AST, function: Function) -> list[ast.expr]:
         """Return the tests that decide whether the model is called at all, behind a node of a function."""
-        for each in ast.walk(function):
+        for each in walk(function):
             match each:
                 case ast.Call(func=ast.Attribute(attr="model") | ast.Name(id="model")):
                     if each.lineno >= getattr(node, "lineno", 0):
@@ -193,7 +191,7 @@ class Conditions:
             return self._parameters[key]
         self._parameters[key] = FIXED
         values = []
-        for node in ast.walk(function):
+        for node in walk(function):
             for target, value in _bound(node):
                 if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(target)):
                     values.append(self.of(value, scope, depth - 1))
@@ -208,7 +206,7 @@ class Conditions:
         for node in tree.body if tree else ():
             if not isinstance(node, ast.FunctionDef):
                 continue
-            is_writer = any(isinstance(inner, ast.Global) and name in inner.names for inner in ast.walk(node))
+            is_writer = any(isinstance(inner, ast.Global) and name in inner.names for inner in walk(node))
             if is_writer and self.phases.of(Scope(scope.member, None, node)) & Phase.STEP:
                 why = f"the global `{name}` changes in {node.name}"
                 return Known(Presence.VARIES, why, f"{scope.member}:{node.lineno}")
@@ -271,7 +269,7 @@ class Conditions:
             saved = {name: self._parameters.get((key, name)) for name in names}
             self._parameters |= {(key, name): FIXED for name in names}
             parts = []
-            for node in ast.walk(scope.function):
+            for node in walk(scope.function):
                 if isinstance(node, ast.Return) and node.value is not None:
                     tests = tests_before(scope.function, node)
                     parts += [self.of(each, scope, depth) for each in (*tests, node.value)]
@@ -295,7 +293,7 @@ def parameters(function: Function) -> frozenset[str]:
 def tests_before(function: Function, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the tests that decide whether a node is reached: those around it, and those of returns before."""
     line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-    for each in ast.walk(function):
+    for each in walk(function):
         if isinstance(each, ast.If | ast.While):
             inside = each.body[0].lineno <= line and end <= (each.end_lineno or 0)
             leaves = (each.end_lineno or 0) < line and any(

@@ -6,12 +6,18 @@ Follows assignments, both sides of open tests, methods of the same object, and p
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 
-from deepstack_harness.audit.inputs.calls import ClassCalls, Site, argument, optional
+from deepstack_harness.audit.inputs.calls import (
+    BY_RUNNER,
+    ClassCalls,
+    argument,
+    optional,
+    parameters_without_value,
+)
 from deepstack_harness.audit.inputs.conditions import (
     ALWAYS,
-    BY_RUNNER,
     NEVER,
     Aspect,
     Conditions,
@@ -22,24 +28,27 @@ from deepstack_harness.audit.inputs.conditions import (
 from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, is_none
 from deepstack_harness.audit.inputs.phases import Phase, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputSeen
-from deepstack_harness.audit.inputs.writes import How, assigned
+from deepstack_harness.audit.inputs.writes import How, assigned, walk
 from deepstack_harness.engines.syntax import Function
 
 
 class PresenceOf:
     """Presence of values in a function of a class, on the first pipeline stage or on a later one."""
 
-    def __init__(self, calls: Callers, site: Site, stage: str, depth: int = 4) -> None:
-        self._calls, self._site, self._stage, self._depth = calls, site, stage, depth
-        self._scope = Scope(site.owner.member, site.owner, site.function)
+    def __init__(
+        self, calls: Callers, scope: Scope, until: ast.AST | None, stage: str, depth: int = 4
+    ) -> None:
+        """Follow a function up to a node of it, or to its end."""
+        self._calls, self._scope, self._stage, self._depth = calls, scope, stage, depth
+        self._until = getattr(until, "lineno", sys.maxsize)
+        assert scope.owner is not None
+        self._owner = scope.owner
         self._values: dict[str, Known] = {}
         self.returned: list[Known] = []
         self.chosen: Known | None = None
         """What decides which `return` is taken."""
-        arguments = site.function.args
-        self._arguments = {each.arg for each in [*arguments.args, *arguments.kwonlyargs]} - {"self"}
-        self.optional = set(optional(site.function))
-        self._walk(site.function.body)
+        self.optional = set(optional(scope.function))
+        self._walk(scope.function.body)
 
     def _unset(self, name: str) -> Known:
         return self._parameter(name) if name in self.optional else NEVER
@@ -56,13 +65,18 @@ class PresenceOf:
             return ALWAYS if given[name] else NEVER
         if name in BY_RUNNER:
             return Known(Presence.FIXED)
-        function = self._site.function
-        known = self._calls.given(self._site.owner, function, name, self._stage, self._depth - 1)
+        known = self._calls.given(self._scope, name, self._stage, self._depth - 1)
+        function = self._scope.function
         why = f"`{name}` is an argument of {function.name}, of which no call was found"
-        return known or self._calls.from_runner(name) or Known(Presence.UNKNOWN, why, self._at(function))
+        return (
+            known
+            or self._calls.from_runner(name)
+            or self._calls.never_by_runner(self._scope, name)
+            or Known(Presence.UNKNOWN, why, self._at(function))
+        )
 
     def _at(self, node: ast.AST) -> str:
-        return f"{self._site.owner.member}:{getattr(node, 'lineno', 0)}"
+        return f"{self._scope.member}:{getattr(node, 'lineno', 0)}"
 
     def _walk(self, statements: Iterable[ast.stmt]) -> None:
         """Follow assignments in order, up to the call that is looked at.
@@ -70,7 +84,7 @@ class PresenceOf:
         Both sides of a test that is open.
         """
         for node in statements:
-            if node.lineno > self._site.call.lineno:
+            if node.lineno > self._until:
                 return
             if isinstance(node, ast.If):
                 self._branch(node)
@@ -78,6 +92,8 @@ class PresenceOf:
                 self.returned.append(self.of(node.value) if node.value else NEVER)
             elif isinstance(node, ast.For | ast.While | ast.With | ast.Try):
                 self._walk(node.body)
+            elif (node.end_lineno or 0) >= self._until:  # what the statement of the call assigns comes later
+                return
             else:
                 for target, value in assigned(node):
                     if isinstance(target, ast.Name) and value is not None:
@@ -119,7 +135,7 @@ class PresenceOf:
                 return self._answer(name, node)
             case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
                 unknown = Known(Presence.UNKNOWN, f"it comes from the runner as '{key}'", self._at(node))
-                return self._calls.from_runner(key) or unknown
+                return self._calls.from_runner(key) or self._item(key) or unknown
             case ast.Subscript(value=inner) | ast.Attribute(value=inner):
                 known = self.of(inner)
                 return known if known.presence is Presence.UNKNOWN else ALWAYS
@@ -128,11 +144,11 @@ class PresenceOf:
     def _attribute(self, name: str, node: ast.expr) -> Known:
         """Return the presence of an attribute: fixed where it is written before the first call alone."""
         phases = self._calls.phases
-        if (found := self._calls.index.method(self._site.owner, name)) is not None:
-            return self._answered(found)
+        if (found := self._calls.index.method(self._owner, name)) is not None:
+            return self._answered(self._owner, found)
         begins: list[Known] = []
         later: list[tuple[Known, Write]] = []
-        for write in phases.writes_to(self._site.owner, name):
+        for write in phases.writes_to(self._owner, name):
             if write.certain and write.how in {How.REBOUND, How.DELETED}:
                 known = NEVER if is_none(write.written.value) or write.how is How.DELETED else ALWAYS
                 phase = phases.of(write.scope)
@@ -151,17 +167,32 @@ class PresenceOf:
                 return Known(Presence.VARIES, why, write.where, seen)
         return first
 
-    def _answer(self, name: str, node: ast.expr) -> Known:
-        """Return the presence of what a method of the same object answers."""
-        method = self._calls.index.method(self._site.owner, name)
-        if method is None or not self._depth:
-            return Known(Presence.UNKNOWN, f"`self.{name}(..)` was not followed", self._at(node))
-        return self._answered(method)
+    def _item(self, key: str) -> Known | None:
+        """Return the presence of what the methods of the object store in a dictionary under a key."""
+        values = [
+            PresenceOf(self._calls, scope, node, self._stage, self._depth - 1).of(value)
+            for each in self._calls.index.order(self._owner) if self._depth
+            for method in each.node.body if isinstance(method, ast.FunctionDef)
+            for scope in [Scope(each.member, self._owner, method)]
+            for node, value in _given_by(method, key) if value is not None
+        ]  # fmt: skip
+        return join(values) if values else None
 
-    def _answered(self, method: tuple[Class, Function]) -> Known:
-        end = ast.Call(ast.Name("end"), [], [], lineno=10**9)
-        site = Site(self._site.owner, method[1], end)
-        inner = PresenceOf(self._calls, site, self._stage, self._depth - 1)
+    def _answer(self, name: str, node: ast.expr) -> Known:
+        """Return the presence of what a method of the same object returns, or the `forward` of a part."""
+        index = self._calls.index
+        method = index.method(self._owner, name)
+        methods = [(self._owner, method)] if method is not None else [
+            (part, forward)
+            for part in index.parts(self._owner, name) if (forward := index.method(part, "forward"))
+        ]  # fmt: skip
+        if not methods or not self._depth:
+            return Known(Presence.UNKNOWN, f"`self.{name}(..)` was not followed", self._at(node))
+        return join([self._answered(owner, found) for owner, found in methods])
+
+    def _answered(self, owner: Class, method: tuple[Class, Function]) -> Known:
+        scope = Scope(method[0].member, owner, method[1])
+        inner = PresenceOf(self._calls, scope, None, self._stage, self._depth - 1)
         return join(inner.returned, inner.chosen or None)
 
     def _test(self, test: ast.expr) -> tuple[bool | None, Known]:  # noqa: PLR0911  # one for each kind
@@ -194,21 +225,25 @@ class PresenceOf:
         return None, known
 
 
-def _given_by(function: Function, name: str) -> Iterator[ast.AST]:
-    """Yield where a function of a runner puts an input among the arguments of the model."""
-    for node in ast.walk(function):
+def _given_by(function: Function, name: str) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Yield where a function puts an input among the arguments of a model, or into a dictionary of them."""
+    for node in walk(function):
+        for target, value in assigned(node):
+            match target:
+                case ast.Subscript(slice=ast.Constant(value=key)) if key == name:
+                    yield target, value
         match node:
-            case ast.Subscript(slice=ast.Constant(value=key), ctx=ast.Store()) if key == name:
-                yield node
-            case ast.Dict(keys=keys):
-                yield from (key for key in keys if isinstance(key, ast.Constant) and key.value == name)
+            case ast.Dict(keys=keys, values=values):
+                for each, value in zip(keys, values, strict=True):
+                    if isinstance(each, ast.Constant) and each.value == name:
+                        yield each, value
             case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), keywords=keywords):
                 if called in {"model", "dict", "update", "_model_forward"}:
-                    yield from (keyword.value for keyword in keywords if keyword.arg == name)
+                    yield from ((word.value, word.value) for word in keywords if word.arg == name)
 
 
 def _calls_model(function: Function) -> bool:
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return any(isinstance(func, ast.Attribute) and func.attr == "model" for func in calls)
 
 
@@ -218,7 +253,7 @@ class Callers:
     def __init__(self, conditions: Conditions) -> None:
         """Follow the calls of the index of `conditions`, when they are asked for."""
         self.conditions, self.phases, self.index = conditions, conditions.phases, conditions.phases.index
-        self.calls = ClassCalls(self.index)
+        self.calls = ClassCalls(self.phases)
         self._by_runner: dict[str, Known | None] = {}
 
     def from_runner(self, name: str) -> Known | None:
@@ -253,7 +288,7 @@ class Callers:
         for member in list(self.index.trees):
             if any(part in f"/{member}" for part in RUNNER_FOLDERS):
                 for scope in self.phases.scopes_of(member):
-                    for node in _given_by(scope.function, name):
+                    for node, _ in _given_by(scope.function, name):
                         where = f"{member}:{getattr(node, 'lineno', 0)}"
                         site = (self.conditions.on_the_way(node, scope), scope, where)
                         phase = self.phases.of(scope)
@@ -284,20 +319,35 @@ class Callers:
             for each in beside or self.phases.scopes_of(scope.member)
         )
 
-    def given(self, owner: Class, function: Function, name: str, stage: str, depth: int) -> Known | None:
-        """Return what the callers of a method give for a parameter; None where no caller was found."""
-        if depth <= 0:
+    def never_by_runner(self, scope: Scope, name: str) -> Known | None:
+        """Return that runners leave out an argument of a model that a registry names; None if they may not.
+
+        They may give whatever is a word in their files.
+        """
+        if scope.function.name != "forward" or scope.owner is None:
             return None
-        if function.name == "forward":
-            sites = self.calls.calls(owner)
+        if name not in parameters_without_value(scope.function):
+            return None
+        model, word = f'"{scope.owner.node.name}"'.encode(), f'"{name}"'.encode()
+        is_named = any(model in text for text in self.index.text.values())
+        givers = [
+            text
+            for member, text in self.index.text.items()
+            if any(part in f"/{member}" for part in RUNNER_FOLDERS)
+        ]
+        return NEVER if is_named and not any(word in text for text in givers) else None
+
+    def given(self, scope: Scope, name: str, stage: str, depth: int) -> Known | None:
+        """Return what the callers of a method give for a parameter; None where no caller was found."""
+        if depth <= 0 or scope.owner is None:
+            return None
+        if scope.function.name == "forward":
+            sites = self.calls.calls(scope.owner)
         else:
-            called = f"self.{function.name}"
-            sites = [
-                Site(owner, each, call) for text, each, call in self.calls.self_calls(owner) if text == called
-            ]
+            sites = list(self.calls.calls_of(scope.owner, ("self", scope.function.name)))
         values = [
-            PresenceOf(self, site, stage, depth).of(value) if value is not None else NEVER
+            PresenceOf(self, site.scope, site.node, stage, depth).of(value) if value is not None else NEVER
             for site in sites
-            for value in [argument(site.call, function, name)]
+            for value in [argument(site.node, scope.function, name)]
         ]
         return join(values) if values else None

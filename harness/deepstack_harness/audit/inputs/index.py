@@ -7,10 +7,10 @@ Nothing of the source runs.  A name is followed through the imports of its file;
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from deepstack_harness.audit.inputs.writes import Path, assigned
+from deepstack_harness.audit.inputs.writes import Path, assigned, path_of, walk
 from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
@@ -49,8 +49,11 @@ class ClassIndex:
         self.text: dict[str, bytes] = {
             member: content for member, content in source.python_files().items() if not _is_test(member)
         }
-        self.makers: dict[str, list[tuple[Class, str]]] = {}
-        """The classes that make something from a name, and the attribute that they keep it in."""
+        self.makers: dict[str, list[tuple[Class, Path]]] = {}
+        """The classes that make something from a name or a word, and the path of what holds it."""
+        self._members: dict[str, list[tuple[Class, str]]] = {}
+        """The classes of which a member is the class of a name, or a method that returns an object of it."""
+        self._words: dict[tuple[int, str], set[str]] = {}
         self._asked: set[str] = set()
         self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
@@ -85,8 +88,11 @@ class ClassIndex:
             elif isinstance(node, ast.ClassDef):
                 tops[node.name] = owner = Class(node, member)
                 self.classes.setdefault(node.name, []).append(owner)
-                for name, attribute in _makes(node):
-                    self.makers.setdefault(name, []).append((owner, attribute))
+                for name, path in _makes(node):
+                    self.makers.setdefault(name, []).append((owner, path))
+                    self._words.setdefault((id(node), path[0]), set()).add(name)
+                for name, attribute in _class_members(node):
+                    self._members.setdefault(name, []).append((owner, attribute))
 
     def compiled_by(self, decorator: str) -> list[Class]:
         """Return the classes that a decorator of this name compiles."""
@@ -167,7 +173,30 @@ class ClassIndex:
     def kept_as(self, owner: Class) -> frozenset[str]:
         """Return the attributes in which objects of a class, or of one of its bases, are kept."""
         return frozenset(
-            name for each in self.order(owner) for _, name in self.makers.get(each.node.name, ())
+            path[-1] for each in self.order(owner) for _, path in self.makers.get(each.node.name, ())
+        )
+
+    def holders_of(self, owner: Class) -> Iterator[tuple[Class, Path]]:
+        """Yield the classes that make an object of a class, and the path of what holds it.
+
+        What they call is the class, or a member that a class or a base of it defines: `model_class = Inner`,
+        or a method that returns `Inner(..)`.
+        """
+        name = owner.node.name
+        for holder, path in self.makers.get(name, ()):
+            if self.resolve(holder.member, name) in {None, owner}:
+                yield holder, path
+        for definer, member in self._members.get(name, ()):
+            for holder, path in self.makers.get(f"self.{member}", ()):
+                if self.related(definer, holder):
+                    yield (definer if self.is_a(definer, holder) else holder), path
+
+    def is_known(self, owner: Class, attribute: str) -> bool:
+        """Return whether a class of the package is named where an attribute is made."""
+        return any(
+            word in self.classes or word.startswith("self.")
+            for each in self.order(owner)
+            for word in self._words.get((id(each.node), attribute), ())
         )
 
     def method(self, owner: Class, name: str) -> tuple[Class, Function] | None:
@@ -191,7 +220,7 @@ class ClassIndex:
         """Return the classes whose names stand in what a class assigns to each attribute."""
         made: dict[str, list[Class]] = {}
         for function in functions(owner.node):
-            pairs = [pair for node in ast.walk(function) for pair in assigned(node)]
+            pairs = [pair for node in walk(function) for pair in assigned(node)]
             local: dict[str, list[ast.expr]] = {}
             for target, value in pairs:
                 if isinstance(target, ast.Name) and value is not None:
@@ -241,7 +270,7 @@ class ClassIndex:
             if each.arg == name and each.annotation is not None:
                 parts = ast.unparse(each.annotation).strip("'\"").split("|")
                 names |= {part.strip().strip("'\"").rpartition(".")[2] for part in parts}
-        for node in ast.walk(function):
+        for node in walk(function):
             match node:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=tested), kind]):
                     if tested == name:
@@ -260,26 +289,48 @@ def _is_test(member: str) -> bool:
 
 def functions(node: ast.AST) -> Iterator[Function]:
     """Return the functions in a node, itself and nested ones included."""
-    return (each for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (each for each in walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def _makes(node: ast.ClassDef) -> set[tuple[str, str]]:
-    """Return the names from which a class makes something, and the attribute that it is assigned to."""
+def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
+    """Return the names from which a class makes something, and the path of what holds it.
+
+    A registry makes a model by the name of its architecture, so that words count as names.  A member of the
+    class that is called is `self.member`.
+    """
     made = set()
-    for each in ast.walk(node):
-        for target, value in assigned(each):
-            if is_own(target) and value is not None:
-                calls = [call for call in ast.walk(value) if isinstance(call, ast.Call)]
-                names = {node.id for call in calls for node in ast.walk(call) if isinstance(node, ast.Name)}
-                # A registry makes a model by the name of its architecture.
-                names |= {
-                    node.value
-                    for call in calls
-                    for node in ast.walk(call)
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-                }
-                made |= {(name, target.attr) for name in names}  # type: ignore[attr-defined]
+    for each in walk(node):
+        pairs: Iterable[tuple[ast.expr, ast.expr | None]] = assigned(each)
+        match each:
+            case ast.Call(func=ast.Attribute(value=target, attr="append" | "insert"), args=[*_, value]):
+                pairs = [(target, value)]
+        for target, value in pairs:
+            path = path_of(target, {}) if value is not None else ()
+            if value is None or len(path) < 2 or path[0] != "self":
+                continue
+            for call in ast.walk(value):
+                match call:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=member)):
+                        made.add((f"self.{member}", path[1:]))
+                if isinstance(call, ast.Call):
+                    for inner in ast.walk(call):
+                        match inner:
+                            case ast.Name(id=name) | ast.Constant(value=str(name)):
+                                made.add((name, path[1:]))
     return made
+
+
+def _class_members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the names of classes that members of a class are, or that its methods make and return."""
+    for member in node.body:
+        match member:
+            case ast.Assign(targets=[ast.Name(id=attribute)], value=ast.Name(id=name)):
+                yield name, attribute
+            case ast.FunctionDef(name=attribute, body=body):
+                for statement in body:
+                    match statement:
+                        case ast.Return(value=ast.Call(func=ast.Name(id=name))):
+                            yield name, attribute
 
 
 def is_none(node: ast.AST | None) -> bool:

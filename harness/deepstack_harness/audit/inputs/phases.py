@@ -15,6 +15,7 @@ from enum import Flag, auto
 from typing import NamedTuple
 
 from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, ClassIndex
+from deepstack_harness.audit.inputs.rows import Place
 from deepstack_harness.audit.inputs.writes import (
     How,
     Path,
@@ -22,6 +23,7 @@ from deepstack_harness.audit.inputs.writes import (
     assigned,
     local_paths,
     path_of,
+    walk,
     writes_of,
 )
 from deepstack_harness.engines.syntax import Function
@@ -75,6 +77,11 @@ class Scope(NamedTuple):
     member: str
     owner: Class | None
     function: Function
+
+    def place(self, node: ast.AST) -> Place:
+        """Return the place of a node of the function."""
+        owner = self.owner.node.name if self.owner else ""
+        return Place(self.member, getattr(node, "lineno", 0), owner, self.function.name)
 
 
 class CallSite(NamedTuple):
@@ -133,14 +140,9 @@ class Phases:
             local = local_paths(scope.function)
             for written in writes_of(scope.function):
                 self._written.setdefault(written.path[-1], []).append((scope, written))
-            for node in ast.walk(scope.function):
-                match node:
-                    case ast.Call(func=ast.Attribute(value=inner, attr=name)):
-                        is_super = isinstance(inner, ast.Call) and ast.unparse(inner).startswith("super(")
-                        receiver = ("self",) if is_super else path_of(inner, local)
-                        self._calls.setdefault(name, []).append(CallSite(scope, (*receiver, name), node))
-                    case ast.Call(func=ast.Name(id=name)):
-                        self._calls.setdefault(name, []).append(CallSite(scope, (name,), node))
+            for node in walk(scope.function):
+                if isinstance(node, ast.Call) and (path := _called(node.func, local)):
+                    self._calls.setdefault(path[-1], []).append(CallSite(scope, path, node))
 
     def holders(self, scope: Scope, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known."""
@@ -219,7 +221,7 @@ class Phases:
         for each in self.index.order(owner):
             for node in each.node.body:
                 if isinstance(node, ast.FunctionDef) and node.name != name:
-                    for inner in ast.walk(node):
+                    for inner in walk(node):
                         match inner:
                             case ast.Attribute(value=ast.Name(id="self"), attr=read) if read == name:
                                 yield Scope(each.member, each, node)
@@ -355,6 +357,20 @@ class Modes:
 _COMPARED = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
 
 
+def _called(func: ast.expr, local: Mapping[str, Path]) -> Path:
+    """Return the path of what a call runs; a method without arguments may be on the way: `method()`."""
+    match func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            return ("self", name)
+        case ast.Attribute(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=method), args=[]), attr=name
+        ):
+            return ("self", f"{method}()", name)
+        case ast.Attribute(value=inner, attr=name):
+            return (*path_of(inner, local), name)
+    return path_of(func, local)
+
+
 def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
     """Yield the functions of a file that stand in no other function."""
     todo: list[tuple[ast.AST, Class | None]] = [(tree, None)]
@@ -364,9 +380,7 @@ def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield Scope(member, owner, child)
                 todo += [
-                    (inner, Class(inner, member))
-                    for inner in ast.walk(child)
-                    if isinstance(inner, ast.ClassDef)
+                    (inner, Class(inner, member)) for inner in walk(child) if isinstance(inner, ast.ClassDef)
                 ]
             elif isinstance(child, ast.ClassDef):
                 todo.append((child, Class(child, member)))

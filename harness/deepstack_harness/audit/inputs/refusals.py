@@ -17,7 +17,7 @@ from deepstack_harness.audit.inputs.index import Class, functions, is_none, is_o
 from deepstack_harness.audit.inputs.phases import Scope
 from deepstack_harness.audit.inputs.replays import Regions
 from deepstack_harness.audit.inputs.runners import GraphCapture
-from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, values_of_names, walk
 
 _LOOKS = {"getattr", "hasattr"}
 _DEPTH = 4
@@ -94,7 +94,7 @@ class Refusals:
         while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
             source = source.func.value
         lines.append(member(source))
-        for node in ast.walk(scope.function):
+        for node in walk(scope.function):
             is_around = isinstance(node, ast.If) and any(
                 each is value for statement in node.body for each in ast.walk(statement)
             )
@@ -155,7 +155,7 @@ class Refusals:
         for name in methods:
             for call in self._phases.calls_named(name):
                 function, holder = call.scope.function, call.path[:-1]
-                for node in ast.walk(function):
+                for node in walk(function):
                     if not isinstance(node, ast.If) or not holder or holder == ("self",):
                         continue
                     tested = [node.test, *values_of_names(node.test, function)]
@@ -247,7 +247,7 @@ class Refusals:
             (is_own(target) and getattr(target, "attr", "") == name)
             or (isinstance(target, ast.Name) and target.id == name and node in each.node.body)
             for each in self._index.order(owner)
-            for node in ast.walk(each.node)
+            for node in walk(each.node)
             for target, _ in assigned(node)
         ) or self._index.method(owner, name) is not None  # fmt: skip
 
@@ -261,7 +261,7 @@ class Refusals:
             return looked
         for each in self._index.order(capture.runner):
             for function in functions(each.node):
-                for node in ast.walk(function):
+                for node in walk(function):
                     for target, value in assigned(node):
                         if is_own(target) and getattr(target, "attr", "") == path[1] and not is_none(value):
                             looked.where = looked.where or f"{each.member}:{target.lineno}"

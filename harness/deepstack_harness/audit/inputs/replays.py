@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class, ClassIndex, functions, is_own
 from deepstack_harness.audit.inputs.phases import Modes, Phases, Scope
-from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, reached
+from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, reached, walk
 from deepstack_harness.engines.syntax import Function
 
 _ENTRIES, _LAYERS = "EntryClass", "layers"
@@ -103,7 +103,7 @@ class Regions:
             self._bodies[key] = any(
                 is_own(target) and isinstance(target, ast.Attribute) and target.attr == _LAYERS
                 for each in self.index.order(owner)
-                for node in ast.walk(each.node)
+                for node in walk(each.node)
                 for target, _ in assigned(node)
             )
         return self._bodies[key]
@@ -239,7 +239,7 @@ class Regions:
     def _chosen(self, holder: Class, name: str) -> Iterator[tuple[Scope, bool]]:
         """Yield the static methods that the function of a class may return for an attribute to keep."""
         for each in self.index.order(holder):
-            for node in ast.walk(each.node):
+            for node in walk(each.node):
                 for target, value in assigned(node):
                     match value:
                         case ast.Call(func=ast.Attribute(value=ast.Name(id=chooser), attr=choose)) if (
@@ -247,7 +247,7 @@ class Regions:
                         ):
                             owner = self.index.resolve(each.member, chooser)
                             method = self.index.method(owner, choose) if owner else None
-                            for inner in ast.walk(method[1]) if method else ():
+                            for inner in walk(method[1]) if method else ():
                                 match inner:
                                     case ast.Return(value=ast.Attribute(value=ast.Name(id=root), attr=kept)):
                                         kind = self.index.resolve(method[0].member, root) if method else None
@@ -277,7 +277,7 @@ class Regions:
         makers = {
             value.func.attr
             for each in self.index.order(holder)
-            for node in ast.walk(each.node)
+            for node in walk(each.node)
             for target, value in assigned(node)
             if not found and is_own(target) and isinstance(target, ast.Attribute) and target.attr == name
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and is_own(value.func)
@@ -286,7 +286,7 @@ class Regions:
             for function in functions(each.node):
                 names = [argument.arg for argument in function.args.args]
                 defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
-                for node in ast.walk(function):
+                for node in walk(function):
                     for target, value in assigned(node):
                         if (
                             is_own(target)
@@ -302,7 +302,7 @@ class Regions:
                             found = [*found, part] if part else found
         for maker in sorted(makers):
             method = self.index.method(holder, maker)
-            for node in ast.walk(method[1]) if method else ():
+            for node in walk(method[1]) if method else ():
                 if isinstance(node, ast.Return) and node.value is not None and method:
                     names = [each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)]
                     classes = [self.index.resolve(method[0].member, each) for each in names]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from deepstack_harness.audit.inputs.index import Class, functions, is_own
 from deepstack_harness.audit.inputs.phases import ROOTS, Scope
 from deepstack_harness.audit.inputs.replays import Regions, Visit
-from deepstack_harness.audit.inputs.writes import assigned, local_paths, path_of
+from deepstack_harness.audit.inputs.writes import assigned, local_paths, path_of, walk
 from deepstack_harness.engines.syntax import Function
 
 DRAFTERS = "/speculative/"
@@ -83,7 +83,7 @@ class Runners:
         made = [
             (methods[name], node)
             for name in capturing
-            for node in ast.walk(methods[name].function)
+            for node in walk(methods[name].function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             and node.func.id == self._regions.batch.node.name  # type: ignore[union-attr]
         ]  # fmt: skip
@@ -105,7 +105,7 @@ class Runners:
             "model" in path[:-1]
             for each in self._index.order(runner)
             for function in functions(each.node)
-            for node in ast.walk(function)
+            for node in walk(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             for argument in node.args[:1]
             if isinstance(argument, ast.Attribute)
@@ -125,7 +125,7 @@ class Runners:
         stated = [
             (target, given)
             for each in self._index.order(runner)
-            for node in ast.walk(each.node)
+            for node in walk(each.node)
             for target, given in assigned(node)
             if given is not None and (is_own(target) or node in each.node.body)
         ]
@@ -144,7 +144,7 @@ class Runners:
             if id(scope.function) in seen:
                 continue
             seen.add(id(scope.function))
-            for node in ast.walk(scope.function):
+            for node in walk(scope.function):
                 match node:
                     case ast.Constant(value=str(word)) | ast.Attribute(attr=word):
                         words.add(word)
@@ -185,7 +185,7 @@ def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
         name = todo.pop()
         if name not in seen and (name in names or name not in ROOTS):
             seen[name] = None
-            for node in ast.walk(methods[name].function):
+            for node in walk(methods[name].function):
                 match node:
                     case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=called)):
                         todo += [called] if called in methods else []
@@ -194,7 +194,7 @@ def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
 
 def _forwards(function: Function) -> Iterator[ast.Call]:
     """Yield the calls of a forward with several arguments in a function."""
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.Call(func=ast.Name(id="forward"), args=[_, _, *_]):
                 yield node

@@ -61,6 +61,14 @@ _MUTATORS = frozenset(
 """Methods by which lists, dictionaries and sets change."""
 
 
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return a node and all below it, as `ast.walk` does; they stay with the node, which is asked often."""
+    known: dict[str, tuple[ast.AST, ...]] = vars(node)
+    if "_below" not in known:
+        known["_below"] = tuple(ast.walk(node))
+    return known["_below"]
+
+
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield the targets of an assignment, with the values; tuples are taken apart."""
     match node:
@@ -88,7 +96,7 @@ def values_of_names(expression: ast.AST, function: Function) -> list[ast.expr]:
     names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
     return [
         value
-        for node in ast.walk(function)
+        for node in walk(function)
         for target, value in assigned(node)
         if isinstance(target, ast.Name)
         and target.id in names
@@ -123,7 +131,7 @@ def path_of(node: ast.expr, local: Mapping[str, Path]) -> Path:
 def local_paths(function: Function) -> Mapping[str, Path]:
     """Return the local names of members: of assignments, and of loops over members."""
     local: dict[str, Path] = {}
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.For(target=target, iter=values) | ast.comprehension(target=target, iter=values):
                 for name, value in _loops(target, values):
@@ -164,7 +172,7 @@ def writes_of(function: Function) -> tuple[Written, ...]:
     """Return every write to an attribute in a function, those of its nested functions included."""
     local = local_paths(function)
     return tuple(
-        written for node in ast.walk(function) for written in _writes(node, local) if len(written.path) > 1
+        written for node in walk(function) for written in _writes(node, local) if len(written.path) > 1
     )
 
 
