@@ -63,7 +63,7 @@ class Arguments:
         if not given:
             return Known(Presence.NEVER, "no call gives it")
         known = self._over_stages(given, forward, name)
-        others = [site for site in calls if all(site is not each for each, _ in given)]
+        others = [site for site in calls if all(site is not giver for giver, _ in given)]
         if others and known.presence in {Presence.ALWAYS, Presence.FIXED}:
             where = str(others[0].scope.place(others[0].node))
             return Known(Presence.FIXED, "another call leaves it out", where)
@@ -103,7 +103,10 @@ class Arguments:
         """Return what is known over all calls and pipeline stages."""
         by_stage = {
             stage: join(
-                [PresenceOf(self._calls, site.scope, site.node, stage).of(value) for site, value in given]
+                [
+                    PresenceOf(self._calls, site.scope, site.node, stage).find_presence(value)
+                    for site, value in given
+                ]
             )
             for stage in ("first", "later")
         }

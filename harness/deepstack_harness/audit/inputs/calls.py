@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from deepstack_harness.audit.inputs.index import Class, is_none
 from deepstack_harness.audit.inputs.phases import CallSite, Phases
-from deepstack_harness.audit.inputs.writes import Path
+from deepstack_harness.audit.inputs.writes import Path, parameters_of
 from deepstack_harness.engines.syntax import Function
 
 BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
@@ -66,12 +66,10 @@ class ClassCalls:
 def optional(function: Function) -> list[str]:
     """Return the parameters that may be None, by their annotation or default."""
     omitted = parameters_without_value(function)
-    arguments = function.args
-    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [
-        each.arg
-        for each in parameters
-        if each.arg in omitted or (each.annotation and _allows_none(each.annotation))
+        parameter.arg
+        for parameter in parameters_of(function)
+        if parameter.arg in omitted or (parameter.annotation and _allows_none(parameter.annotation))
     ]
 
 
@@ -97,8 +95,8 @@ def argument(call: ast.Call, forward: Function, name: str, *, bound: bool = True
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    names = [each.arg for each in [*forward.args.posonlyargs, *forward.args.args]][bound:]
+    names = [parameter.arg for parameter in [*forward.args.posonlyargs, *forward.args.args]][bound:]
     at = names.index(name) if name in names else len(call.args)
-    if at < len(call.args) and not any(isinstance(each, ast.Starred) for each in call.args[: at + 1]):
+    if at < len(call.args) and not any(isinstance(value, ast.Starred) for value in call.args[: at + 1]):
         return call.args[at]
     return None

@@ -72,11 +72,11 @@ class PresenceOf:
             known
             or self._calls.from_runner(name)
             or self._calls.never_by_runner(self._scope, name)
-            or Known(Presence.UNKNOWN, why, self._at(function))
+            or self._unknown(why, function)
         )
 
-    def _at(self, node: ast.AST) -> str:
-        return f"{self._scope.member}:{getattr(node, 'lineno', 0)}"
+    def _unknown(self, why: str, node: ast.AST) -> Known:
+        return Known(Presence.UNKNOWN, why, str(self._scope.place(node)))
 
     def _walk(self, statements: Iterable[ast.stmt]) -> None:
         """Follow assignments in order, up to the call that is looked at.
@@ -89,7 +89,7 @@ class PresenceOf:
             if isinstance(node, ast.If):
                 self._branch(node)
             elif isinstance(node, ast.Return):
-                self.returned.append(self.of(node.value) if node.value else NEVER)
+                self.returned.append(self.find_presence(node.value) if node.value else NEVER)
             elif isinstance(node, ast.For | ast.While | ast.With | ast.Try):
                 self._walk(node.body)
             elif (node.end_lineno or 0) >= self._until:  # what the statement of the call assigns comes later
@@ -97,11 +97,11 @@ class PresenceOf:
             else:
                 for target, value in assigned(node):
                     if isinstance(target, ast.Name) and value is not None:
-                        self._values[target.id] = self.of(value)
+                        self._values[target.id] = self.find_presence(value)
 
     def _branch(self, node: ast.If) -> None:
         decided, by = self._test(node.test)
-        if decided is None and any(isinstance(each, ast.Return) for each in ast.walk(node)):
+        if decided is None and any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
             self.chosen = join([by, *([self.chosen] if self.chosen else [])])
         if decided is not None:
             self._walk(node.body if decided else node.orelse)
@@ -117,7 +117,7 @@ class PresenceOf:
             ]
             self._values[name] = join(sides, by)
 
-    def of(self, node: ast.expr) -> Known:  # noqa: PLR0911  # one for each kind of expression
+    def find_presence(self, node: ast.expr) -> Known:  # noqa: PLR0911  # one for each kind of expression
         """Return the presence of the value of an expression."""
         match node:
             case ast.Constant(value=value):
@@ -127,22 +127,22 @@ class PresenceOf:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 decided, by = self._test(test)
                 if decided is not None:
-                    return self.of(body if decided else orelse)
-                return join([self.of(body), self.of(orelse)], by)
+                    return self.find_presence(body if decided else orelse)
+                return join([self.find_presence(body), self.find_presence(orelse)], by)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return self._attribute(name, node)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
                 return self._answer(name, node)
             case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
-                unknown = Known(Presence.UNKNOWN, f"it comes from the runner as '{key}'", self._at(node))
+                unknown = self._unknown(f"it comes from the runner as '{key}'", node)
                 return self._calls.from_runner(key) or self._item(key) or unknown
             case ast.Subscript(value=inner) | ast.Attribute(value=inner):
-                known = self.of(inner)
+                known = self.find_presence(inner)
                 return known if known.presence is Presence.UNKNOWN else ALWAYS
         return ALWAYS
 
     def _attribute(self, name: str, node: ast.expr) -> Known:
-        """Return the presence of an attribute: fixed where it is written before the first call alone."""
+        """Return the presence of an attribute: fixed where it is written only before the first call."""
         phases = self._calls.phases
         if (found := self._calls.index.method(self._owner, name)) is not None:
             return self._answered(self._owner, found)
@@ -151,13 +151,13 @@ class PresenceOf:
         for write in phases.writes_to(self._owner, name):
             if write.certain and write.how in {How.REBOUND, How.DELETED}:
                 known = NEVER if is_none(write.written.value) or write.how is How.DELETED else ALWAYS
-                phase = phases.of(write.scope)
+                phase = phases.find_phase(write.scope)
                 if phase and not phase & Phase.STEP:
                     begins.append(known)
                 else:
                     later.append((known, write))
         if not begins and not later:
-            return Known(Presence.UNKNOWN, f"`self.{name}` is assigned nowhere in the class", self._at(node))
+            return self._unknown(f"`self.{name}` is assigned nowhere in the class", node)
         first = join(begins)
         for known, write in later:
             if known.presence is not first.presence:
@@ -170,10 +170,10 @@ class PresenceOf:
     def _item(self, key: str) -> Known | None:
         """Return the presence of what the methods of the object store in a dictionary under a key."""
         values = [
-            PresenceOf(self._calls, scope, node, self._stage, self._depth - 1).of(value)
-            for each in self._calls.index.order(self._owner) if self._depth
-            for method in each.node.body if isinstance(method, ast.FunctionDef)
-            for scope in [Scope(each.member, self._owner, method)]
+            PresenceOf(self._calls, scope, node, self._stage, self._depth - 1).find_presence(value)
+            for base in self._calls.index.order(self._owner) if self._depth
+            for method in base.node.body if isinstance(method, ast.FunctionDef)
+            for scope in [Scope(base.member, self._owner, method)]
             for node, value in _given_by(method, key) if value is not None
         ]  # fmt: skip
         return join(values) if values else None
@@ -187,7 +187,7 @@ class PresenceOf:
             for part in index.parts(self._owner, name) if (forward := index.method(part, "forward"))
         ]  # fmt: skip
         if not methods or not self._depth:
-            return Known(Presence.UNKNOWN, f"`self.{name}(..)` was not followed", self._at(node))
+            return self._unknown(f"`self.{name}(..)` was not followed", node)
         return join([self._answered(owner, found) for owner, found in methods])
 
     def _answered(self, owner: Class, method: tuple[Class, Function]) -> Known:
@@ -215,13 +215,13 @@ class PresenceOf:
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[right]) if is_none(
                 right
             ):
-                known = self.of(left)
+                known = self.find_presence(left)
                 if known.presence in (Presence.ALWAYS, Presence.NEVER):
                     return (known.presence is Presence.NEVER) ^ isinstance(op, ast.IsNot), known
                 return None, known
             case ast.Name(id=name) if name in self._values or name in self.optional:
                 return None, self._local(name)
-        known = self._calls.conditions.of(test, self._scope, aspect=Aspect.TRUTH)
+        known = self._calls.conditions.find_dependence(test, self._scope, aspect=Aspect.TRUTH)
         return None, known
 
 
@@ -234,12 +234,12 @@ def _given_by(function: Function, name: str) -> Iterator[tuple[ast.AST, ast.expr
                     yield target, value
         match node:
             case ast.Dict(keys=keys, values=values):
-                for each, value in zip(keys, values, strict=True):
-                    if isinstance(each, ast.Constant) and each.value == name:
-                        yield each, value
+                for word, value in zip(keys, values, strict=True):
+                    if isinstance(word, ast.Constant) and word.value == name:
+                        yield word, value
             case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), keywords=keywords):
                 if called in {"model", "dict", "update", "_model_forward"}:
-                    yield from ((word.value, word.value) for word in keywords if word.arg == name)
+                    yield from ((keyword.value, keyword.value) for keyword in keywords if keyword.arg == name)
 
 
 def _calls_model(function: Function) -> bool:
@@ -251,7 +251,7 @@ class Callers:
     """What the callers of a source give: classes, their own methods, and the runners as keywords."""
 
     def __init__(self, conditions: Conditions) -> None:
-        """Follow the calls of the index of `conditions`, when they are asked for."""
+        """Follow the calls of the index of `conditions`, when they are first needed."""
         self.conditions, self.phases, self.index = conditions, conditions.phases, conditions.phases.index
         self.calls = ClassCalls(self.phases)
         self._by_runner: dict[str, Known | None] = {}
@@ -291,7 +291,7 @@ class Callers:
                     for node, _ in _given_by(scope.function, name):
                         where = f"{member}:{getattr(node, 'lineno', 0)}"
                         site = (self.conditions.on_the_way(node, scope), scope, where)
-                        phase = self.phases.of(scope)
+                        phase = self.phases.find_phase(scope)
                         if phase & Phase.STEP or not phase:
                             steps.append(site)
                         if phase & Phase.WARM_UP:
@@ -299,24 +299,24 @@ class Callers:
         return steps, warm_ups
 
     def _beside(self, step: Scope, warm_up: Scope) -> bool:
-        """Say whether a warm-up is that of the runner of a step: of the same file, or of a related class."""
+        """Return whether a warm-up is that of the runner of a step: of its file, or a related class."""
         both = step.owner is not None and warm_up.owner is not None
         related = both and self.index.related(step.owner, warm_up.owner)  # type: ignore[arg-type]
         return step.member == warm_up.member or related
 
     def _is_warmed(self, scope: Scope) -> bool:
-        """Say whether the runner of a step calls a model in its warm-up; else its first step is one."""
-        owners = self.index.order(scope.owner) if scope.owner is not None else []
+        """Return whether the runner of a step calls a model in its warm-up; else its first step is one."""
+        owners = self.index.order(scope.owner) if scope.owner else []
         beside = [
-            Scope(each.member, each, node)
-            for each in owners
-            for node in each.node.body
+            Scope(owner.member, owner, node)
+            for owner in owners
+            for node in owner.node.body
             if isinstance(node, ast.FunctionDef)
         ]
         return any(
-            self.phases.of(each) & (Phase.WARM_UP | Phase.STEP) == Phase.WARM_UP
-            and _calls_model(each.function)
-            for each in beside or self.phases.scopes_of(scope.member)
+            self.phases.find_phase(caller) & (Phase.WARM_UP | Phase.STEP) == Phase.WARM_UP
+            and _calls_model(caller.function)
+            for caller in beside or self.phases.scopes_of(scope.member)
         )
 
     def never_by_runner(self, scope: Scope, name: str) -> Known | None:
@@ -346,7 +346,9 @@ class Callers:
         else:
             sites = list(self.calls.calls_of(scope.owner, ("self", scope.function.name)))
         values = [
-            PresenceOf(self, site.scope, site.node, stage, depth).of(value) if value is not None else NEVER
+            PresenceOf(self, site.scope, site.node, stage, depth).find_presence(value)
+            if value is not None
+            else NEVER
             for site in sites
             for value in [argument(site.node, scope.function, name)]
         ]

@@ -1,16 +1,24 @@
 """Index of the classes of a source: what a name means, the bases of a class, and what its objects hold.
 
 Nothing of the source runs.  A name is followed through the imports of its file; what an object holds in
-`self.x` are the classes whose names stand in what is assigned there.
+`self.x` are the classes that are named in what is assigned there.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from deepstack_harness.audit.inputs.writes import Path, assigned, path_of, walk
+from deepstack_harness.audit.inputs.writes import (
+    Path,
+    assigned,
+    parameters_of,
+    path_of,
+    values_of_names,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
@@ -36,11 +44,20 @@ class Class:
         return next(methods, None)
 
 
+class Assignment(NamedTuple):
+    """What a method assigns to an attribute of `self`, or the body of a class (no function) to a name."""
+
+    owner: Class
+    function: Function | None
+    target: ast.expr
+    value: ast.expr | None
+
+
 class ClassIndex:
     """The classes of a source."""
 
     def __init__(self, source: Source) -> None:
-        """Read every file that may hold a model or call one; other files when they are asked for.
+        """Read every file that may hold a model or call one; other files when they are first needed.
 
         Raises what `Source.python_files` raises.
         """
@@ -58,7 +75,8 @@ class ClassIndex:
         self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
         self._tops: dict[str, dict[str, Class]] = {}
-        self._parts: dict[int, Mapping[str, list[Class]]] = {}
+        self._parts: dict[tuple[int, str], list[Class]] = {}
+        self._assigned: dict[int, Mapping[str, list[Assignment]]] = {}
         self._orders: dict[int, list[Class]] = {}
         self._ancestors: dict[int, frozenset[int]] = {}
         for member, content in self.text.items():
@@ -76,7 +94,7 @@ class ClassIndex:
     def _read(self, member: str) -> None:
         try:
             tree = parse(decode(self.text[member], member))
-        except UsageError:  # another Python's syntax: what stands there is not followed
+        except UsageError:  # another Python's syntax: what it has is not followed
             return
         self.trees[member] = tree
         imports, tops = dict[str, tuple[str, str]](), dict[str, Class]()
@@ -100,7 +118,7 @@ class ClassIndex:
             owner
             for owners in self.classes.values()
             for owner in owners
-            if any(decorator in ast.unparse(each) for each in owner.node.decorator_list)
+            if any(decorator in ast.unparse(node) for node in owner.node.decorator_list)
         ]
 
     def resolve(self, member: str, name: str, depth: int = 6) -> Class | None:
@@ -137,11 +155,11 @@ class ClassIndex:
             order: dict[int, Class] = {}
             todo = [owner]
             while todo:
-                each = todo.pop(0)
-                if id(each.node) not in order:
-                    order[id(each.node)] = each
-                    for base in each.node.bases:
-                        todo += self._named(each.member, base)
+                cls = todo.pop(0)
+                if id(cls.node) not in order:
+                    order[id(cls.node)] = cls
+                    for base in cls.node.bases:
+                        todo += self._named(cls.member, base)
             self._orders[key] = list(order.values())
         return self._orders[key]
 
@@ -157,23 +175,23 @@ class ClassIndex:
         return [] if foreign else self.classes.get(name, [])
 
     def related(self, first: Class, second: Class) -> bool:
-        """Say whether one of two classes is a base of the other, or both are the same."""
+        """Return whether one of two classes is a base of the other, or both are the same."""
         return id(second.node) in self._all(first) or id(first.node) in self._all(second)
 
     def _all(self, owner: Class) -> frozenset[int]:
         key = id(owner.node)
         if key not in self._ancestors:
-            self._ancestors[key] = frozenset(id(each.node) for each in self.order(owner))
+            self._ancestors[key] = frozenset(id(base.node) for base in self.order(owner))
         return self._ancestors[key]
 
     def is_a(self, owner: Class, base: Class) -> bool:
-        """Say whether a class is another or has it among its bases."""
+        """Return whether a class is another or has it among its bases."""
         return id(base.node) in self._all(owner)
 
     def kept_as(self, owner: Class) -> frozenset[str]:
-        """Return the attributes in which objects of a class, or of one of its bases, are kept."""
+        """Return the attributes in which objects of a class, or of one of its bases, are held."""
         return frozenset(
-            path[-1] for each in self.order(owner) for _, path in self.makers.get(each.node.name, ())
+            path[-1] for base in self.order(owner) for _, path in self.makers.get(base.node.name, ())
         )
 
     def holders_of(self, owner: Class) -> Iterator[tuple[Class, Path]]:
@@ -195,51 +213,53 @@ class ClassIndex:
         """Return whether a class of the package is named where an attribute is made."""
         return any(
             word in self.classes or word.startswith("self.")
-            for each in self.order(owner)
-            for word in self._words.get((id(each.node), attribute), ())
+            for base in self.order(owner)
+            for word in self._words.get((id(base.node), attribute), ())
         )
 
     def method(self, owner: Class, name: str) -> tuple[Class, Function] | None:
         """Return a method of a class or of its bases, with the class that has it."""
-        for each in self.order(owner):
-            own = each.method(name)
+        for base in self.order(owner):
+            own = base.method(name)
             if own is not None:
-                return each, own
+                return base, own
         return None
 
+    def assignments(self, owner: Class, name: str) -> list[Assignment]:
+        """Return what a class and its bases assign to an attribute, the class first."""
+        for base in self.order(owner):
+            if id(base.node) not in self._assigned:
+                self._assigned[id(base.node)] = _assignments(base)
+        return [
+            made for base in self.order(owner) for made in self._assigned[id(base.node)].get(name, ())
+        ]  # fmt: skip
+
     def parts(self, owner: Class, attribute: str) -> list[Class]:
-        """Return the classes of the package from which the objects in an attribute may be made."""
-        parts: dict[int, Class] = {}
-        for each in self.order(owner):
-            if id(each.node) not in self._parts:
-                self._parts[id(each.node)] = self._made(each)
-            parts |= {id(part.node): part for part in self._parts[id(each.node)].get(attribute, ())}
-        return list(parts.values())
+        """Return the classes of the package from which the objects in an attribute may be made.
 
-    def _made(self, owner: Class) -> Mapping[str, list[Class]]:
-        """Return the classes whose names stand in what a class assigns to each attribute."""
-        made: dict[str, list[Class]] = {}
-        for function in functions(owner.node):
-            pairs = [pair for node in walk(function) for pair in assigned(node)]
-            local: dict[str, list[ast.expr]] = {}
-            for target, value in pairs:
-                if isinstance(target, ast.Name) and value is not None:
-                    local.setdefault(target.id, []).append(value)
-            for target, value in pairs:
-                if isinstance(target, ast.Attribute) and is_own(target) and value is not None:
-                    made.setdefault(target.attr, []).extend(self._in(owner.member, value, local))
-        for node in owner.node.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                made.setdefault(node.target.id, []).extend(self._in(owner.member, node.annotation, {}))
-        return made
-
-    def _in(self, member: str, value: ast.expr, local: Mapping[str, list[ast.expr]]) -> list[Class]:
-        """Return the classes that an expression names, and those of the variables in it."""
-        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-        behind = [each for name in names for each in local.get(name, ())]
-        names |= {node.id for each in behind for node in ast.walk(each) if isinstance(node, ast.Name)}
-        classes = (self.resolve(member, name) for name in sorted(names))
-        return [each for each in classes if each is not None]
+        These are named in what is assigned to it, in the values of the variables in that, and in annotations.
+        """
+        key = (id(owner.node), attribute)
+        if key not in self._parts:
+            named = [
+                (base.member, statement.annotation)
+                for base in self.order(owner)
+                for statement in base.node.body
+                if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
+            ]
+            for made in self.assignments(owner, attribute):
+                if made.function is not None and made.value is not None:
+                    values = [made.value, *values_of_names(made.value, made.function)]
+                    named += [(made.owner.member, value) for value in values]
+            names = {
+                (member, node.id)
+                for member, value in named
+                for node in ast.walk(value)
+                if isinstance(node, ast.Name)
+            }
+            classes = [self.resolve(*name) for name in sorted(names)]
+            self._parts[key] = list({id(cls.node): cls for cls in classes if cls is not None}.values())
+        return self._parts[key]
 
     def holders(self, owner: Class | None, member: str, function: Function, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known.
@@ -248,7 +268,7 @@ class ClassIndex:
         one by `isinstance`.
         """
         if path[0] in {"self", "cls"}:
-            if owner is None:  # of a class in a function, whose methods are asked for themselves
+            if owner is None:  # of a class in a function, whose methods are read by themselves
                 return []
             holders = [owner]
         else:
@@ -263,12 +283,11 @@ class ClassIndex:
         return holders
 
     def _of_variable(self, member: str, function: Function, name: str) -> list[Class]:
-        """Return the classes of a parameter or a variable, as far as the function says them."""
+        """Return the classes of a parameter or a variable, as far as the function shows them."""
         names: set[str] = set()
-        arguments = function.args
-        for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-            if each.arg == name and each.annotation is not None:
-                parts = ast.unparse(each.annotation).strip("'\"").split("|")
+        for parameter in parameters_of(function):
+            if parameter.arg == name and parameter.annotation is not None:
+                parts = ast.unparse(parameter.annotation).strip("'\"").split("|")
                 names |= {part.strip().strip("'\"").rpartition(".")[2] for part in parts}
         for node in walk(function):
             match node:
@@ -278,18 +297,18 @@ class ClassIndex:
                 case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=made))):
                     if target == name:
                         names.add(made)
-        classes = (self.resolve(member, each) for each in sorted(names))
-        return [each for each in classes if each is not None]
+        classes = (self.resolve(member, class_name) for class_name in sorted(names))
+        return [cls for cls in classes if cls is not None]
 
 
 def _is_test(member: str) -> bool:
-    """Say whether a file is of the tests that a package carries."""
+    """Return whether a file is of the tests that a package carries."""
     return any(part in {"test", "tests"} for part in member.split("/")[:-1])
 
 
 def functions(node: ast.AST) -> Iterator[Function]:
     """Return the functions in a node, itself and nested ones included."""
-    return (each for each in walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (inner for inner in walk(node) if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
@@ -298,25 +317,37 @@ def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
     A registry makes a model by the name of its architecture, so that words count as names.  A member of the
     class that is called is `self.member`.
     """
-    made = set()
-    for each in walk(node):
-        pairs: Iterable[tuple[ast.expr, ast.expr | None]] = assigned(each)
-        match each:
-            case ast.Call(func=ast.Attribute(value=target, attr="append" | "insert"), args=[*_, value]):
-                pairs = [(target, value)]
+    made = set[tuple[str, Path]]()
+    for part in walk(node):
+        match part:
+            case ast.Call(func=ast.Attribute(value=holder, attr="append" | "insert"), args=[*_, added]):
+                pairs = [(holder, added)]
+            case _:
+                pairs = [(target, value) for target, value in assigned(part) if value is not None]
         for target, value in pairs:
-            path = path_of(target, {}) if value is not None else ()
-            if value is None or len(path) < 2 or path[0] != "self":
+            if len(path := path_of(target, {})) < 2 or path[0] != "self":
                 continue
             for call in ast.walk(value):
                 match call:
                     case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=member)):
                         made.add((f"self.{member}", path[1:]))
-                if isinstance(call, ast.Call):
-                    for inner in ast.walk(call):
-                        match inner:
-                            case ast.Name(id=name) | ast.Constant(value=str(name)):
-                                made.add((name, path[1:]))
+                for word in ast.walk(call) if isinstance(call, ast.Call) else ():
+                    match word:
+                        case ast.Name(id=name) | ast.Constant(value=str(name)):
+                            made.add((name, path[1:]))
+    return made
+
+
+def _assignments(owner: Class) -> Mapping[str, list[Assignment]]:
+    """Return what a class assigns to its attributes, by their names."""
+    made: dict[str, list[Assignment]] = {}
+    for statement in owner.node.body:
+        method = statement if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else None
+        for node in walk(statement) if method else [statement]:
+            for target, value in assigned(node):
+                if is_own(target) if method else isinstance(target, ast.Name):
+                    name = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target)
+                    made.setdefault(name, []).append(Assignment(owner, method, target, value))
     return made
 
 
@@ -334,12 +365,12 @@ def _class_members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def is_none(node: ast.AST | None) -> bool:
-    """Say whether an expression is the word None."""
+    """Return whether an expression is the word None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def is_own(target: ast.expr) -> bool:
-    """Say whether a place is an attribute of `self`."""
+    """Return whether a place is an attribute of `self`."""
     return (
         isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     )

@@ -22,6 +22,7 @@ from deepstack_harness.audit.inputs.writes import (
     Written,
     assigned,
     local_paths,
+    parameters_of,
     path_of,
     walk,
     writes_of,
@@ -68,7 +69,7 @@ _STORED = re.compile(
 )
 """Writes to attributes of another object; those to `self` are read with the class."""
 _MOST_FILES = 8
-"""Names that are called in more files than these say nothing of who is called: such files are not read."""
+"""Names that are called in more files than these do not show which is meant: such files are not read."""
 
 
 class Scope(NamedTuple):
@@ -78,10 +79,11 @@ class Scope(NamedTuple):
     owner: Class | None
     function: Function
 
-    def place(self, node: ast.AST) -> Place:
-        """Return the place of a node of the function."""
+    def place(self, node: ast.AST | int) -> Place:
+        """Return the place of a node, or of a line, of the function."""
         owner = self.owner.node.name if self.owner else ""
-        return Place(self.member, getattr(node, "lineno", 0), owner, self.function.name)
+        line = node if isinstance(node, int) else getattr(node, "lineno", 0)
+        return Place(self.member, line, owner, self.function.name)
 
 
 class CallSite(NamedTuple):
@@ -152,7 +154,7 @@ class Phases:
         return self._holders[key]
 
     def scopes_of(self, member: str) -> list[Scope]:
-        """Return the functions of a file that stand in no other function."""
+        """Return the functions of a file that are in no other function."""
         self._add(member)
         return self._scopes.get(member, [])
 
@@ -163,7 +165,7 @@ class Phases:
             self._add(member)
         return self._calls.get(name, [])
 
-    def of(self, scope: Scope) -> Phase:
+    def find_phase(self, scope: Scope) -> Phase:
         """Return when a function runs, from the methods of the engine that lead to it."""
         key = id(scope.function)
         if key not in self._known:
@@ -175,14 +177,14 @@ class Phases:
         phase, level, seen = Phase(0), [scope], {id(scope.function)}
         for _ in range(_DEPTH):
             above: list[Scope] = []
-            for each in level:
-                known = ROOTS.get(each.function.name, self._known.get(id(each.function)))
+            for callee in level:
+                known = ROOTS.get(callee.function.name, self._known.get(id(callee.function)))
                 if known is not None:
                     phase |= known
                     if Phase.STEP in phase and Phase.WARM_UP in phase:
                         return phase
                     continue
-                for caller in self._callers(each):
+                for caller in self._callers(callee):
                     if id(caller.function) not in seen:
                         seen.add(id(caller.function))
                         above.append(caller)
@@ -192,18 +194,14 @@ class Phases:
     def _callers(self, scope: Scope) -> Iterator[Scope]:
         """Yield the functions that may run a function: by a call, or as a property."""
         name = scope.function.name
-        kinds = {ast.unparse(each) for each in scope.function.decorator_list}
+        kinds = {ast.unparse(decorator) for decorator in scope.function.decorator_list}
         if scope.owner is not None and kinds & _PROPERTIES:
             yield from self._readers(scope.owner, name)
         if scope.owner is not None and f"{name}.setter" in kinds:
             yield from (write.scope for write in self.writes_to(scope.owner, name))
-        yield from (call.scope for call in self._calls_of(scope))
+        yield from (call.scope for call in self.calls_of(scope))
 
-    def calls_of(self, scope: Scope) -> list[tuple[Scope, ast.Call]]:
-        """Return the calls that may reach a function, with the functions that they stand in."""
-        return [(call.scope, call.node) for call in self._calls_of(scope)]
-
-    def _calls_of(self, scope: Scope) -> Iterator[CallSite]:
+    def calls_of(self, scope: Scope) -> Iterator[CallSite]:
         """Yield the calls that may reach a function; those of another class are left out."""
         for call in self.calls_named(scope.function.name):
             if scope.owner is None:
@@ -213,50 +211,46 @@ class Phases:
                 holders = self.index.holders(
                     call.scope.owner, call.scope.member, call.scope.function, call.path
                 )
-                if holders is None or any(self.index.related(each, scope.owner) for each in holders):
+                if holders is None or any(self.index.related(holder, scope.owner) for holder in holders):
                     yield call
 
     def _readers(self, owner: Class, name: str) -> Iterator[Scope]:
         """Yield the methods of related classes that read a property of `self`."""
-        for each in self.index.order(owner):
-            for node in each.node.body:
+        for base in self.index.order(owner):
+            for node in base.node.body:
                 if isinstance(node, ast.FunctionDef) and node.name != name:
                     for inner in walk(node):
                         match inner:
                             case ast.Attribute(value=ast.Name(id="self"), attr=read) if read == name:
-                                yield Scope(each.member, each, node)
+                                yield Scope(base.member, base, node)
 
     def writes_named(self, attribute: str) -> list[tuple[Scope, Written]]:
         """Return the writes to attributes of a name, of whatever object."""
-        self._read_writers(attribute)
-        return self._written.get(attribute, [])
-
-    def _read_writers(self, attribute: str) -> None:
         for member in self._text_stores.pop(attribute, ()):
             self._add(member)
+        return self._written.get(attribute, [])
 
     def writes_to(self, owner: Class, attribute: str) -> list[Write]:
         """Return the writes to an attribute of objects of a class, those of unknown objects included."""
-        self._read_writers(attribute)
-        for each in self.index.order(owner):
-            self._add(each.member)
+        for base in self.index.order(owner):
+            self._add(base.member)
         writes = []
-        for scope, written in self._written.get(attribute, ()):
+        for scope, written in self.writes_named(attribute):
             holders = self.holders(scope, written.path)
             if holders is None:
                 if (certain := self._may_be(owner, scope, written.path)) is not None:
                     writes.append(Write(scope, written, certain))
             elif len(written.path) == 2 and written.path[0] == "self":
-                if any(self.index.is_a(owner, each) for each in holders):
+                if any(self.index.is_a(owner, holder) for holder in holders):
                     writes.append(Write(scope, written, certain=True))
-            elif any(self.index.related(each, owner) for each in holders):
+            elif any(self.index.related(holder, owner) for holder in holders):
                 writes.append(Write(scope, written, certain=True))
         return writes
 
     def _may_be(self, owner: Class, scope: Scope, path: Path) -> bool | None:
-        """Say whether an object of unknown class is one of a class: True, False where it may be, None if not.
+        """Return True for an object of unknown class that is of a class, False if it may be, None if not.
 
-        The model that a runner calls is one that no class makes; another object may be what is kept under its
+        The model that a runner calls is one that no class makes; another object may be what is held under its
         name, or a member of a list of that name.
         """
         kept, name = self.index.kept_as(owner), path[-2]
@@ -266,7 +260,7 @@ class Phases:
 
 
 class Modes:
-    """The modes of the steps of an engine: an enum whose methods say for which of them they hold.
+    """The modes of the steps of an engine: an enum whose methods return for which of them they hold.
 
     `field` is the member of the object with the inputs of a step that has the mode.
     """
@@ -283,8 +277,8 @@ class Modes:
     def named(self, node: ast.AST) -> frozenset[str]:
         """Return the modes that an expression names."""
         return frozenset(
-            each.attr for each in ast.walk(node)
-            if isinstance(each, ast.Attribute) and path_of(each, {})[-2:-1] == (self.owner.node.name,)
+            inner.attr for inner in ast.walk(node)
+            if isinstance(inner, ast.Attribute) and path_of(inner, {})[-2:-1] == (self.owner.node.name,)
         ) & self.members  # fmt: skip
 
     def decide(self, test: ast.expr, function: Function, modes: Iterable[str]) -> bool | None:
@@ -303,7 +297,7 @@ class Modes:
                 result = follow(inner)
                 return None if result is None else not result
             case ast.BoolOp(op=op, values=values):
-                results = [follow(each) for each in values]
+                results = [follow(operand) for operand in values]
                 short = isinstance(op, ast.Or)
                 return short if short in results else None if None in results else not short
             case ast.IfExp(test=inner, body=body, orelse=orelse):
@@ -330,7 +324,7 @@ class Modes:
             case ast.Name(id=name) if name in names:
                 return names[name]
             case ast.Tuple(elts=members) | ast.List(elts=members) | ast.Set(elts=members):
-                values = [self._value(each, mode, function, names) for each in members]
+                values = [self._value(member, mode, function, names) for member in members]
                 return None if None in values else frozenset(values)
         path = path_of(node, local_paths(function))
         if path[-2:-1] == (self.owner.node.name,) and path[-1] in self.members:
@@ -339,15 +333,17 @@ class Modes:
 
     def _method(self, name: str, mode: str, call: ast.Call | None) -> bool | None:
         method = self.owner.method(name)
-        returns = [each for each in method.body if isinstance(each, ast.Return)] if method else []
+        returns = (
+            [statement for statement in method.body if isinstance(statement, ast.Return)] if method else []
+        )
         if method is None or len(returns) != 1 or returns[0].value is None:
             return None
-        parameters = [each.arg for each in [*method.args.args, *method.args.kwonlyargs]]
+        parameters = [parameter.arg for parameter in parameters_of(method)]
         defaults = [*method.args.defaults, *method.args.kw_defaults]
         given = dict(zip(parameters[::-1], defaults[::-1], strict=False))
         if call is not None:
             given |= dict(zip(parameters[1:], call.args, strict=False))
-            given |= {each.arg: each.value for each in call.keywords if each.arg}
+            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         names: dict[str, object] = {
             key: value.value for key, value in given.items() if isinstance(value, ast.Constant)
         }
@@ -372,7 +368,7 @@ def _called(func: ast.expr, local: Mapping[str, Path]) -> Path:
 
 
 def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
-    """Yield the functions of a file that stand in no other function."""
+    """Yield the functions of a file that are in no other function."""
     todo: list[tuple[ast.AST, Class | None]] = [(tree, None)]
     while todo:
         node, owner = todo.pop()
