@@ -326,3 +326,53 @@ def test_an_object_of_a_class_that_only_the_configuration_knows(inner: str, why:
                 return self.inner.region(input_ids, positions, extra=input_ids * 2)
     """)
     assert (found.standing, found.why) == (Standing.SAME, why), found
+
+
+LATER_ATTRIBUTE = """
+@support_torch_compile
+class Reader(nn.Module):
+    def __init__(self):
+        self.rows = torch.zeros(4)
+
+    def forward(self, input_ids):
+        return input_ids + self.rows
+"""
+
+
+@pytest.mark.parametrize("caller", ["__init__", "other"])
+def test_a_function_of_a_file_that_is_not_read_runs_when_its_caller_does(caller: str) -> None:
+    rows = standings(
+        LATER_ATTRIBUTE,
+        pkg__models__pack="""
+            from pkg.models.a import Reader
+
+            def pack(layer: Reader):
+                layer.rows = layer.rows.t()
+
+            def forward(): ...
+        """,
+        pkg__layers__method=f"class Method:\n    def {caller}(self, layer):\n        pack(layer)\n",
+    )
+    (row,) = [row for row in rows if (row.model_class, row.input) == ("Reader", "rows")]
+    assert row.standing is (Standing.SAME if caller == "__init__" else Standing.NOT_FOLLOWED), row
+
+
+@pytest.mark.parametrize("bases", ["Mixin, Base", "Base"])
+def test_a_mixin_is_called_where_a_class_has_it_and_the_caller_as_bases(bases: str) -> None:
+    rows = standings(f"""{LATER_ATTRIBUTE}
+class Base(nn.Module):
+    def __init__(self):
+        self.reader = Reader()
+        self.replace()
+
+class Mixin:
+    def replace(self):
+        for reader in self.modules():
+            if isinstance(reader, Reader):
+                reader.rows = torch.ones(4)
+
+class Model({bases}):
+    pass
+""")
+    (row,) = [row for row in rows if (row.model_class, row.input) == ("Reader", "rows")]
+    assert row.standing is (Standing.SAME if bases == "Mixin, Base" else Standing.NOT_FOLLOWED), row

@@ -17,6 +17,7 @@ from typing import TypeVar
 from torch import nn
 
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputStanding, Place
+from deepstack_harness.audit.inputs.writes import defaults_of, parameters_of
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
@@ -95,10 +96,9 @@ class LoadedRegion:
     @cached_property
     def annotations(self) -> dict[str, str]:
         """The annotations of the arguments."""
-        parameters = _parameters(self.forward)
         return {
             parameter.arg: ast.unparse(parameter.annotation)
-            for parameter in parameters
+            for parameter in parameters_of(self.forward)[1:]
             if parameter.annotation
         }
 
@@ -346,21 +346,9 @@ def _literal(value: ast.expr | None) -> Iterator[object]:
             yield ast.literal_eval(value)
 
 
-def _parameters(function: Function) -> list[ast.arg]:
-    arguments = function.args
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
-
-
-def required_of(function: Function) -> Iterator[str]:
-    """Yield the arguments of a method that have no default."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args][1:]
-    yield from (parameter.arg for parameter in positional[: len(positional) - len(arguments.defaults)])
-    yield from (
-        argument.arg
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    )
+def required_of(function: Function) -> list[str]:
+    """Return the arguments of a method that have no default."""
+    return [name for name, default in [*defaults_of(function).items()][1:] if default is None]
 
 
 def _bound_name(call: ast.Call, forward: Function, name: str) -> str | None:

@@ -64,7 +64,7 @@ class Arguments:
             return Known(Presence.NEVER, "no call gives it")
         known = self._over_stages(given, forward, name)
         others = [site for site in calls if all(site is not giver for giver, _ in given)]
-        if others and known.presence in {Presence.ALWAYS, Presence.FIXED}:
+        if others and known.presence is Presence.ALWAYS:
             where = str(others[0].scope.place(others[0].node))
             return Known(Presence.FIXED, "another call leaves it out", where)
         return known

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from deepstack_harness.audit.inputs.index import Class, is_none
 from deepstack_harness.audit.inputs.phases import CallSite, Phases
-from deepstack_harness.audit.inputs.writes import Path, parameters_of
+from deepstack_harness.audit.inputs.writes import Path, defaults_of, parameters_of
 from deepstack_harness.engines.syntax import Function
 
 BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
@@ -65,21 +65,12 @@ class ClassCalls:
 
 def optional(function: Function) -> list[str]:
     """Return the parameters that may be None, by their annotation or default."""
-    omitted = parameters_without_value(function)
+    defaults = defaults_of(function)
     return [
         parameter.arg
         for parameter in parameters_of(function)
-        if parameter.arg in omitted or (parameter.annotation and _allows_none(parameter.annotation))
+        if is_none(defaults[parameter.arg]) or (parameter.annotation and _allows_none(parameter.annotation))
     ]
-
-
-def parameters_without_value(function: Function) -> frozenset[str]:
-    """Return the parameters whose default is None."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    pairs = [*zip(positional[::-1], arguments.defaults[::-1], strict=False)]
-    defaults = [*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return frozenset(parameter.arg for parameter, default in defaults if is_none(default))
 
 
 def _allows_none(annotation: ast.expr) -> bool:

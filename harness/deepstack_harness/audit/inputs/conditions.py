@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -113,7 +113,13 @@ class Conditions:
                     ]
                 )
             case ast.Call():
-                return join([self._called(node, scope, depth), *map(follow, _given(node))])
+                return join(
+                    [
+                        self._called(node, scope, depth),
+                        *map(follow, node.args),
+                        *(follow(word.value) for word in node.keywords),
+                    ]
+                )
             case ast.Attribute(value=inner, attr=name):
                 return self._member(node, inner, name, scope, depth, aspect)
             case ast.Name(id=name):
@@ -335,10 +341,6 @@ def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, value
         case _:
             yield from ((target, value) for target, value in assigned(node) if value is not None)
-
-
-def _given(call: ast.Call) -> Iterable[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _expressions(node: ast.expr) -> Iterator[ast.expr]:

@@ -14,7 +14,6 @@ from deepstack_harness.audit.inputs.calls import (
     ClassCalls,
     argument,
     optional,
-    parameters_without_value,
 )
 from deepstack_harness.audit.inputs.conditions import (
     ALWAYS,
@@ -28,7 +27,7 @@ from deepstack_harness.audit.inputs.conditions import (
 from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, is_none
 from deepstack_harness.audit.inputs.phases import Phase, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputSeen
-from deepstack_harness.audit.inputs.writes import How, assigned, walk
+from deepstack_harness.audit.inputs.writes import How, assigned, defaults_of, walk
 from deepstack_harness.engines.syntax import Function
 
 
@@ -324,10 +323,9 @@ class Callers:
 
         They may give whatever is a word in their files.
         """
-        if scope.function.name != "forward" or scope.owner is None:
+        if scope.function.name != "forward" or not is_none(defaults_of(scope.function).get(name)):
             return None
-        if name not in parameters_without_value(scope.function):
-            return None
+        assert scope.owner is not None
         model, word = f'"{scope.owner.node.name}"'.encode(), f'"{name}"'.encode()
         is_named = any(model in text for text in self.index.text.values())
         givers = [

@@ -71,6 +71,8 @@ class ClassIndex:
         self._members: dict[str, list[tuple[Class, str]]] = {}
         """The classes of which a member is the class of a name, or a method that returns an object of it."""
         self._words: dict[tuple[int, str], set[str]] = {}
+        self._derived: dict[str, list[Class]] = {}
+        """The classes that have a base of a name."""
         self._asked: set[str] = set()
         self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
@@ -106,6 +108,9 @@ class ClassIndex:
             elif isinstance(node, ast.ClassDef):
                 tops[node.name] = owner = Class(node, member)
                 self.classes.setdefault(node.name, []).append(owner)
+                for base in node.bases:
+                    name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+                    self._derived.setdefault(name, []).append(owner)
                 for name, path in _makes(node):
                     self.makers.setdefault(name, []).append((owner, path))
                     self._words.setdefault((id(node), path[0]), set()).add(name)
@@ -183,6 +188,14 @@ class ClassIndex:
         if key not in self._ancestors:
             self._ancestors[key] = frozenset(id(base.node) for base in self.order(owner))
         return self._ancestors[key]
+
+    def may_share(self, first: Class, second: Class) -> bool:
+        """Return whether one object may be of both classes: related ones, or both bases of a class."""
+        return self.related(first, second) or any(
+            self.is_a(cls, other)
+            for mixin, other in ((first, second), (second, first))
+            for cls in self._derived.get(mixin.node.name, ())
+        )
 
     def is_a(self, owner: Class, base: Class) -> bool:
         """Return whether a class is another or has it among its bases."""

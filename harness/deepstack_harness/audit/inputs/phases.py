@@ -21,8 +21,8 @@ from deepstack_harness.audit.inputs.writes import (
     Path,
     Written,
     assigned,
+    defaults_of,
     local_paths,
-    parameters_of,
     path_of,
     walk,
     writes_of,
@@ -203,7 +203,13 @@ class Phases:
 
     def calls_of(self, scope: Scope) -> Iterator[CallSite]:
         """Yield the calls that may reach a function; those of another class are left out."""
-        for call in self.calls_named(scope.function.name):
+        name = scope.function.name
+        if scope.owner is None:
+            word = f"{name}(".encode()
+            members = [member for member, text in self.index.text.items() if word in text]
+            for member in members if len(members) <= _MOST_FILES else ():
+                self._add(member)
+        for call in self.calls_named(name):
             if scope.owner is None:
                 if len(call.path) == 1 or call.path[0] not in {"self", "cls"}:
                     yield call
@@ -211,7 +217,8 @@ class Phases:
                 holders = self.index.holders(
                     call.scope.owner, call.scope.member, call.scope.function, call.path
                 )
-                if holders is None or any(self.index.related(holder, scope.owner) for holder in holders):
+                related = self.index.may_share if call.path[0] == "self" else self.index.related
+                if holders is None or any(related(holder, scope.owner) for holder in holders):
                     yield call
 
     def _readers(self, owner: Class, name: str) -> Iterator[Scope]:
@@ -333,16 +340,13 @@ class Modes:
 
     def _method(self, name: str, mode: str, call: ast.Call | None) -> bool | None:
         method = self.owner.method(name)
-        returns = (
-            [statement for statement in method.body if isinstance(statement, ast.Return)] if method else []
-        )
+        body = method.body if method else []
+        returns = [statement for statement in body if isinstance(statement, ast.Return)]
         if method is None or len(returns) != 1 or returns[0].value is None:
             return None
-        parameters = [parameter.arg for parameter in parameters_of(method)]
-        defaults = [*method.args.defaults, *method.args.kw_defaults]
-        given = dict(zip(parameters[::-1], defaults[::-1], strict=False))
+        given = defaults_of(method)
         if call is not None:
-            given |= dict(zip(parameters[1:], call.args, strict=False))
+            given |= dict(zip([*given][1:], call.args, strict=False))
             given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         names: dict[str, object] = {
             key: value.value for key, value in given.items() if isinstance(value, ast.Constant)

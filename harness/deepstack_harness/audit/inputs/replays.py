@@ -21,6 +21,7 @@ from deepstack_harness.audit.inputs.phases import Modes, Phases, Scope
 from deepstack_harness.audit.inputs.writes import (
     Path,
     assigned,
+    defaults_of,
     local_paths,
     parameters_of,
     path_of,
@@ -274,9 +275,8 @@ class Regions:
         for made in self.index.assignments(holder, name):
             match made.value:
                 case ast.Call(func=ast.Name(id=called)) if made.function:
-                    names = [argument.arg for argument in made.function.args.args]
-                    defaults = dict(zip(names[::-1], made.function.args.defaults[::-1], strict=False))
-                    named += [(made.owner.member, defaults[called])] if called in defaults else []
+                    default = defaults_of(made.function).get(called)
+                    named += [(made.owner.member, default)] if default is not None else []
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=maker)):
                     method = self.index.method(holder, maker)
                     for node in walk(method[1]) if method else ():

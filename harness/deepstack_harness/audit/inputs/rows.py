@@ -158,13 +158,12 @@ class AuditedInputs:
     standings: tuple[InputStanding, ...]
     captured: bool = False
 
-    def regions_of(self, kinds: Iterable[InputKind] = tuple(InputKind)) -> Mapping[Standing, int]:
+    def regions_of(self) -> Mapping[Standing, int]:
         """Return how many regions have each standing; the worst of its inputs is that of a region."""
-        wanted = set(kinds)
         worst = {(region.model_class, region.member): Standing.SAME for region in self.regions}
         for row in self.standings:
             key = (row.model_class, row.member)
-            if row.kind in wanted and _ORDER[row.standing] < _ORDER[worst[key]]:
+            if _ORDER[row.standing] < _ORDER[worst[key]]:
                 worst[key] = row.standing
         return _counted(worst.values())
 

@@ -97,6 +97,14 @@ def parameters_of(function: Function) -> list[ast.arg]:
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
 
+def defaults_of(function: Function) -> dict[str, ast.expr | None]:
+    """Return the default of each parameter, None for one that has to be given."""
+    arguments = function.args
+    needed = [None] * (len(arguments.posonlyargs + arguments.args) - len(arguments.defaults))
+    defaults = [*needed, *arguments.defaults, *arguments.kw_defaults]
+    return dict(zip([parameter.arg for parameter in parameters_of(function)], defaults, strict=True))
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def _local_values(function: Function) -> Mapping[str, list[ast.expr]]:
     values: dict[str, list[ast.expr]] = {}
