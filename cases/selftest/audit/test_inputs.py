@@ -167,3 +167,212 @@ def test_the_inputs_of_every_runner_are_the_same() -> None:
         "intermediate_tensors",
     }
     assert sum(count(found).values()) == len(found) == 3
+
+
+INHERITED = """
+class Base(nn.Module):
+    def forward(self, input_ids, positions, inputs_embeds=None):
+        return self.region(input_ids, positions, inputs_embeds=inputs_embeds, extra={value})
+
+    def rows(self):
+        return len(self.held) or None
+
+class Outer(Base):
+{made}
+"""
+MADE = {
+    "the method is inherited": """
+    def __init__(self, config):
+        self.held, self.region = config.rows, Region()
+""",
+    "the class is a member of the class": """
+    region_class = Region
+
+    def __init__(self, config):
+        self.held, self.region = config.rows, self.region_class()
+""",
+    "a method makes it": """
+    def __init__(self, config):
+        self.held, self.region = config.rows, self.make()
+
+    def make(self):
+        return Region()
+""",
+    "it is appended": """
+    def __init__(self, config):
+        self.held, self.region = config.rows, nn.ModuleList()
+        self.region.append(Region())
+""",
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("late", [True, False], ids=["written by a step", "as configured"])
+def test_a_call_is_found_wherever_the_object_is_made(made: str, late: bool) -> None:
+    source = INHERITED.format(value="self.held", made=made)
+    if late:
+        source += """
+    def embed_input_ids(self, input_ids, images=None):
+        self.held = images
+"""
+        source = source.replace("config.rows", "None")
+    found = standing_of(source)
+    assert found.standing is (Standing.AT_RISK if late else Standing.SAME), found
+    assert [place.function for place in found.writers] == ["forward"]
+
+
+@pytest.mark.parametrize("held", ["None", "torch.zeros(4)"])
+def test_a_member_of_a_member_is_called(held: str) -> None:
+    found = standing_of(f"""
+        class Outer(nn.Module):
+            def __init__(self):
+                self.held = {held}
+                self.tower = nn.Module()
+                self.tower.blocks = nn.ModuleList([Region() for _ in range(4)])
+
+            def set_rows(self, rows):
+                self.held = rows
+
+            def embed_input_ids(self, input_ids):
+                self.set_rows(input_ids)
+
+            def forward(self, input_ids, positions):
+                for block in self.tower.blocks:
+                    input_ids = block(input_ids, positions, extra=self.held)
+                return input_ids
+    """)
+    assert found.standing is (Standing.AT_RISK if held == "None" else Standing.SAME), found
+
+
+@pytest.mark.parametrize(
+    ("stored", "standing"),
+    [("self.held", Standing.AT_RISK), ("torch.zeros(4)", Standing.SAME), ("None", Standing.SAME)],
+)
+def test_a_dictionary_of_the_object_is_followed(stored: str, standing: Standing) -> None:
+    source = outer(embed="self.held = images", before="found = self.prepare().get('rows')", value="found")
+    found = standing_of(
+        f"""{source}
+    def prepare(self):
+        prepared = {{}}
+        prepared["rows"] = {stored}
+        return prepared
+"""
+    )
+    assert found.standing is standing, found
+
+
+PART = """
+class Part(nn.Module):
+    def forward(self, rows):
+        return {value}
+
+class Outer(nn.Module):
+    def __init__(self):
+        self.region, self.part, self.rows = Region(), Part(), None
+
+    def embed_input_ids(self, input_ids, rows=None):
+        self.rows = rows
+
+    def forward(self, input_ids, positions, extra=None):
+        input_ids, extra = self.region(input_ids, positions, extra={given})
+        return input_ids
+"""
+
+
+def test_the_forward_of_a_part_is_followed() -> None:
+    assert standing_of(PART.format(value="rows * 2", given="self.part(input_ids)")).why == "always given"
+    assert standing_of(PART.format(value="None", given="self.part(input_ids)")).why == "never given"
+    assert standing_of(PART.format(value="rows", given="self.other(input_ids)")).why.endswith("not followed")
+
+
+def test_what_the_call_itself_assigns_is_not_what_it_is_given() -> None:
+    found = standing_of(PART.format(value="rows", given="extra"))
+    assert (found.standing, "`extra` is an argument of forward" in found.why) == (Standing.NOT_FOLLOWED, True)
+
+
+REGISTRY = "MODELS = {'Outer': ('a', \"Outer\")}"
+
+
+@pytest.mark.parametrize(
+    ("runner", "standing"),
+    [("kwargs = {}", Standing.SAME), ('names = ["extra"]', Standing.NOT_FOLLOWED)],
+)
+def test_a_model_that_a_registry_names_gets_what_the_runner_can_name(runner: str, standing: Standing) -> None:
+    source = PART.format(value="rows", given="extra")
+    found = standing_of(source, pkg__registry=REGISTRY, pkg__worker__runner=runner)
+    assert found.standing is standing, found
+
+
+@pytest.mark.parametrize(
+    ("inner", "why"), [("make_model(config)", "another call leaves it out"), ("Other()", "no call gives it")]
+)
+def test_an_object_of_a_class_that_only_the_configuration_knows(inner: str, why: str) -> None:
+    found = standing_of(f"""
+        class Plain(nn.Module):
+            def __init__(self):
+                self.region = Region()
+
+            def forward(self, input_ids, positions):
+                return self.region(input_ids, positions)
+
+        class Other(nn.Module):
+            pass
+
+        class Outer(nn.Module):
+            def __init__(self, config):
+                self.inner = {inner}
+
+            def forward(self, input_ids, positions):
+                return self.inner.region(input_ids, positions, extra=input_ids * 2)
+    """)
+    assert (found.standing, found.why) == (Standing.SAME, why), found
+
+
+LATER_ATTRIBUTE = """
+@support_torch_compile
+class Reader(nn.Module):
+    def __init__(self):
+        self.rows = torch.zeros(4)
+
+    def forward(self, input_ids):
+        return input_ids + self.rows
+"""
+
+
+@pytest.mark.parametrize("caller", ["__init__", "other"])
+def test_a_function_of_a_file_that_is_not_read_runs_when_its_caller_does(caller: str) -> None:
+    rows = standings(
+        LATER_ATTRIBUTE,
+        pkg__models__pack="""
+            from pkg.models.a import Reader
+
+            def pack(layer: Reader):
+                layer.rows = layer.rows.t()
+
+            def forward(): ...
+        """,
+        pkg__layers__method=f"class Method:\n    def {caller}(self, layer):\n        pack(layer)\n",
+    )
+    (row,) = [row for row in rows if (row.model_class, row.input) == ("Reader", "rows")]
+    assert row.standing is (Standing.SAME if caller == "__init__" else Standing.NOT_FOLLOWED), row
+
+
+@pytest.mark.parametrize("bases", ["Mixin, Base", "Base"])
+def test_a_mixin_is_called_where_a_class_has_it_and_the_caller_as_bases(bases: str) -> None:
+    rows = standings(f"""{LATER_ATTRIBUTE}
+class Base(nn.Module):
+    def __init__(self):
+        self.reader = Reader()
+        self.replace()
+
+class Mixin:
+    def replace(self):
+        for reader in self.modules():
+            if isinstance(reader, Reader):
+                reader.rows = torch.ones(4)
+
+class Model({bases}):
+    pass
+""")
+    (row,) = [row for row in rows if (row.model_class, row.input) == ("Reader", "rows")]
+    assert row.standing is (Standing.SAME if bases == "Mixin, Base" else Standing.NOT_FOLLOWED), row

@@ -17,6 +17,7 @@ from typing import TypeVar
 from torch import nn
 
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputStanding, Place
+from deepstack_harness.audit.inputs.writes import defaults_of, parameters_of
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
@@ -63,8 +64,8 @@ class LoadedRegion:
     `functions` are the statements of `forward` and of what it calls on its object, each with its file.
     `keys` are the texts by which members of the input are looked up, `numbered` the beginnings of texts that
     end in a number. `uses` are the lines that read the input, FILE:LINE.  `initial` is the expression that
-    `__init__` assigns to an attribute that is driven, None where there is none.  `parts` are made too, by the
-    attributes that hold them.  `carrier` is the argument that a field of a step is read from.
+    `__init__` assigns to the attribute that is tried, None where there is none.  `parts` are made too, by the
+    attributes that hold them.
     """
 
     made: type[TextHost]
@@ -76,7 +77,6 @@ class LoadedRegion:
     uses: tuple[str, ...] = ()
     initial: ast.expr | None = None
     parts: Mapping[str, "LoadedRegion"] = field(default_factory=dict)
-    carrier: str = ""
 
     @property
     def place(self) -> Reason:
@@ -96,8 +96,11 @@ class LoadedRegion:
     @cached_property
     def annotations(self) -> dict[str, str]:
         """The annotations of the arguments."""
-        parameters = _parameters(self.forward)
-        return {each.arg: ast.unparse(each.annotation) for each in parameters if each.annotation}
+        return {
+            parameter.arg: ast.unparse(parameter.annotation)
+            for parameter in parameters_of(self.forward)[1:]
+            if parameter.annotation
+        }
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,7 @@ class RegionMaker:
         cls = self._class(wanted.member, wanted.model_class)
         if wanted.is_attribute and wanted.read_by:
             cls = self._reader(cls, wanted)
-        depth = 0 if wanted.kind is InputKind.FIELD else _DEEPEST
-        return self._region(cls, wanted.name, wanted.kind, depth)
+        return self._region(cls, wanted.name, wanted.kind, _DEEPEST)
 
     def callers(self, wanted: InputStanding, region: LoadedRegion) -> list[LoadedCaller]:
         """Return the classes whose `forward` passes the input to the region.
@@ -195,9 +197,11 @@ class RegionMaker:
         """
         made, functions = functions_over(self.loaded, self._model(cls), FORWARD_ALONE, TextHost)
         forward = next(node for node in functions if node.name == FORWARD)
-        made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # the class derived for us alone
+        made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # a class that nothing else derives from
         if any(
-            isinstance(each, ast.Name) and each.id == "super" for node in functions for each in ast.walk(node)
+            isinstance(inner, ast.Name) and inner.id == "super"
+            for node in functions
+            for inner in ast.walk(node)
         ):
             return LoadedRegion(made, functions, forward)
         read = {FORWARD, *(name.removeprefix("self.") for node in functions for name in reads(node))}
@@ -210,14 +214,13 @@ class RegionMaker:
     def _region(self, cls: type, name: str, kind: InputKind, depth: int) -> LoadedRegion:
         loaded = self._forward(cls)
         functions = loaded.functions
-        carrier = next(_carriers(loaded.forward, [*functions], name), "") if kind is InputKind.FIELD else ""
         is_attribute = kind is InputKind.ATTRIBUTE
-        read = f"self.{name}" if is_attribute else f"{carrier}.{name}" if carrier else name
+        read = f"self.{name}" if is_attribute else name
         parts = {} if is_attribute or not depth else dict(self._parts_of(cls, functions, name, depth))
         keys, numbered = _looked_up([*functions], read)
         return replace(
             loaded, name=name, keys=keys, numbered=numbered, uses=tuple(_lines_reading(functions, read)),
-            initial=self._initial(cls, name) if is_attribute else None, parts=parts, carrier=carrier,
+            initial=self._initial(cls, name) if is_attribute else None, parts=parts,
         )  # fmt: skip
 
     def _reader(self, region: type, wanted: InputStanding) -> type:
@@ -252,8 +255,8 @@ class RegionMaker:
             return None
         read = loaded.attributes
         names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
-        initial = {each: value for each in names for value in _literal(self._initial(cls, each))}
-        known = (each for each in self._files.known if each.class_name == cls.__name__)
+        initial = {name: value for name in names for value in _literal(self._initial(cls, name))}
+        known = (member for member in self._files.known if member.class_name == cls.__name__)
         model = replace(next(known, self._model(cls)), member=place.member, parts=self._parts)
         path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
         position = arguments_of(region.forward).index(region.name)
@@ -329,15 +332,6 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> object:
     return None
 
 
-def _carriers(forward: Function, functions: Sequence[Function], name: str) -> Iterator[str]:
-    """Yield the parameters of `forward` of which an attribute `name` is read."""
-    parameters = set(arguments_of(forward))
-    for node in (each for function in functions for each in ast.walk(function)):
-        match node:
-            case ast.Attribute(value=ast.Name(id=owner), attr=attr) if attr == name and owner in parameters:
-                yield owner
-
-
 def _calls_of_parts(function: Function) -> Iterator[ast.Call]:
     """Yield the calls of `self.a(..)` and `self.a.b(..)`."""
     for node in ast.walk(function):
@@ -352,21 +346,9 @@ def _literal(value: ast.expr | None) -> Iterator[object]:
             yield ast.literal_eval(value)
 
 
-def _parameters(function: Function) -> list[ast.arg]:
-    arguments = function.args
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
-
-
-def required_of(function: Function) -> Iterator[str]:
-    """Yield the arguments of a method that have no default."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args][1:]
-    yield from (each.arg for each in positional[: len(positional) - len(arguments.defaults)])
-    yield from (
-        each.arg
-        for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    )
+def required_of(function: Function) -> list[str]:
+    """Return the arguments of a method that have no default."""
+    return [name for name, default in [*defaults_of(function).items()][1:] if default is None]
 
 
 def _bound_name(call: ast.Call, forward: Function, name: str) -> str | None:
@@ -384,7 +366,7 @@ def _looked_up(functions: Sequence[Function], read: str) -> tuple[tuple[str, ...
     """Return the texts that members of the input are looked up by, and what numbered ones begin with."""
     keys: list[str] = []
     numbered: list[str] = []
-    for node in (each for function in functions for each in ast.walk(function)):
+    for node in (below for function in functions for below in ast.walk(function)):
         match node:
             case ast.Subscript(value=inner, slice=ast.Constant(value=str(key))) if _is_of(inner, read):
                 keys.append(key)

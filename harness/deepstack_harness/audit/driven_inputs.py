@@ -1,9 +1,9 @@
 """Inputs at risk: what was measured of each in a worker, and the row that follows.
 
 A `forward` runs over stand-ins for its parts, uncompiled, with torch's guards, and with guards dropped as
-vLLM drops them.  FAIL names the promise.  PASS needs an input whose influence on the uncompiled answer was
+vLLM drops them.  FAIL names the promise.  PASS needs an input whose influence on the uncompiled result was
 shown.  SKIP: no line of the `forward` reads the input.  ERROR: it could not be run, or no value that was
-tried changes the answer.
+tried changes the result.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,9 +34,9 @@ class DrivenFacts:
     """The facts of one input.
 
     `region` is what was measured under the arms, `mended` the same with the input given to the later
-    pipeline stage too.  `value` says what a step passes, and `effect` is the largest absolute difference
+    pipeline stage too.  `value` is what a step passes, and `effect` is the largest absolute difference
     that it makes uncompiled. `read_at` is the first line that reads the input. `refusal` is the place where
-    the `forward` refuses to be called without the input, and `blocked` says why there is nothing to judge.
+    the `forward` refuses to be called without the input, and `blocked` is why there is nothing to judge.
     """
 
     region: SteppedRegion | None = None
@@ -143,7 +143,7 @@ def _measured(
 
 
 _CONTROL = "eager/stock"
-"""The arm that keeps torch's own guards: what breaks there is no matter of a dropped guard."""
+"""The arm with torch's own guards: what breaks there is no matter of a dropped guard."""
 
 
 def _judge_arms(
@@ -151,13 +151,13 @@ def _judge_arms(
 ) -> Row[Promise]:
     if judged.unjudged:
         return _unknown(row, Reason(judged.unjudged[0]))
-    wrong = [each for each in judged.broken if each.arm == _CONTROL]
+    wrong = [row for row in judged.broken if row.arm == _CONTROL]
     if wrong:
         why = f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}"
         return _unknown(row, Reason(why))
     if judged.broken:
         return _broken(row, wanted, measured, judged)
-    kept = [each for each in judged.rows if each.verdict is Verdict.PASS and each.arm != _CONTROL]
+    kept = [row for row in judged.rows if row.verdict is Verdict.PASS and row.arm != _CONTROL]
     if not kept:
         why = "nothing was put to the test: no input of the step differs from the warm-up"
         return _unknown(row, Reason(why))
@@ -170,7 +170,7 @@ def _broken(
     row: Row[Promise], wanted: InputStanding, measured: DrivenFacts, judged: JudgedSteps
 ) -> Row[Promise]:
     broken = judged.broken[0]
-    guard = next((each for each in judged.first_call(broken).guards if each.decides), None)
+    guard = next((failed for failed in judged.first_call(broken).guards if failed.decides), None)
     detail = broken.detail
     if measured.without_by:
         detail += f"; a profile run of its caller gives None ({measured.without_by})"
@@ -187,7 +187,7 @@ def _judge_stages(
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
         return _unknown(row, Reason(judged.unjudged[0]))
-    split = [each for each in judged.rows if each.rule is Promise.OWNERSHIP]
+    split = [row for row in judged.rows if row.rule is Promise.OWNERSHIP]
     if not split or split[0].verdict is Verdict.SKIP:
         return _unknown(row, Reason("two pipeline stages cannot be run one after the other over stand-ins"))
     if split[0].verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""Values of an input that is driven: those that its annotation allows, as steps of an engine could pass them.
+"""Values to try for an input: those that its annotation allows, as steps of an engine could pass them.
 
 Which of them a class takes is found by calling its uncompiled `forward`.  Sizes differ from each other
 (tokens, layers, hidden), so that a value of a wrong shape is refused by the code, and not broadcast.
@@ -21,7 +21,7 @@ from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS
 
 TOKENS = 6
 _ENCODED = 9
-"""Rows of what an encoder answers: not one for each token."""
+"""Rows of what an encoder returns: not one for each token."""
 
 
 class _Absent:
@@ -72,7 +72,7 @@ def values_of(name: str, annotation: str, region: LoadedRegion) -> Iterator[Call
             if re.search("ids?$|types?$", name)
             else ""
         )
-        yield from (make for word, make in sorted(_TENSORS.items(), key=lambda each: each[0] != first))
+        yield from (make for word, make in sorted(_TENSORS.items(), key=lambda tensor: tensor[0] != first))
     if "named" in kinds:
         yield lambda: IntermediateTensors(_by_key(name, region))
     if "dict" in kinds:

@@ -1,7 +1,7 @@
-"""Drive inputs at risk, in the worker that runs the code of a source: measure, and judge nothing.
+"""Call the code of inputs at risk, in the worker that runs the code of a source: measure, and judge nothing.
 
 The `forward` of a class runs over stand-ins for its parts.  First it is called uncompiled with every value
-that the annotation of the input allows, until one changes the answer: without such a value nothing can be
+that the annotation of the input allows, until one changes the result: without such a value nothing can be
 judged.  Then it runs under `compile_steps`: a warm-up as the engine's profile run calls it, and a step that
 sees the input.
 """
@@ -38,7 +38,7 @@ from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.load import loaded_of
-from deepstack_harness.engines.stand_ins import ForwardBuffer, Unset
+from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
 from deepstack_harness.engines.text_model import ELEMENT, Path, arguments_of
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
@@ -75,8 +75,8 @@ _IDS, _EMBEDS = "input_ids", frozenset({"inputs_embeds", "input_embeds"})
 class _Setting(NamedTuple):
     """What a region is built from, and which of ids and embeddings it is given.
 
-    With `own_parts` the parts that are handed the input run their own code; with `complete` parts that may
-    be missing are there; the part at `by_level` returns a row for each layer; layers may answer
+    With `own_parts` the parts that receive the input run their own code; with `complete` parts that may
+    be missing are there; the part at `by_level` returns a row for each layer; layers may return
     without a residual.
     """
 
@@ -88,7 +88,7 @@ class _Setting(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """The answer of an uncompiled call, or why there is none, with file and line of the innermost frame."""
+    """The result of an uncompiled call, or why there is none, with file and line of the innermost frame."""
 
     answer: object = None
     reason: Reason | None = None
@@ -96,7 +96,7 @@ class _Outcome(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """A setting and a pair of values under which the input changes the answer by `effect`."""
+    """A setting and a pair of values under which the input changes the result by `effect`."""
 
     setting: _Setting
     pair: SeenValues
@@ -164,7 +164,7 @@ class _Driver:
         ]
 
     def _choose(self) -> _Choice | DrivenFacts:
-        """Return the first setting and values that change the uncompiled answer, or why there are none."""
+        """Return the first setting and values that change the uncompiled result, or why there are none."""
         reason = None
         runs = False
         for own_parts in (True, False) if self._region.parts else (False,):
@@ -231,9 +231,6 @@ class _Driver:
         """Return the arguments of a call: those that are required, the input, and ids or embeddings."""
         region = self._region
         call = _call_arguments(region, region.annotations, embedded=setting.embedded)
-        if region.carrier:
-            call[region.carrier] = _Carrier({self._wanted.name: None if value is ABSENT else value})
-            return call
         if not self._wanted.is_attribute:
             call.pop(self._wanted.name, None)
         if value is not ABSENT:
@@ -267,7 +264,7 @@ class _Driver:
             return DrivenFacts(blocked=replace(self._region.place, text=text))
         for adds_residual in (False, True):
             tried = choice._replace(setting=choice.setting._replace(adds_residual=adds_residual))
-            without, given = (self._stages(tried, hands_on=each) for each in (False, True))
+            without, given = (self._stages(tried, hands_on=hands_on) for hands_on in (False, True))
             if all(call.split == 0 for arm in given.arms for call in arm.calls):
                 break  # two stages that are both given the input are one: the stand-ins fit
         return DrivenFacts(without, given, value=value, read_at=self._region.uses[0], effect=choice.effect)
@@ -300,9 +297,9 @@ class _Stages(nn.Module):
 
     @override
     def forward(self, stage: int, **inputs: Any) -> object:
-        """Return the answer of the last stage; the first of two returns no rows.
+        """Return the result of the last stage; the first of two returns no rows.
 
-        What one stage passes to the next is kept with the stage: it is no state of the region.
+        What one stage passes to the next belongs to the stage: it is no state of the region.
         """
         if stage == 2:
             inputs["intermediate_tensors"] = STAGE.passed
@@ -347,34 +344,19 @@ def _call_arguments(
     return call | {name: _hidden() if embedded else None for name in parameters & _EMBEDS}
 
 
-class _Carrier:
-    """The object that carries a step: the field that is driven, None where it is not given.
-
-    All else of it is false, empty and zero.
-    """
-
-    def __init__(self, fields: Mapping[str, object]) -> None:
-        self.__dict__.update(fields)
-
-    def __getattr__(self, name: str) -> Unset:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Unset()
-
-
 class _RegionCalled(Exception):
     """The caller has called its region."""
 
 
 class _Recorder(nn.Module):
-    """A region that keeps what it is given as one parameter, and runs nothing."""
+    """A region that stores what it is given as one parameter, and runs nothing."""
 
     def __init__(self, caller: LoadedCaller) -> None:
         super().__init__()
         self._parameter, self._position = caller.parameter, caller.position
         self.given: object = None
         self.is_own = True
-        """False where a stand-in was called before: the value may be its answer, and not the caller's."""
+        """False where a stand-in was called before: the value may be its result, and not the caller's."""
 
     def note_part(self, *_: object) -> None:
         """Note that a stand-in is called."""

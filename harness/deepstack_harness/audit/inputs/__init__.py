@@ -9,7 +9,7 @@ Where no class is compiled, as in SGLang, these are the models that graph runner
 
 Read in vLLM 0.22.1 to 0.33.0: the profile run calls `forward` without `embed_input_ids` (`_dummy_run` of
 v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is given depends on the model and the
-pipeline rank alone, and `intermediate_tensors` are given on all ranks but the first.
+pipeline rank only, and `intermediate_tensors` are given on all ranks but the first.
 """
 
 from deepstack_harness.audit.inputs.arguments import Arguments

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from deepstack_harness.audit.inputs.calls import Site, argument, optional
-from deepstack_harness.audit.inputs.conditions import BY_RUNNER, Known, Presence, join
+from deepstack_harness.audit.inputs.calls import BY_RUNNER, argument, optional
+from deepstack_harness.audit.inputs.conditions import Known, Presence, join
 from deepstack_harness.audit.inputs.evaluation import Callers, PresenceOf
 from deepstack_harness.audit.inputs.index import Class
+from deepstack_harness.audit.inputs.phases import CallSite
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen, InputStanding, Place, Standing
-from deepstack_harness.audit.inputs.writes import assigned
+from deepstack_harness.audit.inputs.writes import assigned, walk
 from deepstack_harness.engines.syntax import Function
 
 _SEEN = {
@@ -42,15 +43,15 @@ class Arguments:
             return
         calls = self._calls.calls.calls(owner)
         for name in optional(forward[1]):
-            given = [(site, value) for site in calls if (value := argument(site.call, forward[1], name))]
+            given = [(site, value) for site in calls if (value := argument(site.node, forward[1], name))]
             yield self._row(owner, forward, name, self._known(forward, name, calls, given), given)
 
     def _known(
         self,
         forward: tuple[Class, Function],
         name: str,
-        calls: Sequence[Site],
-        given: Sequence[tuple[Site, ast.expr]],
+        calls: Sequence[CallSite],
+        given: Sequence[tuple[CallSite, ast.expr]],
     ) -> Known:
         """Return what is known of an argument from the calls of a class; `given` are those that give it."""
         if name in BY_RUNNER:
@@ -62,9 +63,10 @@ class Arguments:
         if not given:
             return Known(Presence.NEVER, "no call gives it")
         known = self._over_stages(given, forward, name)
-        if len(given) < len(calls) and known.presence is not Presence.NEVER:
-            others = [site for site in calls if all(site is not each for each, _ in given)]
-            return self._with_missing(known, given, others)
+        others = [site for site in calls if all(site is not giver for giver, _ in given)]
+        if others and known.presence is Presence.ALWAYS:
+            where = str(others[0].scope.place(others[0].node))
+            return Known(Presence.FIXED, "another call leaves it out", where)
         return known
 
     def _row(
@@ -73,7 +75,7 @@ class Arguments:
         forward: tuple[Class, Function],
         name: str,
         known: Known,
-        given: Sequence[tuple[Site, ast.expr]],
+        given: Sequence[tuple[CallSite, ast.expr]],
     ) -> InputStanding:
         """Return the row of an argument of which this is known."""
         standing = {
@@ -92,31 +94,20 @@ class Arguments:
             warm_up=known.warm_up if known.presence is Presence.VARIES else warm_up,
             steps=InputSeen.NONE if known.change is InputChange.LOST else steps,
             change=known.change or (InputChange.PRESENCE if known.presence is Presence.VARIES else None),
-            writers=tuple(
-                Place(site.owner.member, value.lineno, site.owner.node.name, site.function.name)
-                for site, value in given
-            ),
+            writers=tuple(site.scope.place(value) for site, value in given),
         )  # fmt: skip
 
-    @staticmethod
-    def _with_missing(known: Known, given: Sequence[tuple[Site, ast.expr]], others: Sequence[Site]) -> Known:
-        """Return what is known where some calls leave the argument out.
-
-        One function that does both varies.
-        """
-        for site, _ in given:
-            for other in others:
-                if other.function is site.function and known.presence is not Presence.VARIES:
-                    where = f"{other.owner.member}:{other.call.lineno}"
-                    return Known(Presence.FIXED, "another call of the same function leaves it out", where)
-        return known
-
     def _over_stages(
-        self, given: Sequence[tuple[Site, ast.expr]], forward: tuple[Class, Function], name: str
+        self, given: Sequence[tuple[CallSite, ast.expr]], forward: tuple[Class, Function], name: str
     ) -> Known:
         """Return what is known over all calls and pipeline stages."""
         by_stage = {
-            stage: join([PresenceOf(self._calls, site, stage).of(value) for site, value in given])
+            stage: join(
+                [
+                    PresenceOf(self._calls, site.scope, site.node, stage).find_presence(value)
+                    for site, value in given
+                ]
+            )
             for stage in ("first", "later")
         }
         first, later = by_stage["first"], by_stage["later"]
@@ -146,7 +137,7 @@ class Arguments:
 
 def _received_under(forward: Function, name: str) -> int | None:
     """Return the line where forward takes an input from the stage before only if the caller gave one."""
-    for node in ast.walk(forward):
+    for node in walk(forward):
         if isinstance(node, ast.If) and ast.unparse(node.test) == f"{name} is not None":
             for inner in node.body:
                 for target, value in assigned(inner):

@@ -1,4 +1,4 @@
-"""ReadAttributes that a compiled region reads, and that something outside of the region writes.
+"""Attributes that a compiled region reads, and that something outside of the region writes.
 
 A region is the `forward` of a class, and what it calls in the class and in the objects that it holds, as far
 as their classes are known.  A write into the storage of a tensor is seen by a graph; another object in its
@@ -8,7 +8,7 @@ place is not, unless the warm-up finds it as later steps do.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from deepstack_harness.audit.inputs.index import Class, is_none
@@ -18,10 +18,16 @@ from deepstack_harness.audit.inputs.rows import (
     InputKind,
     InputSeen,
     InputStanding,
-    Place,
     Standing,
 )
-from deepstack_harness.audit.inputs.writes import How, Path, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import (
+    How,
+    Path,
+    local_paths,
+    path_of,
+    values_of_names,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function
 
 
@@ -57,7 +63,7 @@ class ReadAttributes:
     def of_class(self, owner: Class) -> Iterator[InputStanding]:
         """Yield a row for each attribute that the region of a class reads and something outside of it writes.
 
-        ReadAttributes that are written in `__init__` and by what it calls alone have no row.
+        Attributes that only `__init__` and what it calls write have no row.
         """
         found = self._index.method(owner, "forward")
         if found is None:
@@ -79,7 +85,7 @@ class ReadAttributes:
         return self._known[key]
 
     def _leads_here(self, write: Write, owner: Class, holders: frozenset[int]) -> bool:
-        """Say whether the path of a write leads to an object of the region, not to one of another model.
+        """Return whether the path of a write leads to an object of the region, not to one of another model.
 
         It begins in the region, or the class of the region is on the way.
         """
@@ -87,16 +93,16 @@ class ReadAttributes:
         is_followed = len(path) > 2 and path[0] == "self" and self._phases.holders(write.scope, path)
         if begin is None or not is_followed:
             return True
-        if id(begin.node) in holders or any(id(each.node) in holders for each in self._index.order(begin)):
+        if id(begin.node) in holders or any(id(base.node) in holders for base in self._index.order(begin)):
             return True
         return any(
-            self._index.related(each, owner)
+            self._index.related(holder, owner)
             for end in range(2, len(path) + 1)
-            for each in self._phases.holders(write.scope, path[:end]) or ()
+            for holder in self._phases.holders(write.scope, path[:end]) or ()
         )
 
     def _is_making(self, write: Write) -> bool:
-        """Say whether a write makes the object: in `__init__`, or in what is called from there alone."""
+        """Return whether a write makes the object: in `__init__`, or in what only it calls."""
         return write.scope.function.name in {"__init__", "__post_init__", "__new__"}
 
     def _region(self, owner: Class) -> tuple[list[AttributeRead], frozenset[int], frozenset[int]]:
@@ -114,7 +120,7 @@ class ReadAttributes:
             definer, function = found
             scopes.add(id(function))
             local = local_paths(function)
-            for node in ast.walk(function):
+            for node in walk(function):
                 match node:
                     case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(), *_]):
                         path = path_of(node, local)
@@ -141,19 +147,19 @@ class ReadAttributes:
         """Yield the methods that a call of a path runs; an object that is called runs its `forward`."""
         holders = [holder]
         for name in path[1:-1]:
-            holders = [part for each in holders for part in self._index.parts(each, name)]
-        for each in holders:
-            if self._index.method(each, path[-1]) is not None:
-                yield each, path[-1]
+            holders = [part for owner in holders for part in self._index.parts(owner, name)]
+        for owner in holders:
+            if self._index.method(owner, path[-1]) is not None:
+                yield owner, path[-1]
             else:
-                yield from ((part, "forward") for part in self._index.parts(each, path[-1]))
+                yield from ((part, "forward") for part in self._index.parts(owner, path[-1]))
 
     def _read(self, holder: Class, path: Path) -> Iterator[tuple[Class, str]]:
         """Yield the attributes that a path reads, those on the way included."""
         holders = [holder]
         for name in path[1:]:
-            yield from ((each, name) for each in holders)
-            holders = [part for each in holders for part in self._index.parts(each, name)]
+            yield from ((owner, name) for owner in holders)
+            holders = [part for holder in holders for part in self._index.parts(holder, name)]
 
     def _row(
         self, owner: Class, reading: AttributeRead, writes: Sequence[Write], later: Sequence[Write]
@@ -162,25 +168,24 @@ class ReadAttributes:
         begins = [
             write
             for write in writes
-            if self._is_making(write) or self._phases.of(write.scope) is Phase.BEFORE
+            if self._is_making(write) or self._phases.find_phase(write.scope) is Phase.BEFORE
         ]
-        values = [write.written.value for write in begins] + list(
-            _class_values(self._index.order(reading.owner), reading.name)
-        )
+        values = [write.written.value for write in begins] + [
+            made.value
+            for made in self._index.assignments(reading.owner, reading.name)
+            if made.function is None and made.value is not None
+        ]
         order = {standing: at for at, standing in enumerate(Standing)}
         judged = [(self._judge(write, values, reading), write) for write in later]
-        (worst, write) = min(judged, key=lambda each: order[each[0].standing])
+        (worst, write) = min(judged, key=lambda verdict: order[verdict[0].standing])
         warm_up = _seen(values)
         return InputStanding(
             owner.node.name, reading.name, worst.standing, worst.why, write.where,
             kind=InputKind.ATTRIBUTE, member=owner.member, line=reading.line, warm_up=warm_up,
             steps=worst.steps, change=worst.change,
             writers=tuple(
-                Place(
-                    each.scope.member, each.written.line,
-                    each.scope.owner.node.name if each.scope.owner else "", each.scope.function.name,
-                )
-                for verdict, each in judged if verdict.standing is worst.standing
+                write.scope.place(write.written.line)
+                for verdict, write in judged if verdict.standing is worst.standing
             ),
             read_by=reading.owner.node.name,
         )  # fmt: skip
@@ -188,7 +193,7 @@ class ReadAttributes:
     def _judge(self, write: Write, values: Sequence[ast.expr | None], reading: AttributeRead) -> _Verdict:
         """Return what a write after `__init__` does to the region; `values` are those of `__init__`."""
         name, function = f"`{reading.name}`", write.scope.function.name
-        phase = self._phases.of(write.scope)
+        phase = self._phases.find_phase(write.scope)
         if phase and not phase & Phase.STEP:
             when = "before the first call" if phase is Phase.BEFORE else "in the warm-up alone"
             return _Verdict(Standing.SAME, f"{name} is written {when}, by {function}")
@@ -206,9 +211,9 @@ class ReadAttributes:
     def _rebound(self, write: Write, values: Sequence[ast.expr | None], name: str, seen: bool) -> _Verdict:
         """Return what another object in its place does; `seen`: the warm-up runs the writer too."""
         value, function = write.written.value, write.scope.function.name
-        constants = [each.value for each in values if isinstance(each, ast.Constant)]
+        constants = [expression.value for expression in values if isinstance(expression, ast.Constant)]
         same = isinstance(value, ast.Constant) and all(
-            type(each) is type(value.value) and each == value.value for each in constants
+            type(constant) is type(value.value) and constant == value.value for constant in constants
         )
         if same and constants and len(constants) == len(values):
             return _Verdict(Standing.SAME, f"{name} is given the same value again by {function}")
@@ -241,15 +246,6 @@ class ReadAttributes:
         return _Verdict(Standing.AT_RISK, why, InputChange.STORAGE, InputSeen.CHANGED)
 
 
-def _class_values(order: Iterable[Class], name: str) -> Iterator[ast.expr]:
-    """Yield what the bodies of classes assign to an attribute, the default of a dataclass field included."""
-    for each in order:
-        for node in each.node.body:
-            for target, value in assigned(node):
-                if isinstance(target, ast.Name) and target.id == name and value is not None:
-                    yield value
-
-
 def _seen(values: Sequence[ast.expr | None]) -> InputSeen:
     """Return what a reader finds after `__init__`."""
     none = [is_none(value) for value in values]
@@ -259,7 +255,7 @@ def _seen(values: Sequence[ast.expr | None]) -> InputSeen:
 
 
 def _in_place(write: Write, values: Sequence[ast.expr | None]) -> bool | None:
-    """Say whether a write goes into the storage of a tensor."""
+    """Return whether a write goes into the storage of a tensor."""
     if write.how is How.IN_PLACE:
         return True
     if write.how is How.AUGMENTED:
@@ -272,16 +268,16 @@ def _in_place(write: Write, values: Sequence[ast.expr | None]) -> bool | None:
 
 
 def _is_tensor(value: ast.expr | None) -> bool:
-    """Say whether an expression makes a tensor, as far as its text shows."""
+    """Return whether an expression makes a tensor, as far as its text shows."""
     return isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
         ("torch.", "nn.", "self.register_")
     )
 
 
 def _is_scalar(value: ast.expr | None, values: Sequence[ast.expr | None]) -> bool:
-    """Say whether a value is a number, a word or a truth, by itself or by those of `__init__`."""
-    for each in (value, *values):
-        match each:
+    """Return whether a value is a number, a word or a truth, by itself or by those of `__init__`."""
+    for operand in (value, *values):
+        match operand:
             case ast.Constant(value=constant) if constant is not None:
                 return True
             case ast.Compare() | ast.BoolOp() | ast.JoinedStr() | ast.UnaryOp(op=ast.Not()):
@@ -292,11 +288,13 @@ def _is_scalar(value: ast.expr | None, values: Sequence[ast.expr | None]) -> boo
 
 
 def _is_fresh(value: ast.expr | None, function: Function) -> bool:
-    """Say whether a value is a tensor that is made where it is assigned."""
+    """Return whether a value is a tensor that is made where it is assigned."""
     match value:
         case ast.Name():
             values = values_of_names(value, function)
-            return any(_is_fresh(each, function) for each in values if not isinstance(each, ast.Name))
+            return any(
+                _is_fresh(operand, function) for operand in values if not isinstance(operand, ast.Name)
+            )
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"))):
             return True
         case ast.Call(func=ast.Attribute(attr=method)):

@@ -25,7 +25,7 @@ from deepstack_harness.audit.inputs.rows import (
     Standing,
 )
 from deepstack_harness.audit.inputs.runners import DRAFTERS, GraphCapture, Runners
-from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, writes_of
+from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, walk, writes_of
 from deepstack_harness.engines.syntax import Function
 
 
@@ -41,14 +41,14 @@ class Captures:
         self._outside = {
             id(function)
             for capture in self.captures
-            for each in self._index.order(capture.runner)
-            for function in functions(each.node)
+            for base in self._index.order(capture.runner)
+            for function in functions(base.node)
         }
 
     def of_class(self, owner: Class) -> Iterator[InputStanding]:
         """Yield the standing of each member of a step and each optional argument of a captured class."""
         bodies = self.bodies.get(id(owner.node), [])
-        is_entry = any(owner.node is each.node for each in self._regions.entries)
+        is_entry = any(owner.node is entry.node for entry in self._regions.entries)
         rows: dict[tuple[str, InputKind], InputStanding] = {}
         for capture in self.captures:
             if capture.is_body if bodies else is_entry and not capture.is_body:
@@ -61,18 +61,18 @@ class Captures:
     @functools.cached_property
     def bodies(self) -> Mapping[int, list[tuple[Class, Visit, ast.Call]]]:
         """Return the calls of each body that a runner captures, by the class statement of the body."""
-        modes = frozenset[str]().union(*(each.modes for each in self.captures if each.is_body))
+        modes = frozenset[str]().union(*(capture.modes for capture in self.captures if capture.is_body))
         bodies: dict[int, list[tuple[Class, Visit, ast.Call]]] = {}
         if modes:
             self._handed.given_to_entries = frozenset(self._given_to_entries(modes))
             for entry in self._regions.entries:
-                for call in self._regions.of(entry, modes, to_bodies=True).bodies:
+                for call in self._regions.find_code(entry, modes, to_bodies=True).bodies:
                     bodies.setdefault(id(call[0].node), []).append(call)
         return bodies
 
     def regions(self) -> list[Class]:
         """Return the models, and the bodies of models, that runners capture."""
-        found = {id(each.node): each for each in self._regions.entries} if self.captures else {}
+        found = {id(entry.node): entry for entry in self._regions.entries} if self.captures else {}
         found |= {key: calls[0][0] for key, calls in self.bodies.items()}
         return list(found.values())
 
@@ -89,7 +89,10 @@ class Captures:
                 continue
             if DRAFTERS in f"/{call.scope.member}" or not self._runs_in(call.scope, modes):
                 continue
-            if self._phases.of(call.scope) in {Phase.BEFORE, Phase.WARM_UP} or id(function) in self._outside:
+            if (
+                self._phases.find_phase(call.scope) in {Phase.BEFORE, Phase.WARM_UP}
+                or id(function) in self._outside
+            ):
                 continue
             if any(node is call.node for node in self._regions.nodes(function, modes)):
                 self._handed.values.clear()
@@ -100,15 +103,13 @@ class Captures:
         return given
 
     def _runs_in(self, scope: Scope, modes: frozenset[str], depth: int = 3) -> bool:
-        """Say whether a call of a function is reached in steps of these modes, or no call of it is known."""
-        calls = [(caller, node) for caller, node in self._phases.calls_of(scope) if caller.owner is not None]
-        if not depth or not calls:
-            return True
-        return any(
-            any(each is node for each in self._regions.nodes(caller.function, modes))
-            and self._runs_in(caller, modes, depth - 1)
-            for caller, node in calls
-        )
+        """Return whether steps of these modes reach a call of a function, or no call of it is known."""
+        calls = [call for call in self._phases.calls_of(scope) if call.scope.owner is not None]
+        return not depth or not calls or any(
+            any(node is call.node for node in self._regions.nodes(call.scope.function, modes))
+            and self._runs_in(call.scope, modes, depth - 1)
+            for call in calls
+        )  # fmt: skip
 
     def _arguments(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
         method = self._index.method(owner, "forward")
@@ -126,7 +127,7 @@ class Captures:
             place = str(writers[0]) if writers else f"{definer.member}:{forward.lineno}"
             if not writers:
                 standing, why = Standing.SAME, "no call in such a step gives it"
-            elif not any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(forward)):
+            elif not any(isinstance(node, ast.Name) and node.id == name for node in walk(forward)):
                 standing, why = Standing.SAME, "forward does not read it"
             elif given and name in capture.words:
                 standing, why = (
@@ -135,7 +136,7 @@ class Captures:
                 )
             elif not replayed:
                 reasons = list(dict.fromkeys(refusal for _, refusal in givers if refusal is not None))
-                others = [f", and {each.why} ({each.where})" for each in reasons[1:]]
+                others = [f", and {reason.why} ({reason.where})" for reason in reasons[1:]]
                 giver = writers[0].model_class or writers[0].function
                 standing, place = Standing.GUARDED, reasons[0].where
                 why = f"{giver} gives it, but {reasons[0].why}{''.join(others)}"
@@ -159,30 +160,30 @@ class Captures:
         if not capture.is_body:
             for visit, value in self._given_to_entries(capture.modes).get(name, [])[-1:]:
                 if not is_none(value) and self._is_of(value, capture):
-                    yield _place(visit.scope, value), self._refused(name, capture)
+                    yield visit.scope.place(value), self._refused(name, capture)
             return
-        refused = {each: self._refused(each, capture) for each in self._handed.given_to_entries}
+        refused = {entry: self._refused(entry, capture) for entry in self._handed.given_to_entries}
         for _, caller, call in self.bodies[id(owner.node)]:
             handed = self._handed.keywords(call, caller, capture.modes, forward)
             by, value = handed.get(name, (caller, ast.Constant(None)))
             if not self._handed.gives(value, by, capture.modes):
                 continue
             refusal = self._refusals.of_model(_entry(caller), owner, capture)
-            accepted = frozenset(each for each, why in refused.items() if why is None)
+            accepted = frozenset(word for word, why in refused.items() if why is None)
             if refusal is None and not self._handed.gives(value, by, capture.modes, given=accepted):
-                reasons = {each: why for each, why in refused.items() if why is not None}
+                reasons = {key: why for key, why in refused.items() if why is not None}
                 alone = [
-                    why for each, why in reasons.items()
-                    if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {each})
+                    why for name, why in reasons.items()
+                    if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {name})
                 ]  # fmt: skip
                 refusal = next(iter(alone or reasons.values()))
-            yield _place(by.scope, value), refusal
+            yield by.scope.place(value), refusal
 
     def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
-        """Say whether steps of the captured modes have one of the members that a value reads, if any."""
+        """Return whether steps of the captured modes have one of the members that a value reads, if any."""
         paths = [path_of(node, {}) for node in ast.walk(value) if isinstance(node, ast.Attribute)]
         members = [path[1] for path in paths if len(path) > 1 and path[0] in self._regions.names]
-        return not members or any(self._steps(each, capture.modes) for each in members)
+        return not members or any(self._steps(member, capture.modes) for member in members)
 
     def _refused(self, name: str, capture: GraphCapture) -> Refusal | None:
         """Return why a runner replays no step that gives an argument to a model; None where it may."""
@@ -197,8 +198,8 @@ class Captures:
         return Refusal(f"{capture.runner.node.name} refuses such a step", lines[0])
 
     def _not_followed(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
-        """Yield a row where a model hands a step to an attribute of which no class was found."""
-        for name, member, line in self._regions.of(owner, capture.modes, to_bodies=True).unknown[:1]:
+        """Yield a row where a model passes a step to an attribute of which no class was found."""
+        for name, member, line in self._regions.find_code(owner, capture.modes, to_bodies=True).unknown[:1]:
             yield InputStanding(
                 owner.node.name, name, Standing.NOT_FOLLOWED,
                 f"`{name}` is called with the inputs of a step, and its class was not found",
@@ -225,11 +226,11 @@ class Captures:
         return tuple(
             (scope, value) for scope, value in found
             if id(scope.function) not in self._outside and id(scope.function) not in self._inside
-            and self._phases.of(scope) not in {Phase.BEFORE, Phase.WARM_UP}
+            and self._phases.find_phase(scope) not in {Phase.BEFORE, Phase.WARM_UP}
             and not any(part in f"/{scope.member}" for part in _NO_GIVERS)
             # What is padded, sliced or moved was given by another statement.
-            and not any(isinstance(each, ast.Attribute) and each.attr == name and _is_batch(each, scope)
-                        for each in ast.walk(value))
+            and not any(isinstance(node, ast.Attribute) and node.attr == name and _is_batch(node, scope)
+                        for node in ast.walk(value))
         )  # fmt: skip
 
     def _made_in(self, function: Function) -> set[str]:
@@ -237,7 +238,7 @@ class Captures:
         assert self._regions.batch is not None
         return {
             target.id
-            for node in ast.walk(function)
+            for node in walk(function)
             for target, value in assigned(node)
             if isinstance(target, ast.Name) and isinstance(value, ast.Call)
             and ast.unparse(value.func) in {"cls", self._regions.batch.node.name}
@@ -249,23 +250,23 @@ class Captures:
         batch = self._regions.batch
         assert batch is not None
         self._phases.scopes_of(batch.member)  # its calls are known from then on
-        calls = [(each.scope, each.node) for each in self._phases.calls_named(batch.node.name)]
+        calls = [(call.scope, call.node) for call in self._phases.calls_named(batch.node.name)]
         for node in batch.node.body:
             if isinstance(node, ast.FunctionDef):
                 scope = Scope(batch.member, batch, node)
                 calls += [
-                    (scope, each)
-                    for each in ast.walk(node)
-                    if isinstance(each, ast.Call) and ast.unparse(each.func) == "cls"
+                    (scope, inner)
+                    for inner in walk(node)
+                    if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "cls"
                 ]
         return calls
 
     @functools.cached_property
     def _inside(self) -> frozenset[int]:
         """Return the functions that captured regions run: what they write is there in a replay too."""
-        modes = frozenset[str]().union(*(each.modes for each in self.captures))
+        modes = frozenset[str]().union(*(capture.modes for capture in self.captures))
         return frozenset(
-            key for owner in self._regions.entries for key in self._regions.of(owner, modes).functions
+            key for owner in self._regions.entries for key in self._regions.find_code(owner, modes).functions
         )
 
     def _steps(self, name: str, modes: frozenset[str]) -> list[Place]:
@@ -273,16 +274,16 @@ class Captures:
         key = (name, modes)
         if key not in self._given:
             self._given[key] = [
-                _place(scope, value)
+                scope.place(value)
                 for scope, value in self._writes(name)
-                if any(each is value for each in self._regions.nodes(scope.function, modes))
+                if any(inner is value for inner in self._regions.nodes(scope.function, modes))
                 and self._handed.gives(value, Visit(scope, frozenset()), modes)
                 and not self._of_another_mode(value, scope, modes)
             ]  # fmt: skip
         return self._given[key]
 
     def _of_another_mode(self, value: ast.expr, scope: Scope, modes: frozenset[str]) -> bool:
-        """Say whether a value comes from an object that is given it for steps of another mode alone."""
+        """Return whether a value comes from an object that is given it only for steps of another mode."""
         path = path_of(value, local_paths(scope.function))
         if len(path) != 2 or self._regions.modes is None:
             return False
@@ -294,7 +295,7 @@ class Captures:
             if write.certain and write.written.value is not None and not is_none(write.written.value)
             and write.how is How.REBOUND
         ]  # fmt: skip
-        return bool(made) and all(each and not each & modes for each in made)
+        return bool(made) and all(found and not found & modes for found in made)
 
     def _modes_made(self, function: Function) -> frozenset[str]:
         modes = self._regions.modes
@@ -308,7 +309,7 @@ class Captures:
 
 
 def _is_batch(node: ast.Attribute, scope: Scope) -> bool:
-    """Say whether an attribute is of the object that a function gives something to, not of a source of it."""
+    """Return whether an attribute is of the object that a function gives something to."""
     return isinstance(node.value, ast.Name) and any(
         written.path[:1] == (node.value.id,) and written.path[1:] == (node.attr,)
         for written in writes_of(scope.function)
@@ -321,11 +322,6 @@ def _entry(visit: Visit) -> Class:
         visit = visit.caller
     assert visit.scope.owner is not None
     return visit.scope.owner
-
-
-def _place(scope: Scope, node: ast.expr) -> Place:
-    owner = scope.owner.node.name if scope.owner else ""
-    return Place(scope.member, node.lineno, owner, scope.function.name)
 
 
 _NO_GIVERS = (DRAFTERS, "/layers/")

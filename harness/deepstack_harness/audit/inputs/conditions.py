@@ -1,6 +1,6 @@
 """Whether a condition is fixed for a run: decided by the configuration, or by what each step brings.
 
-Fixed are constants, globals, and attributes that are written before the first call alone; so is what
+Fixed are constants, globals, and attributes that are written only before the first call; so is what
 properties, methods and functions compute from these.  Parameters are followed to the callers.
 """
 
@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from deepstack_harness.audit.inputs.calls import argument
+from deepstack_harness.audit.inputs.calls import BY_RUNNER, argument
 from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.phases import Phase, Phases, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen
-from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import (
+    How,
+    assigned,
+    local_paths,
+    parameters_of,
+    path_of,
+    values_of_names,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function
 
 
@@ -42,10 +50,8 @@ class Known(NamedTuple):
 
 ALWAYS, NEVER, FIXED = Known(Presence.ALWAYS), Known(Presence.NEVER), Known(Presence.FIXED)
 _ORDER = (Presence.VARIES, Presence.UNKNOWN, Presence.FIXED)
-BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
-"""Inputs whose presence the runner fixes for a model and a rank, profile run included."""
 _IDENTITY = frozenset({"isinstance", "hasattr", "type", "callable", "id"})
-"""Functions whose answer does not depend on the contents of their argument."""
+"""Functions whose result does not depend on the contents of their argument."""
 
 
 def join(values: Sequence[Known], by: Known | None = None) -> Known:
@@ -79,28 +85,41 @@ class Conditions:
         self._bodies: dict[int, Known] = {}
         self._parameters: dict[tuple[int, str], Known] = {}
 
-    def of(  # noqa: PLR0911  # one for each kind of expression
+    def find_dependence(  # noqa: PLR0911  # one for each kind of expression
         self, node: ast.expr, scope: Scope, depth: int = 5, aspect: Aspect = Aspect.VALUE
     ) -> Known:
         """Return FIXED where an expression has one value in a run, VARIES or UNKNOWN with the reason."""
         if depth <= 0:
             return FIXED
-        follow = functools.partial(self.of, scope=scope, depth=depth)
+        follow = functools.partial(self.find_dependence, scope=scope, depth=depth)
         match node:
             case ast.Constant() | ast.Lambda():
                 return FIXED
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[right]):
-                return join([self.of(each, scope, depth, Aspect.IDENTITY) for each in (left, right)])
+                return join(
+                    [self.find_dependence(value, scope, depth, Aspect.IDENTITY) for value in (left, right)]
+                )
             case ast.Call(func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(name)), *_]):
                 return follow(ast.copy_location(ast.Attribute(inner, name, ast.Load()), node), aspect=aspect)
             case ast.UnaryOp(op=ast.Not(), operand=inner):
                 return follow(inner, aspect=Aspect.TRUTH)
             case ast.BoolOp(values=values):
-                return join([follow(each, aspect=Aspect.TRUTH) for each in values])
+                return join([follow(operand, aspect=Aspect.TRUTH) for operand in values])
             case ast.Call(func=ast.Name(id=name), args=args) if name in _IDENTITY:
-                return join([self.of(each, scope, depth, Aspect.IDENTITY) for each in args[:1]])
+                return join(
+                    [
+                        self.find_dependence(expression, scope, depth, Aspect.IDENTITY)
+                        for expression in args[:1]
+                    ]
+                )
             case ast.Call():
-                return join([self._called(node, scope, depth), *map(follow, _given(node))])
+                return join(
+                    [
+                        self._called(node, scope, depth),
+                        *map(follow, node.args),
+                        *(follow(word.value) for word in node.keywords),
+                    ]
+                )
             case ast.Attribute(value=inner, attr=name):
                 return self._member(node, inner, name, scope, depth, aspect)
             case ast.Name(id=name):
@@ -112,16 +131,20 @@ class Conditions:
         """Return whether a statement of a function is reached in each call alike."""
         around = {id(test) for test in self._of_the_call(node, scope.function)}
         tests = [test for test in tests_before(scope.function, node) if id(test) not in around]
-        return join([self.of(test, scope, aspect=Aspect.TRUTH) for test in tests]) if tests else ALWAYS
+        return (
+            join([self.find_dependence(test, scope, aspect=Aspect.TRUTH) for test in tests])
+            if tests
+            else ALWAYS
+        )
 
     @staticmethod
     def _of_the_call(node: ast.AST, function: Function) -> list[ast.expr]:
-        """Return the tests that decide whether the model is called at all, behind a node of a function."""
-        for each in ast.walk(function):
-            match each:
+        """Return the tests that decide whether the model is called at all, after a node of a function."""
+        for inner in walk(function):
+            match inner:
                 case ast.Call(func=ast.Attribute(attr="model") | ast.Name(id="model")):
-                    if each.lineno >= getattr(node, "lineno", 0):
-                        return list(tests_before(function, each))
+                    if inner.lineno >= getattr(node, "lineno", 0):
+                        return list(tests_before(function, inner))
         return []
 
     def _member(
@@ -134,7 +157,7 @@ class Conditions:
             holders = self.phases.holders(scope, path)
         known = [self._attribute(holder, name, depth, aspect) for holder in holders or ()]
         if not isinstance(inner, ast.Name) or inner.id not in {"self", "cls"}:
-            known.append(self.of(inner, scope, depth - 1, Aspect.IDENTITY))
+            known.append(self.find_dependence(inner, scope, depth - 1, Aspect.IDENTITY))
         return join(known) if known else FIXED
 
     def _attribute(self, holder: Class, name: str, depth: int, aspect: Aspect) -> Known:
@@ -148,7 +171,7 @@ class Conditions:
         method = self._index.method(holder, name)
         if method is not None:
             definer, function = method
-            return self.answer(Scope(definer.member, holder, function), depth - 1)
+            return self.follow_returns(Scope(definer.member, holder, function), depth - 1)
         write = self._varying_write(holder, name, aspect)
         if write is None:
             return FIXED
@@ -162,7 +185,7 @@ class Conditions:
         later: list[Write] = []
         for write in self.phases.writes_to(holder, name):
             if write.certain:
-                phase = self.phases.of(write.scope)
+                phase = self.phases.find_phase(write.scope)
                 if phase & Phase.STEP or not phase:
                     later.append(write)
                 else:
@@ -176,7 +199,7 @@ class Conditions:
                 always = write.how is How.REBOUND and _truth(value, write.scope.function)
                 if always or write.how in {How.IN_PLACE, How.ITEM}:
                     continue
-            if write.how is How.REBOUND and begins and all(_equal(value, each) for each in begins):
+            if write.how is How.REBOUND and begins and all(_equal(value, begin) for begin in begins):
                 continue
             return write
         return None
@@ -193,11 +216,13 @@ class Conditions:
             return self._parameters[key]
         self._parameters[key] = FIXED
         values = []
-        for node in ast.walk(function):
+        for node in walk(function):
             for target, value in _bound(node):
-                if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(target)):
-                    values.append(self.of(value, scope, depth - 1))
-                    values += [self.of(test, scope, depth - 1) for test in tests_before(function, node)]
+                if any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(target)):
+                    values.append(self.find_dependence(value, scope, depth - 1))
+                    values += [
+                        self.find_dependence(test, scope, depth - 1) for test in tests_before(function, node)
+                    ]
         known = join(values) if values else self._global(name, scope)
         self._parameters[key] = known
         return known
@@ -208,8 +233,8 @@ class Conditions:
         for node in tree.body if tree else ():
             if not isinstance(node, ast.FunctionDef):
                 continue
-            is_writer = any(isinstance(inner, ast.Global) and name in inner.names for inner in ast.walk(node))
-            if is_writer and self.phases.of(Scope(scope.member, None, node)) & Phase.STEP:
+            is_writer = any(isinstance(inner, ast.Global) and name in inner.names for inner in walk(node))
+            if is_writer and self.phases.find_phase(Scope(scope.member, None, node)) & Phase.STEP:
                 why = f"the global `{name}` changes in {node.name}"
                 return Known(Presence.VARIES, why, f"{scope.member}:{node.lineno}")
         return FIXED
@@ -227,40 +252,40 @@ class Conditions:
                 return varies
             self._parameters[key] = FIXED
             values = [
-                self.of(value, caller, depth - 1)
-                for caller, call in self.phases.calls_of(scope)
+                self.find_dependence(value, caller, depth - 1)
+                for caller, _, call in self.phases.calls_of(scope)
                 for value in [argument(call, function, name, bound=scope.owner is not None)]
                 if value is not None
             ]
-            fixed = values and all(each.presence is Presence.FIXED for each in values)
+            fixed = values and all(known.presence is Presence.FIXED for known in values)
             self._parameters[key] = FIXED if fixed and depth > 1 else varies
         return self._parameters[key]
 
     def _called(self, node: ast.Call, scope: Scope, depth: int) -> Known:
-        """Return what the function of a call depends on, beside its arguments."""
+        """Return what the function of a call depends on, its arguments left out."""
         match node.func:
             case ast.Name(id=name):
                 defined = self._index.module_function(scope.member, name)
                 if defined is None:
                     return FIXED
-                return self.answer(Scope(defined[0], None, defined[1]), depth - 1)
+                return self.follow_returns(Scope(defined[0], None, defined[1]), depth - 1)
             case ast.Attribute(value=inner, attr=name):
                 path = path_of(node.func, local_paths(scope.function))
                 holders = self.phases.holders(scope, path) if len(path) > 1 else None
                 methods = [
-                    (each, found) for each in holders or () if (found := self._index.method(each, name))
+                    (owner, found) for owner in holders or () if (found := self._index.method(owner, name))
                 ]
                 known = [
-                    self.answer(Scope(definer.member, holder, function), depth - 1)
+                    self.follow_returns(Scope(definer.member, holder, function), depth - 1)
                     for holder, (definer, function) in methods
                 ]
-                return join([*known, self.of(inner, scope, depth - 1)])
+                return join([*known, self.find_dependence(inner, scope, depth - 1)])
         return FIXED
 
-    def answer(self, scope: Scope, depth: int) -> Known:
-        """Return what the answer of a function depends on: its returns, and the tests that lead to them.
+    def follow_returns(self, scope: Scope, depth: int) -> Known:
+        """Return what the result of a function depends on: its returns, and the tests that lead to them.
 
-        Parameters count as fixed: the caller asks for its arguments.
+        Parameters count as fixed: the caller evaluates its arguments.
         """
         key = id(scope.function)
         if depth <= 0:
@@ -271,10 +296,10 @@ class Conditions:
             saved = {name: self._parameters.get((key, name)) for name in names}
             self._parameters |= {(key, name): FIXED for name in names}
             parts = []
-            for node in ast.walk(scope.function):
+            for node in walk(scope.function):
                 if isinstance(node, ast.Return) and node.value is not None:
                     tests = tests_before(scope.function, node)
-                    parts += [self.of(each, scope, depth) for each in (*tests, node.value)]
+                    parts += [self.find_dependence(value, scope, depth) for value in (*tests, node.value)]
             for name, known in saved.items():
                 if known is None:
                     del self._parameters[key, name]
@@ -286,25 +311,23 @@ class Conditions:
 
 def parameters(function: Function) -> frozenset[str]:
     """Return the names of the parameters of a function, `self` left out."""
-    arguments = function.args
-    several = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    stars = [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
-    return frozenset(each.arg for each in [*several, *stars]) - {"self", "cls"}
+    stars = [star for star in (function.args.vararg, function.args.kwarg) if star is not None]
+    return frozenset(parameter.arg for parameter in [*parameters_of(function), *stars]) - {"self", "cls"}
 
 
 def tests_before(function: Function, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the tests that decide whether a node is reached: those around it, and those of returns before."""
     line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-    for each in ast.walk(function):
-        if isinstance(each, ast.If | ast.While):
-            inside = each.body[0].lineno <= line and end <= (each.end_lineno or 0)
-            leaves = (each.end_lineno or 0) < line and any(
+    for inner in walk(function):
+        if isinstance(inner, ast.If | ast.While):
+            inside = inner.body[0].lineno <= line and end <= (inner.end_lineno or 0)
+            leaves = (inner.end_lineno or 0) < line and any(
                 isinstance(last, ast.Return | ast.Continue | ast.Break)
-                for body in (each.body, each.orelse)
+                for body in (inner.body, inner.orelse)
                 for last in body[-1:]
             )
             if inside or leaves:
-                yield each.test
+                yield inner.test
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -318,10 +341,6 @@ def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, value
         case _:
             yield from ((target, value) for target, value in assigned(node) if value is not None)
-
-
-def _given(call: ast.Call) -> Iterable[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _expressions(node: ast.expr) -> Iterator[ast.expr]:
@@ -352,13 +371,13 @@ def _truth(value: ast.expr | None, function: Function) -> bool | None:
         case ast.Name(id=name) if f"{name}.append(" in ast.unparse(function):
             return True
         case ast.Name():
-            values = {_truth(each, function) for each in values_of_names(value, function)}
+            values = {_truth(operand, function) for operand in values_of_names(value, function)}
             return values.pop() if len(values) == 1 else None
     return None
 
 
 def _equal(first: ast.expr | None, second: ast.expr | None) -> bool:
-    """Say whether two values are the same constant."""
+    """Return whether two values are the same constant."""
     match first, second:
         case ast.Constant(value=one), ast.Constant(value=other):
             return type(one) is type(other) and bool(one == other)

@@ -1,7 +1,7 @@
 """What calls hand over, and whether it may be other than None in steps of some modes.
 
 A dictionary that is passed as `**` is taken apart: what a function puts in, what it is returned from, and
-what a function that it is handed to puts in.
+what a function that it is passed to puts in.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from deepstack_harness.audit.inputs.calls import argument, optional
+from deepstack_harness.audit.inputs.conditions import parameters
 from deepstack_harness.audit.inputs.index import is_none
 from deepstack_harness.audit.inputs.phases import Scope
 from deepstack_harness.audit.inputs.replays import Regions, Visit
@@ -33,7 +34,7 @@ class Handed:
         self, value: ast.expr, visit: Visit, modes: frozenset[str], depth: int = 8, *,
         given: frozenset[str] | None = None,
     ) -> bool:  # fmt: skip
-        """Say whether a value may be other than None in steps of these modes.
+        """Return whether a value may be other than None in steps of these modes.
 
         `given` are the optional arguments that runners give to a model, where these are fewer than all.
         """
@@ -44,17 +45,17 @@ class Handed:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 result = self._regions.decide(function, modes)(test)
                 sides = [body] if result else [orelse] if result is False else [body, orelse]
-                return any(self.gives(each, visit, modes, depth - 1, given=given) for each in sides)
+                return any(self.gives(side, visit, modes, depth - 1, given=given) for side in sides)
             case ast.Name(id=name):
                 values = [
-                    each
+                    stated
                     for node in self._regions.nodes(function, modes)
-                    for target, each in assigned(node)
-                    if isinstance(target, ast.Name) and target.id == name and each is not None
+                    for target, stated in assigned(node)
+                    if isinstance(target, ast.Name) and target.id == name and stated is not None
                 ]
-                if any(self.gives(each, visit, modes, depth - 1, given=given) for each in values):
+                if any(self.gives(expression, visit, modes, depth - 1, given=given) for expression in values):
                     return True
-                if name not in _parameters(function):
+                if name not in parameters(function):
                     return not values
                 if visit.caller is None or visit.call is None:
                     entries = self.given_to_entries if given is None else given
@@ -74,7 +75,7 @@ class Handed:
                 given[keyword.arg] = (visit, keyword.value)
             else:
                 given |= self._items(keyword.value, visit, modes, _DEPTH)
-        for name in _parameters(function) if function else ():
+        for name in parameters(function) if function else ():
             value = argument(call, function, name, bound=bound) if function else None
             if value is not None:
                 given[name] = (visit, value)
@@ -83,22 +84,22 @@ class Handed:
     def _items(  # noqa: C901, PLR0912  # one case for each kind of expression
         self, value: ast.expr, visit: Visit, modes: frozenset[str], depth: int
     ) -> dict[str, tuple[Visit, ast.expr]]:
-        """Return the members of a dictionary, as far as the functions that fill it say them."""
+        """Return the members of a dictionary, as far as they can be read in the functions that fill it."""
         items: dict[str, tuple[Visit, ast.expr]] = {}
         if not depth:
             return items
         match value:
             case ast.Dict(keys=keys, values=values):
-                for key, each in zip(keys, values, strict=True):
+                for key, stored in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant):
-                        items[str(key.value)] = (visit, each)
+                        items[str(key.value)] = (visit, stored)
                     elif key is None:
-                        items |= self._items(each, visit, modes, depth - 1)
+                        items |= self._items(stored, visit, modes, depth - 1)
             case ast.IfExp(body=body, orelse=orelse):
-                for each in (body, orelse):
-                    items |= self._items(each, visit, modes, depth - 1)
+                for expression in (body, orelse):
+                    items |= self._items(expression, visit, modes, depth - 1)
             case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
-                items |= {each.arg: (visit, each.value) for each in keywords if each.arg}
+                items |= {keyword.arg: (visit, keyword.value) for keyword in keywords if keyword.arg}
             case ast.Call(func=func):
                 for scope in self._dict_makers(func, visit):
                     inner = Visit(scope, frozenset(), {}, visit, value)
@@ -117,12 +118,12 @@ class Handed:
         function = visit.scope.function
         kept = function.args.kwarg
         if kept is not None and kept.arg == name and visit.caller and visit.call:
-            own = _parameters(function)
+            own = parameters(function)
             handed = self.keywords(visit.call, visit.caller, modes)
-            items |= {key: each for key, each in handed.items() if key not in own}
+            items |= {key: expression for key, expression in handed.items() if key not in own}
         nodes = list(self._regions.nodes(function, modes))
         loops = {
-            node.target.id: [each.value for each in node.iter.elts if isinstance(each, ast.Constant)]
+            node.target.id: [stated.value for stated in node.iter.elts if isinstance(stated, ast.Constant)]
             for node in nodes
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
             and isinstance(node.iter, ast.Tuple | ast.List)
@@ -137,29 +138,31 @@ class Handed:
                         keys = loops.get(key.id, []) if isinstance(key, ast.Name) else keys
                         for word in map(str, keys):
                             self.values.setdefault(word, []).append((visit, value))
-                            # What is None in some steps alone may still be given in others.
+                            # What is None only in some steps may still be given in others.
                             if word not in items or not is_none(value):
                                 items[word] = (visit, value)
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=bound), attr="update"), args=args):
                     if bound == name:
-                        items |= {each.arg: (visit, each.value) for each in node.keywords if each.arg}
-                        for each in args:
-                            items |= self._items(each, visit, modes, depth - 1)
+                        items |= {
+                            keyword.arg: (visit, keyword.value) for keyword in node.keywords if keyword.arg
+                        }
+                        for given in args:
+                            items |= self._items(given, visit, modes, depth - 1)
                 case ast.Call(func=func, args=args) if depth > 1:
                     at = [
                         place
-                        for place, each in enumerate(args)
-                        if isinstance(each, ast.Name) and each.id == name
+                        for place, given in enumerate(args)
+                        if isinstance(given, ast.Name) and given.id == name
                     ]
                     for scope, bound_method in (
                         self._regions.called(func, visit, local_paths(function)) if at else ()
                     ):
-                        parameters = [each.arg for each in scope.function.args.args][bound_method:]
+                        names = [parameter.arg for parameter in scope.function.args.args][bound_method:]
                         inner = Visit(scope, frozenset(), {}, visit, node, bound_method)
                         for place in at:
-                            if place < len(parameters):
-                                items |= self._filled(parameters[place], inner, modes, depth - 1)
+                            if place < len(names):
+                                items |= self._filled(names[place], inner, modes, depth - 1)
         return items
 
     def _dict_makers(self, func: ast.expr, visit: Visit) -> Iterator[Scope]:
@@ -174,8 +177,3 @@ class Handed:
                 and "runner" in f"{member}{scope.owner.node.name}".lower()
             ]  # fmt: skip
         yield from found
-
-
-def _parameters(function: Function) -> list[str]:
-    arguments = function.args
-    return [each.arg for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]

@@ -1,7 +1,7 @@
 """Index of the classes of a source: what a name means, the bases of a class, and what its objects hold.
 
 Nothing of the source runs.  A name is followed through the imports of its file; what an object holds in
-`self.x` are the classes whose names stand in what is assigned there.
+`self.x` are the classes that are named in what is assigned there.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from deepstack_harness.audit.inputs.writes import Path, assigned
+from deepstack_harness.audit.inputs.writes import (
+    Path,
+    assigned,
+    parameters_of,
+    path_of,
+    values_of_names,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
@@ -36,11 +44,20 @@ class Class:
         return next(methods, None)
 
 
+class Assignment(NamedTuple):
+    """What a method assigns to an attribute of `self`, or the body of a class (no function) to a name."""
+
+    owner: Class
+    function: Function | None
+    target: ast.expr
+    value: ast.expr | None
+
+
 class ClassIndex:
     """The classes of a source."""
 
     def __init__(self, source: Source) -> None:
-        """Read every file that may hold a model or call one; other files when they are asked for.
+        """Read every file that may hold a model or call one; other files when they are first needed.
 
         Raises what `Source.python_files` raises.
         """
@@ -49,13 +66,19 @@ class ClassIndex:
         self.text: dict[str, bytes] = {
             member: content for member, content in source.python_files().items() if not _is_test(member)
         }
-        self.makers: dict[str, list[tuple[Class, str]]] = {}
-        """The classes that make something from a name, and the attribute that they keep it in."""
+        self.makers: dict[str, list[tuple[Class, Path]]] = {}
+        """The classes that make something from a name or a word, and the path of what holds it."""
+        self._members: dict[str, list[tuple[Class, str]]] = {}
+        """The classes of which a member is the class of a name, or a method that returns an object of it."""
+        self._words: dict[tuple[int, str], set[str]] = {}
+        self._derived: dict[str, list[Class]] = {}
+        """The classes that have a base of a name."""
         self._asked: set[str] = set()
         self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
         self._tops: dict[str, dict[str, Class]] = {}
-        self._parts: dict[int, Mapping[str, list[Class]]] = {}
+        self._parts: dict[tuple[int, str], list[Class]] = {}
+        self._assigned: dict[int, Mapping[str, list[Assignment]]] = {}
         self._orders: dict[int, list[Class]] = {}
         self._ancestors: dict[int, frozenset[int]] = {}
         for member, content in self.text.items():
@@ -73,7 +96,7 @@ class ClassIndex:
     def _read(self, member: str) -> None:
         try:
             tree = parse(decode(self.text[member], member))
-        except UsageError:  # another Python's syntax: what stands there is not followed
+        except UsageError:  # another Python's syntax: what it has is not followed
             return
         self.trees[member] = tree
         imports, tops = dict[str, tuple[str, str]](), dict[str, Class]()
@@ -85,8 +108,14 @@ class ClassIndex:
             elif isinstance(node, ast.ClassDef):
                 tops[node.name] = owner = Class(node, member)
                 self.classes.setdefault(node.name, []).append(owner)
-                for name, attribute in _makes(node):
-                    self.makers.setdefault(name, []).append((owner, attribute))
+                for base in node.bases:
+                    name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+                    self._derived.setdefault(name, []).append(owner)
+                for name, path in _makes(node):
+                    self.makers.setdefault(name, []).append((owner, path))
+                    self._words.setdefault((id(node), path[0]), set()).add(name)
+                for name, attribute in _class_members(node):
+                    self._members.setdefault(name, []).append((owner, attribute))
 
     def compiled_by(self, decorator: str) -> list[Class]:
         """Return the classes that a decorator of this name compiles."""
@@ -94,7 +123,7 @@ class ClassIndex:
             owner
             for owners in self.classes.values()
             for owner in owners
-            if any(decorator in ast.unparse(each) for each in owner.node.decorator_list)
+            if any(decorator in ast.unparse(node) for node in owner.node.decorator_list)
         ]
 
     def resolve(self, member: str, name: str, depth: int = 6) -> Class | None:
@@ -131,11 +160,11 @@ class ClassIndex:
             order: dict[int, Class] = {}
             todo = [owner]
             while todo:
-                each = todo.pop(0)
-                if id(each.node) not in order:
-                    order[id(each.node)] = each
-                    for base in each.node.bases:
-                        todo += self._named(each.member, base)
+                cls = todo.pop(0)
+                if id(cls.node) not in order:
+                    order[id(cls.node)] = cls
+                    for base in cls.node.bases:
+                        todo += self._named(cls.member, base)
             self._orders[key] = list(order.values())
         return self._orders[key]
 
@@ -151,66 +180,99 @@ class ClassIndex:
         return [] if foreign else self.classes.get(name, [])
 
     def related(self, first: Class, second: Class) -> bool:
-        """Say whether one of two classes is a base of the other, or both are the same."""
+        """Return whether one of two classes is a base of the other, or both are the same."""
         return id(second.node) in self._all(first) or id(first.node) in self._all(second)
 
     def _all(self, owner: Class) -> frozenset[int]:
         key = id(owner.node)
         if key not in self._ancestors:
-            self._ancestors[key] = frozenset(id(each.node) for each in self.order(owner))
+            self._ancestors[key] = frozenset(id(base.node) for base in self.order(owner))
         return self._ancestors[key]
 
+    def may_share(self, first: Class, second: Class) -> bool:
+        """Return whether one object may be of both classes: related ones, or both bases of a class."""
+        return self.related(first, second) or any(
+            self.is_a(cls, other)
+            for mixin, other in ((first, second), (second, first))
+            for cls in self._derived.get(mixin.node.name, ())
+        )
+
     def is_a(self, owner: Class, base: Class) -> bool:
-        """Say whether a class is another or has it among its bases."""
+        """Return whether a class is another or has it among its bases."""
         return id(base.node) in self._all(owner)
 
     def kept_as(self, owner: Class) -> frozenset[str]:
-        """Return the attributes in which objects of a class, or of one of its bases, are kept."""
+        """Return the attributes in which objects of a class, or of one of its bases, are held."""
         return frozenset(
-            name for each in self.order(owner) for _, name in self.makers.get(each.node.name, ())
+            path[-1] for base in self.order(owner) for _, path in self.makers.get(base.node.name, ())
+        )
+
+    def holders_of(self, owner: Class) -> Iterator[tuple[Class, Path]]:
+        """Yield the classes that make an object of a class, and the path of what holds it.
+
+        What they call is the class, or a member that a class or a base of it defines: `model_class = Inner`,
+        or a method that returns `Inner(..)`.
+        """
+        name = owner.node.name
+        for holder, path in self.makers.get(name, ()):
+            if self.resolve(holder.member, name) in {None, owner}:
+                yield holder, path
+        for definer, member in self._members.get(name, ()):
+            for holder, path in self.makers.get(f"self.{member}", ()):
+                if self.related(definer, holder):
+                    yield (definer if self.is_a(definer, holder) else holder), path
+
+    def is_known(self, owner: Class, attribute: str) -> bool:
+        """Return whether a class of the package is named where an attribute is made."""
+        return any(
+            word in self.classes or word.startswith("self.")
+            for base in self.order(owner)
+            for word in self._words.get((id(base.node), attribute), ())
         )
 
     def method(self, owner: Class, name: str) -> tuple[Class, Function] | None:
         """Return a method of a class or of its bases, with the class that has it."""
-        for each in self.order(owner):
-            own = each.method(name)
+        for base in self.order(owner):
+            own = base.method(name)
             if own is not None:
-                return each, own
+                return base, own
         return None
 
+    def assignments(self, owner: Class, name: str) -> list[Assignment]:
+        """Return what a class and its bases assign to an attribute, the class first."""
+        for base in self.order(owner):
+            if id(base.node) not in self._assigned:
+                self._assigned[id(base.node)] = _assignments(base)
+        return [
+            made for base in self.order(owner) for made in self._assigned[id(base.node)].get(name, ())
+        ]  # fmt: skip
+
     def parts(self, owner: Class, attribute: str) -> list[Class]:
-        """Return the classes of the package from which the objects in an attribute may be made."""
-        parts: dict[int, Class] = {}
-        for each in self.order(owner):
-            if id(each.node) not in self._parts:
-                self._parts[id(each.node)] = self._made(each)
-            parts |= {id(part.node): part for part in self._parts[id(each.node)].get(attribute, ())}
-        return list(parts.values())
+        """Return the classes of the package from which the objects in an attribute may be made.
 
-    def _made(self, owner: Class) -> Mapping[str, list[Class]]:
-        """Return the classes whose names stand in what a class assigns to each attribute."""
-        made: dict[str, list[Class]] = {}
-        for function in functions(owner.node):
-            pairs = [pair for node in ast.walk(function) for pair in assigned(node)]
-            local: dict[str, list[ast.expr]] = {}
-            for target, value in pairs:
-                if isinstance(target, ast.Name) and value is not None:
-                    local.setdefault(target.id, []).append(value)
-            for target, value in pairs:
-                if isinstance(target, ast.Attribute) and is_own(target) and value is not None:
-                    made.setdefault(target.attr, []).extend(self._in(owner.member, value, local))
-        for node in owner.node.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                made.setdefault(node.target.id, []).extend(self._in(owner.member, node.annotation, {}))
-        return made
-
-    def _in(self, member: str, value: ast.expr, local: Mapping[str, list[ast.expr]]) -> list[Class]:
-        """Return the classes that an expression names, and those of the variables in it."""
-        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-        behind = [each for name in names for each in local.get(name, ())]
-        names |= {node.id for each in behind for node in ast.walk(each) if isinstance(node, ast.Name)}
-        classes = (self.resolve(member, name) for name in sorted(names))
-        return [each for each in classes if each is not None]
+        These are named in what is assigned to it, in the values of the variables in that, and in annotations.
+        """
+        key = (id(owner.node), attribute)
+        if key not in self._parts:
+            named = [
+                (base.member, statement.annotation)
+                for base in self.order(owner)
+                for statement in base.node.body
+                if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
+            ]
+            for made in self.assignments(owner, attribute):
+                if made.function is not None and made.value is not None:
+                    values = [made.value, *values_of_names(made.value, made.function)]
+                    named += [(made.owner.member, value) for value in values]
+            names = {
+                (member, node.id)
+                for member, value in named
+                for node in ast.walk(value)
+                if isinstance(node, ast.Name)
+            }
+            classes = [self.resolve(*name) for name in sorted(names)]
+            self._parts[key] = list({id(cls.node): cls for cls in classes if cls is not None}.values())
+        return self._parts[key]
 
     def holders(self, owner: Class | None, member: str, function: Function, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known.
@@ -219,7 +281,7 @@ class ClassIndex:
         one by `isinstance`.
         """
         if path[0] in {"self", "cls"}:
-            if owner is None:  # of a class in a function, whose methods are asked for themselves
+            if owner is None:  # of a class in a function, whose methods are read by themselves
                 return []
             holders = [owner]
         else:
@@ -234,14 +296,13 @@ class ClassIndex:
         return holders
 
     def _of_variable(self, member: str, function: Function, name: str) -> list[Class]:
-        """Return the classes of a parameter or a variable, as far as the function says them."""
+        """Return the classes of a parameter or a variable, as far as the function shows them."""
         names: set[str] = set()
-        arguments = function.args
-        for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-            if each.arg == name and each.annotation is not None:
-                parts = ast.unparse(each.annotation).strip("'\"").split("|")
+        for parameter in parameters_of(function):
+            if parameter.arg == name and parameter.annotation is not None:
+                parts = ast.unparse(parameter.annotation).strip("'\"").split("|")
                 names |= {part.strip().strip("'\"").rpartition(".")[2] for part in parts}
-        for node in ast.walk(function):
+        for node in walk(function):
             match node:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=tested), kind]):
                     if tested == name:
@@ -249,46 +310,80 @@ class ClassIndex:
                 case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=made))):
                     if target == name:
                         names.add(made)
-        classes = (self.resolve(member, each) for each in sorted(names))
-        return [each for each in classes if each is not None]
+        classes = (self.resolve(member, class_name) for class_name in sorted(names))
+        return [cls for cls in classes if cls is not None]
 
 
 def _is_test(member: str) -> bool:
-    """Say whether a file is of the tests that a package carries."""
+    """Return whether a file is of the tests that a package carries."""
     return any(part in {"test", "tests"} for part in member.split("/")[:-1])
 
 
 def functions(node: ast.AST) -> Iterator[Function]:
     """Return the functions in a node, itself and nested ones included."""
-    return (each for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (inner for inner in walk(node) if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def _makes(node: ast.ClassDef) -> set[tuple[str, str]]:
-    """Return the names from which a class makes something, and the attribute that it is assigned to."""
-    made = set()
-    for each in ast.walk(node):
-        for target, value in assigned(each):
-            if is_own(target) and value is not None:
-                calls = [call for call in ast.walk(value) if isinstance(call, ast.Call)]
-                names = {node.id for call in calls for node in ast.walk(call) if isinstance(node, ast.Name)}
-                # A registry makes a model by the name of its architecture.
-                names |= {
-                    node.value
-                    for call in calls
-                    for node in ast.walk(call)
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-                }
-                made |= {(name, target.attr) for name in names}  # type: ignore[attr-defined]
+def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
+    """Return the names from which a class makes something, and the path of what holds it.
+
+    A registry makes a model by the name of its architecture, so that words count as names.  A member of the
+    class that is called is `self.member`.
+    """
+    made = set[tuple[str, Path]]()
+    for part in walk(node):
+        match part:
+            case ast.Call(func=ast.Attribute(value=holder, attr="append" | "insert"), args=[*_, added]):
+                pairs = [(holder, added)]
+            case _:
+                pairs = [(target, value) for target, value in assigned(part) if value is not None]
+        for target, value in pairs:
+            if len(path := path_of(target, {})) < 2 or path[0] != "self":
+                continue
+            for call in ast.walk(value):
+                match call:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=member)):
+                        made.add((f"self.{member}", path[1:]))
+                for word in ast.walk(call) if isinstance(call, ast.Call) else ():
+                    match word:
+                        case ast.Name(id=name) | ast.Constant(value=str(name)):
+                            made.add((name, path[1:]))
     return made
 
 
+def _assignments(owner: Class) -> Mapping[str, list[Assignment]]:
+    """Return what a class assigns to its attributes, by their names."""
+    made: dict[str, list[Assignment]] = {}
+    for statement in owner.node.body:
+        method = statement if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else None
+        for node in walk(statement) if method else [statement]:
+            for target, value in assigned(node):
+                if is_own(target) if method else isinstance(target, ast.Name):
+                    name = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target)
+                    made.setdefault(name, []).append(Assignment(owner, method, target, value))
+    return made
+
+
+def _class_members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the names of classes that members of a class are, or that its methods make and return."""
+    for member in node.body:
+        match member:
+            case ast.Assign(targets=[ast.Name(id=attribute)], value=ast.Name(id=name)):
+                yield name, attribute
+            case ast.FunctionDef(name=attribute, body=body):
+                for statement in body:
+                    match statement:
+                        case ast.Return(value=ast.Call(func=ast.Name(id=name))):
+                            yield name, attribute
+
+
 def is_none(node: ast.AST | None) -> bool:
-    """Say whether an expression is the word None."""
+    """Return whether an expression is the word None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def is_own(target: ast.expr) -> bool:
-    """Say whether a place is an attribute of `self`."""
+    """Return whether a place is an attribute of `self`."""
     return (
         isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     )

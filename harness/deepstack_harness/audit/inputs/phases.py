@@ -15,13 +15,16 @@ from enum import Flag, auto
 from typing import NamedTuple
 
 from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, ClassIndex
+from deepstack_harness.audit.inputs.rows import Place
 from deepstack_harness.audit.inputs.writes import (
     How,
     Path,
     Written,
     assigned,
+    defaults_of,
     local_paths,
     path_of,
+    walk,
     writes_of,
 )
 from deepstack_harness.engines.syntax import Function
@@ -66,7 +69,7 @@ _STORED = re.compile(
 )
 """Writes to attributes of another object; those to `self` are read with the class."""
 _MOST_FILES = 8
-"""Names that are called in more files than these say nothing of who is called: such files are not read."""
+"""Names that are called in more files than these do not show which is meant: such files are not read."""
 
 
 class Scope(NamedTuple):
@@ -75,6 +78,12 @@ class Scope(NamedTuple):
     member: str
     owner: Class | None
     function: Function
+
+    def place(self, node: ast.AST | int) -> Place:
+        """Return the place of a node, or of a line, of the function."""
+        owner = self.owner.node.name if self.owner else ""
+        line = node if isinstance(node, int) else getattr(node, "lineno", 0)
+        return Place(self.member, line, owner, self.function.name)
 
 
 class CallSite(NamedTuple):
@@ -133,14 +142,9 @@ class Phases:
             local = local_paths(scope.function)
             for written in writes_of(scope.function):
                 self._written.setdefault(written.path[-1], []).append((scope, written))
-            for node in ast.walk(scope.function):
-                match node:
-                    case ast.Call(func=ast.Attribute(value=inner, attr=name)):
-                        is_super = isinstance(inner, ast.Call) and ast.unparse(inner).startswith("super(")
-                        receiver = ("self",) if is_super else path_of(inner, local)
-                        self._calls.setdefault(name, []).append(CallSite(scope, (*receiver, name), node))
-                    case ast.Call(func=ast.Name(id=name)):
-                        self._calls.setdefault(name, []).append(CallSite(scope, (name,), node))
+            for node in walk(scope.function):
+                if isinstance(node, ast.Call) and (path := _called(node.func, local)):
+                    self._calls.setdefault(path[-1], []).append(CallSite(scope, path, node))
 
     def holders(self, scope: Scope, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known."""
@@ -150,7 +154,7 @@ class Phases:
         return self._holders[key]
 
     def scopes_of(self, member: str) -> list[Scope]:
-        """Return the functions of a file that stand in no other function."""
+        """Return the functions of a file that are in no other function."""
         self._add(member)
         return self._scopes.get(member, [])
 
@@ -161,7 +165,7 @@ class Phases:
             self._add(member)
         return self._calls.get(name, [])
 
-    def of(self, scope: Scope) -> Phase:
+    def find_phase(self, scope: Scope) -> Phase:
         """Return when a function runs, from the methods of the engine that lead to it."""
         key = id(scope.function)
         if key not in self._known:
@@ -173,14 +177,14 @@ class Phases:
         phase, level, seen = Phase(0), [scope], {id(scope.function)}
         for _ in range(_DEPTH):
             above: list[Scope] = []
-            for each in level:
-                known = ROOTS.get(each.function.name, self._known.get(id(each.function)))
+            for callee in level:
+                known = ROOTS.get(callee.function.name, self._known.get(id(callee.function)))
                 if known is not None:
                     phase |= known
                     if Phase.STEP in phase and Phase.WARM_UP in phase:
                         return phase
                     continue
-                for caller in self._callers(each):
+                for caller in self._callers(callee):
                     if id(caller.function) not in seen:
                         seen.add(id(caller.function))
                         above.append(caller)
@@ -190,20 +194,22 @@ class Phases:
     def _callers(self, scope: Scope) -> Iterator[Scope]:
         """Yield the functions that may run a function: by a call, or as a property."""
         name = scope.function.name
-        kinds = {ast.unparse(each) for each in scope.function.decorator_list}
+        kinds = {ast.unparse(decorator) for decorator in scope.function.decorator_list}
         if scope.owner is not None and kinds & _PROPERTIES:
             yield from self._readers(scope.owner, name)
         if scope.owner is not None and f"{name}.setter" in kinds:
             yield from (write.scope for write in self.writes_to(scope.owner, name))
-        yield from (call.scope for call in self._calls_of(scope))
+        yield from (call.scope for call in self.calls_of(scope))
 
-    def calls_of(self, scope: Scope) -> list[tuple[Scope, ast.Call]]:
-        """Return the calls that may reach a function, with the functions that they stand in."""
-        return [(call.scope, call.node) for call in self._calls_of(scope)]
-
-    def _calls_of(self, scope: Scope) -> Iterator[CallSite]:
+    def calls_of(self, scope: Scope) -> Iterator[CallSite]:
         """Yield the calls that may reach a function; those of another class are left out."""
-        for call in self.calls_named(scope.function.name):
+        name = scope.function.name
+        if scope.owner is None:
+            word = f"{name}(".encode()
+            members = [member for member, text in self.index.text.items() if word in text]
+            for member in members if len(members) <= _MOST_FILES else ():
+                self._add(member)
+        for call in self.calls_named(name):
             if scope.owner is None:
                 if len(call.path) == 1 or call.path[0] not in {"self", "cls"}:
                     yield call
@@ -211,50 +217,47 @@ class Phases:
                 holders = self.index.holders(
                     call.scope.owner, call.scope.member, call.scope.function, call.path
                 )
-                if holders is None or any(self.index.related(each, scope.owner) for each in holders):
+                related = self.index.may_share if call.path[0] == "self" else self.index.related
+                if holders is None or any(related(holder, scope.owner) for holder in holders):
                     yield call
 
     def _readers(self, owner: Class, name: str) -> Iterator[Scope]:
         """Yield the methods of related classes that read a property of `self`."""
-        for each in self.index.order(owner):
-            for node in each.node.body:
+        for base in self.index.order(owner):
+            for node in base.node.body:
                 if isinstance(node, ast.FunctionDef) and node.name != name:
-                    for inner in ast.walk(node):
+                    for inner in walk(node):
                         match inner:
                             case ast.Attribute(value=ast.Name(id="self"), attr=read) if read == name:
-                                yield Scope(each.member, each, node)
+                                yield Scope(base.member, base, node)
 
     def writes_named(self, attribute: str) -> list[tuple[Scope, Written]]:
         """Return the writes to attributes of a name, of whatever object."""
-        self._read_writers(attribute)
-        return self._written.get(attribute, [])
-
-    def _read_writers(self, attribute: str) -> None:
         for member in self._text_stores.pop(attribute, ()):
             self._add(member)
+        return self._written.get(attribute, [])
 
     def writes_to(self, owner: Class, attribute: str) -> list[Write]:
         """Return the writes to an attribute of objects of a class, those of unknown objects included."""
-        self._read_writers(attribute)
-        for each in self.index.order(owner):
-            self._add(each.member)
+        for base in self.index.order(owner):
+            self._add(base.member)
         writes = []
-        for scope, written in self._written.get(attribute, ()):
+        for scope, written in self.writes_named(attribute):
             holders = self.holders(scope, written.path)
             if holders is None:
                 if (certain := self._may_be(owner, scope, written.path)) is not None:
                     writes.append(Write(scope, written, certain))
             elif len(written.path) == 2 and written.path[0] == "self":
-                if any(self.index.is_a(owner, each) for each in holders):
+                if any(self.index.is_a(owner, holder) for holder in holders):
                     writes.append(Write(scope, written, certain=True))
-            elif any(self.index.related(each, owner) for each in holders):
+            elif any(self.index.related(holder, owner) for holder in holders):
                 writes.append(Write(scope, written, certain=True))
         return writes
 
     def _may_be(self, owner: Class, scope: Scope, path: Path) -> bool | None:
-        """Say whether an object of unknown class is one of a class: True, False where it may be, None if not.
+        """Return True for an object of unknown class that is of a class, False if it may be, None if not.
 
-        The model that a runner calls is one that no class makes; another object may be what is kept under its
+        The model that a runner calls is one that no class makes; another object may be what is held under its
         name, or a member of a list of that name.
         """
         kept, name = self.index.kept_as(owner), path[-2]
@@ -264,7 +267,7 @@ class Phases:
 
 
 class Modes:
-    """The modes of the steps of an engine: an enum whose methods say for which of them they hold.
+    """The modes of the steps of an engine: an enum whose methods return for which of them they hold.
 
     `field` is the member of the object with the inputs of a step that has the mode.
     """
@@ -281,8 +284,8 @@ class Modes:
     def named(self, node: ast.AST) -> frozenset[str]:
         """Return the modes that an expression names."""
         return frozenset(
-            each.attr for each in ast.walk(node)
-            if isinstance(each, ast.Attribute) and path_of(each, {})[-2:-1] == (self.owner.node.name,)
+            inner.attr for inner in ast.walk(node)
+            if isinstance(inner, ast.Attribute) and path_of(inner, {})[-2:-1] == (self.owner.node.name,)
         ) & self.members  # fmt: skip
 
     def decide(self, test: ast.expr, function: Function, modes: Iterable[str]) -> bool | None:
@@ -301,7 +304,7 @@ class Modes:
                 result = follow(inner)
                 return None if result is None else not result
             case ast.BoolOp(op=op, values=values):
-                results = [follow(each) for each in values]
+                results = [follow(operand) for operand in values]
                 short = isinstance(op, ast.Or)
                 return short if short in results else None if None in results else not short
             case ast.IfExp(test=inner, body=body, orelse=orelse):
@@ -328,7 +331,7 @@ class Modes:
             case ast.Name(id=name) if name in names:
                 return names[name]
             case ast.Tuple(elts=members) | ast.List(elts=members) | ast.Set(elts=members):
-                values = [self._value(each, mode, function, names) for each in members]
+                values = [self._value(member, mode, function, names) for member in members]
                 return None if None in values else frozenset(values)
         path = path_of(node, local_paths(function))
         if path[-2:-1] == (self.owner.node.name,) and path[-1] in self.members:
@@ -337,15 +340,14 @@ class Modes:
 
     def _method(self, name: str, mode: str, call: ast.Call | None) -> bool | None:
         method = self.owner.method(name)
-        returns = [each for each in method.body if isinstance(each, ast.Return)] if method else []
+        body = method.body if method else []
+        returns = [statement for statement in body if isinstance(statement, ast.Return)]
         if method is None or len(returns) != 1 or returns[0].value is None:
             return None
-        parameters = [each.arg for each in [*method.args.args, *method.args.kwonlyargs]]
-        defaults = [*method.args.defaults, *method.args.kw_defaults]
-        given = dict(zip(parameters[::-1], defaults[::-1], strict=False))
+        given = defaults_of(method)
         if call is not None:
-            given |= dict(zip(parameters[1:], call.args, strict=False))
-            given |= {each.arg: each.value for each in call.keywords if each.arg}
+            given |= dict(zip([*given][1:], call.args, strict=False))
+            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         names: dict[str, object] = {
             key: value.value for key, value in given.items() if isinstance(value, ast.Constant)
         }
@@ -355,8 +357,22 @@ class Modes:
 _COMPARED = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
 
 
+def _called(func: ast.expr, local: Mapping[str, Path]) -> Path:
+    """Return the path of what a call runs; a method without arguments may be on the way: `method()`."""
+    match func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            return ("self", name)
+        case ast.Attribute(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=method), args=[]), attr=name
+        ):
+            return ("self", f"{method}()", name)
+        case ast.Attribute(value=inner, attr=name):
+            return (*path_of(inner, local), name)
+    return path_of(func, local)
+
+
 def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
-    """Yield the functions of a file that stand in no other function."""
+    """Yield the functions of a file that are in no other function."""
     todo: list[tuple[ast.AST, Class | None]] = [(tree, None)]
     while todo:
         node, owner = todo.pop()
@@ -364,9 +380,7 @@ def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield Scope(member, owner, child)
                 todo += [
-                    (inner, Class(inner, member))
-                    for inner in ast.walk(child)
-                    if isinstance(inner, ast.ClassDef)
+                    (inner, Class(inner, member)) for inner in walk(child) if isinstance(inner, ast.ClassDef)
                 ]
             elif isinstance(child, ast.ClassDef):
                 todo.append((child, Class(child, member)))

@@ -1,8 +1,8 @@
-"""What graph runners do not capture, and which steps they do not replay, with the line that says so.
+"""What graph runners do not capture, and which steps they do not replay, with the line that decides it.
 
 A model is left out where the code that makes a runner returns before for a model without some attribute, or
-where the runner finds the body that it captures under other names than the model keeps it.  A step is refused
-where the method that is asked before a replay returns False.  Read in SGLang 0.5.14 and 0.5.23.
+where the runner finds the body that it captures under other names than the model has it.  A step is refused
+where the method that is called before a replay returns False.  Read in SGLang 0.5.14 and 0.5.23.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.calls import argument
-from deepstack_harness.audit.inputs.index import Class, functions, is_none, is_own
+from deepstack_harness.audit.inputs.index import Class, is_none
 from deepstack_harness.audit.inputs.phases import Scope
 from deepstack_harness.audit.inputs.replays import Regions
 from deepstack_harness.audit.inputs.runners import GraphCapture
-from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, values_of_names
+from deepstack_harness.audit.inputs.writes import (
+    Path,
+    local_paths,
+    parameters_of,
+    path_of,
+    values_of_names,
+    walk,
+)
 
 _LOOKS = {"getattr", "hasattr"}
 _DEPTH = 4
@@ -25,7 +32,7 @@ _DEPTH = 4
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no graph runs a model or a step, and FILE:LINE of what says so."""
+    """Why no graph runs a model or a step, and FILE:LINE of what decides it."""
 
     why: str
     where: str
@@ -57,7 +64,7 @@ class Refusals:
         if not looked.names or any(
             self._may_reach(entry, body, frozenset(looked.names))
             if classes is None
-            else any(each.node is body.node for each in classes)
+            else any(cls.node is body.node for cls in classes)
             for classes in at
         ):
             return None
@@ -73,8 +80,8 @@ class Refusals:
             method = self._index.method(runner, name)
             if method is not None:
                 scope = Scope(method[0].member, runner, method[1])
-                parameters = [each.arg for each in [*method[1].args.args, *method[1].args.kwonlyargs]]
-                steps = {each: (each,) for each in parameters if each in self._regions.names}
+                parameters = [parameter.arg for parameter in parameters_of(method[1])]
+                steps = {argument: (argument,) for argument in parameters if argument in self._regions.names}
                 refused |= dict(self._refused(scope, steps, _DEPTH))
         return refused
 
@@ -82,7 +89,7 @@ class Refusals:
         """Return the line that refuses each step in which a function has a value; "" where none does.
 
         That is a line that refuses the member of a step which the value is, or which has to be given for it,
-        or one that asks that something be None which has to be given for it.
+        or one that requires that something is None which has to be given for it.
         """
         refused, absent, lines = self.of_steps(runner), self._absent(runner), list[str]()
 
@@ -94,9 +101,9 @@ class Refusals:
         while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
             source = source.func.value
         lines.append(member(source))
-        for node in ast.walk(scope.function):
+        for node in walk(scope.function):
             is_around = isinstance(node, ast.If) and any(
-                each is value for statement in node.body for each in ast.walk(statement)
+                inner is value for statement in node.body for inner in ast.walk(statement)
             )
             for test in _sides(node.test, ast.And) if is_around else ():  # type: ignore[attr-defined]
                 match test:
@@ -106,8 +113,8 @@ class Refusals:
                         values = (
                             [test] if isinstance(test, ast.Call) else values_of_names(test, scope.function)
                         )
-                        needed = [self._given_in(each, scope) for each in values]
-                        lines += [absent[each] for each in set[str]().union(*needed[:1]) if each in absent
+                        needed = [self._given_in(operand, scope) for operand in values]
+                        lines += [absent[name] for name in set[str]().union(*needed[:1]) if name in absent
                                   and len(values) == 1]  # fmt: skip
         return next((line for line in lines if line), "")
 
@@ -122,15 +129,15 @@ class Refusals:
                     is_none(right) and _is_false(body) and defined
                 ):
                     values = [left, *values_of_names(left, defined[1])]
-                    given |= {ast.unparse(each) for each in values if isinstance(each, ast.Call)}
+                    given |= {ast.unparse(value) for value in values if isinstance(value, ast.Call)}
                 case _ if any(
-                    isinstance(each, ast.Return) and not _is_false([each]) for each in ast.walk(statement)
+                    isinstance(node, ast.Return) and not _is_false([node]) for node in ast.walk(statement)
                 ):
                     break
         return given
 
     def _absent(self, runner: Class) -> Mapping[str, str]:
-        """Return the calls whose result has to be None where a runner replays, and the lines that say so."""
+        """Return the calls whose result has to be None for a replay, and the lines that require it."""
         return {
             ast.unparse(test.left): f"{member}:{test.lineno}"
             for _, member, node in self._gates(runner) if member
@@ -141,34 +148,34 @@ class Refusals:
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def _gates(self, runner: Class) -> list[tuple[str, str, ast.If]]:
-        """Return the methods of a runner that are asked in an `if`, before another method of it is called.
+        """Return the methods of a runner that are called in an `if`, before another method of it is called.
 
-        With each stand the file, "" where the class of what is asked is not known, and the `if`.
+        With each comes the file, "" where the class of the object is not known, and the `if`.
         """
         methods = {
             node.name
-            for each in self._index.order(runner)
-            for node in each.node.body
+            for base in self._index.order(runner)
+            for node in base.node.body
             if isinstance(node, ast.FunctionDef)
         }
         gates: list[tuple[str, str, ast.If]] = []
         for name in methods:
             for call in self._phases.calls_named(name):
                 function, holder = call.scope.function, call.path[:-1]
-                for node in ast.walk(function):
+                for node in walk(function):
                     if not isinstance(node, ast.If) or not holder or holder == ("self",):
                         continue
                     tested = [node.test, *values_of_names(node.test, function)]
-                    if any(each is call.node for test in tested for each in ast.walk(test)):
+                    if any(inner is call.node for test in tested for inner in ast.walk(test)):
                         local = local_paths(function)
                         paths = [
-                            path_of(each.func, local)
+                            path_of(below.func, local)
                             for statement in node.body
-                            for each in ast.walk(statement)
-                            if isinstance(each, ast.Call)
+                            for below in ast.walk(statement)
+                            if isinstance(below, ast.Call)
                         ]
                         kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
-                        if kept and not any(self._index.related(each, runner) for each in kept):
+                        if kept and not any(self._index.related(owner, runner) for owner in kept):
                             continue
                         if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
                             gates.append((name, call.scope.member if kept else "", node))
@@ -190,7 +197,7 @@ class Refusals:
             if isinstance(statement, ast.If) and _is_false(statement.body):
                 tests = _sides(statement.test, ast.Or)
             elif isinstance(statement, ast.Return) and statement.value is not None:
-                tests = [ast.UnaryOp(ast.Not(), each) for each in _sides(statement.value, ast.And)]
+                tests = [ast.UnaryOp(ast.Not(), value) for value in _sides(statement.value, ast.And)]
             for test in tests:
                 match test:
                     case (
@@ -207,7 +214,7 @@ class Refusals:
                         )
                         if asked is None or owner is None or len(path) != 2:
                             continue
-                        names = [each.arg for each in [*asked[1].args.args, *asked[1].args.kwonlyargs]]
+                        names = [parameter.arg for parameter in parameters_of(asked[1])]
                         handed: dict[str, Path] = {}
                         for name in names:
                             path = path_of(argument(call, asked[1], name) or ast.Constant(None), {})
@@ -242,14 +249,8 @@ class Refusals:
         return needed if len(calls) == 1 else []
 
     def _may_have(self, owner: Class, name: str) -> bool:
-        """Say whether objects of a class may have an attribute."""
-        return any(
-            (is_own(target) and getattr(target, "attr", "") == name)
-            or (isinstance(target, ast.Name) and target.id == name and node in each.node.body)
-            for each in self._index.order(owner)
-            for node in ast.walk(each.node)
-            for target, _ in assigned(node)
-        ) or self._index.method(owner, name) is not None  # fmt: skip
+        """Return whether objects of a class may have an attribute."""
+        return bool(self._index.assignments(owner, name)) or self._index.method(owner, name) is not None
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def _looked(self, capture: GraphCapture) -> _Looked:
@@ -259,19 +260,16 @@ class Refusals:
         path = path_of(func.value, {}) if isinstance(func, ast.Attribute) else ()
         if len(path) != 2 or path[0] != "self":
             return looked
-        for each in self._index.order(capture.runner):
-            for function in functions(each.node):
-                for node in ast.walk(function):
-                    for target, value in assigned(node):
-                        if is_own(target) and getattr(target, "attr", "") == path[1] and not is_none(value):
-                            looked.where = looked.where or f"{each.member}:{target.lineno}"
-                            scope = Scope(each.member, each, function)
-                            looked.values += [(value, scope)] if value is not None else []
-                            self._look(value, scope, looked.names, _DEPTH)
+        for owner, function, target, value in self._index.assignments(capture.runner, path[1]):
+            if function is not None and value is not None and not is_none(value):
+                looked.where = looked.where or f"{owner.member}:{target.lineno}"
+                scope = Scope(owner.member, owner, function)
+                looked.values.append((value, scope))
+                self._look(value, scope, looked.names, _DEPTH)
         return looked
 
     def _look(self, value: ast.AST | None, scope: Scope, names: set[str], depth: int) -> None:
-        """Add the names of attributes that an expression reads, and those behind its variables and calls."""
+        """Add the names of attributes that an expression reads, and those of its variables and calls."""
         for node in ast.walk(value) if value is not None and depth else ():
             match node:
                 case ast.Attribute(attr=name):
@@ -314,7 +312,7 @@ class Refusals:
         return None
 
     def _may_reach(self, entry: Class, body: Class, names: frozenset[str]) -> bool:
-        """Say whether a body is kept in a model under some of these names, or in what cannot be followed."""
+        """Return whether a model has a body under some of these names, or inside what cannot be followed."""
         todo, seen = [entry], set[int]()
         while todo:
             owner = todo.pop()

@@ -2,7 +2,7 @@
 
 An engine such as SGLang compiles no class by a decorator.  Its runners call `forward` once, with an object
 that has the inputs of a step in static tensors, and record what runs; a replay fills these tensors and runs
-the record.  What is recorded is the model itself, or its body: the object that keeps the layers, around which
+the record.  What is recorded is the model itself, or its body: the object that has the layers, around which
 the model's own `forward` runs in every step.  Read in SGLang 0.5.9 to 0.5.23; no name of a model, of a member
 or of an argument is known here.
 """
@@ -16,9 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.calls import argument
-from deepstack_harness.audit.inputs.index import Class, ClassIndex, functions, is_own
+from deepstack_harness.audit.inputs.index import Class, ClassIndex
 from deepstack_harness.audit.inputs.phases import Modes, Phases, Scope
-from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, reached
+from deepstack_harness.audit.inputs.writes import (
+    Path,
+    assigned,
+    defaults_of,
+    local_paths,
+    parameters_of,
+    path_of,
+    reached,
+    walk,
+)
 from deepstack_harness.engines.syntax import Function
 
 _ENTRIES, _LAYERS = "EntryClass", "layers"
@@ -39,7 +48,7 @@ class Visit:
     def key(self) -> tuple[object, ...]:
         """Return what decides which functions this one leads to."""
         owner = self.scope.owner
-        objects = sorted((name, *(id(each.node) for each in kept)) for name, kept in self.objects.items())
+        objects = sorted((name, *(id(holder.node) for holder in kept)) for name, kept in self.objects.items())
         return id(self.scope.function), owner and id(owner.node), self.batches, tuple(objects)
 
 
@@ -47,7 +56,7 @@ class Visit:
 class ReplayedCode:
     """What runs when `forward` of a class is captured.
 
-    `bodies` are the calls of objects that keep the layers, which were not followed where they were asked for.
+    `bodies` are the calls of objects that have the layers, which are not followed where they are wanted.
     `unknown` are attributes of `self` that are called with the inputs, and of which no class was found: name,
     file and line.
     """
@@ -66,9 +75,8 @@ class Regions:
         self.entries = list(_entries(self.index))
         self.batch, self.modes = _batch(self.index, self.entries)
         self._visited: dict[tuple[object, ...], tuple[list[Visit], list[tuple[str, str, int]]]] = {}
-        self._bodies: dict[int, bool] = {}
 
-    def of(self, owner: Class, modes: frozenset[str], *, to_bodies: bool = False) -> ReplayedCode:
+    def find_code(self, owner: Class, modes: frozenset[str], *, to_bodies: bool = False) -> ReplayedCode:
         """Return what a captured `forward` of a class runs; `to_bodies` ends at the calls of bodies."""
         region, method = ReplayedCode(), self.index.method(owner, "forward")
         if method is None:
@@ -89,7 +97,7 @@ class Regions:
                 continue
             region.functions.add(id(visit.scope.function))
             key = (*visit.key, modes)
-            if to_bodies or key not in self._visited:  # what leads to a body is asked with its callers
+            if to_bodies or key not in self._visited:  # what leads to a body depends on its callers
                 self._visited[key] = self._visit(visit, modes)
             calls, unknown = self._visited[key]
             region.unknown += unknown
@@ -97,40 +105,34 @@ class Regions:
         return region
 
     def is_body(self, owner: Class) -> bool:
-        """Say whether a class keeps the layers of a model."""
-        key = id(owner.node)
-        if key not in self._bodies:
-            self._bodies[key] = any(
-                is_own(target) and isinstance(target, ast.Attribute) and target.attr == _LAYERS
-                for each in self.index.order(owner)
-                for node in ast.walk(each.node)
-                for target, _ in assigned(node)
-            )
-        return self._bodies[key]
+        """Return whether a class has the layers of a model."""
+        return any(made.function for made in self.index.assignments(owner, _LAYERS))
 
     def _takes(self, forward: Function) -> frozenset[str]:
         """Return the parameters of a forward that have the inputs of a step, by annotation or name."""
         assert self.batch is not None
-        arguments = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
+        arguments = parameters_of(forward)
         name = self.batch.node.name
         typed = frozenset(
-            each.arg for each in arguments if each.annotation and name in ast.unparse(each.annotation)
+            argument.arg
+            for argument in arguments
+            if argument.annotation and name in ast.unparse(argument.annotation)
         )
-        return typed or frozenset(each.arg for each in arguments if each.arg in self.names)
+        return typed or frozenset(parameter.arg for parameter in arguments if parameter.arg in self.names)
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """Return the names that models give to the inputs of a step."""
         return frozenset(
-            each.arg
+            parameter.arg
             for entry in self.entries
             for method in [self.index.method(entry, "forward")] if method
-            for each in method[1].args.args
-            if self.batch and each.annotation and self.batch.node.name in ast.unparse(each.annotation)
+            for parameter in method[1].args.args
+            if self.batch and self.batch.node.name in ast.unparse(parameter.annotation or ast.Constant(None))
         )  # fmt: skip
 
     def decide(self, function: Function, modes: frozenset[str]) -> functools.partial[bool | None]:
-        """Return what says the result of a test of a function in steps of these modes."""
+        """Return what decides a test of a function in steps of these modes."""
         assert self.modes is not None
         return functools.partial(self.modes.decide, function=function, modes=modes)
 
@@ -140,7 +142,7 @@ class Regions:
         return tuple(reached(function, self.decide(function, modes)))
 
     def _visit(self, visit: Visit, modes: frozenset[str]) -> tuple[list[Visit], list[tuple[str, str, int]]]:
-        """Return the functions that one hands the inputs to, and what is called with them unknown."""
+        """Return the functions that one passes the inputs to, and what is called with them unknown."""
         scope, local = visit.scope, local_paths(visit.scope.function)
         names = set(visit.batches)
         nodes = list(self.nodes(scope.function, modes))
@@ -155,15 +157,16 @@ class Regions:
                 elif target.id in names:
                     ends.setdefault(target.id, getattr(node, "end_lineno", 0))
         nodes = [
-            each for each in nodes
-            if not isinstance(each, ast.Name) or each.lineno <= ends.get(each.id, each.lineno)
+            inner for inner in nodes
+            if not isinstance(inner, ast.Name) or inner.lineno <= ends.get(inner.id, inner.lineno)
         ]  # fmt: skip
-        batches = {id(each) for each in nodes if isinstance(each, ast.Name) and each.id in names}
+        batches = {id(below) for below in nodes if isinstance(below, ast.Name) and below.id in names}
         calls: list[Visit] = []
         unknown: list[tuple[str, str, int]] = []
         for node in nodes:
             if isinstance(node, ast.Call) and any(
-                id(each) in batches for each in [*node.args, *(keyword.value for keyword in node.keywords)]
+                id(operand) in batches
+                for operand in [*node.args, *(keyword.value for keyword in node.keywords)]
             ):
                 handed = list(self._handed(node, visit, local, names))
                 calls += handed
@@ -180,26 +183,25 @@ class Regions:
         return scope.owner if root.id == "cls" else self.index.resolve(scope.member, root.id)
 
     def _carries(self, value: ast.expr | None, names: set[str], scope: Scope) -> bool:
-        """Say whether a value is an object of a class that is made from the inputs: it has their members."""
+        """Return whether a value is an object made from the inputs: it has their members."""
         if not isinstance(value, ast.Call) or self._class_of(value.func, scope) is None:
             return False
-        return any(isinstance(each, ast.Name) and each.id in names for each in value.args)
+        return any(isinstance(operand, ast.Name) and operand.id in names for operand in value.args)
 
     def _handed(
         self, call: ast.Call, visit: Visit, local: Mapping[str, Path], names: set[str]
     ) -> Iterator[Visit]:
-        """Yield the functions that a call runs, with what it hands to their parameters."""
+        """Yield the functions that a call runs, with what it passes to their parameters."""
         for scope, bound in self.called(call.func, visit, local):
             batches, objects = set[str](), dict[str, tuple[Class, ...]]()
-            arguments = scope.function.args
-            for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-                value = argument(call, scope.function, each.arg, bound=bound)
+            for parameter in parameters_of(scope.function):
+                value = argument(call, scope.function, parameter.arg, bound=bound)
                 if isinstance(value, ast.Name) and value.id in names:
-                    batches.add(each.arg)
+                    batches.add(parameter.arg)
                 elif isinstance(value, ast.Name | ast.Attribute):
                     kept = tuple(self._objects(path_of(value, local), visit))
                     if any(self.index.method(part, "forward") for part in kept):
-                        objects[each.arg] = kept
+                        objects[parameter.arg] = kept
             if batches:
                 yield Visit(scope, frozenset(batches), objects, visit, call, bound)
 
@@ -208,10 +210,10 @@ class Regions:
         match func:
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if visit.scope.owner:
                 order = self.index.order(visit.scope.owner)
-                own = [at for at, each in enumerate(order) if each.method(visit.scope.function.name)]
-                for each in order[own[0] + 1 if own else 1 :]:
-                    if (function := each.method(name)) is not None:
-                        yield Scope(each.member, visit.scope.owner, function), True
+                own = [at for at, base in enumerate(order) if base.method(visit.scope.function.name)]
+                for base in order[own[0] + 1 if own else 1 :]:
+                    if (function := base.method(name)) is not None:
+                        yield Scope(base.member, visit.scope.owner, function), True
                         return
                 return
         path = path_of(func, local)
@@ -223,8 +225,8 @@ class Regions:
                 yield Scope(defined[0], None, defined[1]), False
             return
         if len(path) == 1:
-            for each in visit.objects[path[0]]:
-                yield from self._method(each, "forward")
+            for owner in visit.objects[path[0]]:
+                yield from self._method(owner, "forward")
             return
         holders = list(self._objects(path[:-1], visit))
         named = self.index.resolve(visit.scope.member, path[0]) if len(path) == 2 and not holders else None
@@ -238,25 +240,21 @@ class Regions:
 
     def _chosen(self, holder: Class, name: str) -> Iterator[tuple[Scope, bool]]:
         """Yield the static methods that the function of a class may return for an attribute to keep."""
-        for each in self.index.order(holder):
-            for node in ast.walk(each.node):
-                for target, value in assigned(node):
-                    match value:
-                        case ast.Call(func=ast.Attribute(value=ast.Name(id=chooser), attr=choose)) if (
-                            is_own(target) and getattr(target, "attr", "") == name
-                        ):
-                            owner = self.index.resolve(each.member, chooser)
-                            method = self.index.method(owner, choose) if owner else None
-                            for inner in ast.walk(method[1]) if method else ():
-                                match inner:
-                                    case ast.Return(value=ast.Attribute(value=ast.Name(id=root), attr=kept)):
-                                        kind = self.index.resolve(method[0].member, root) if method else None
-                                        yield from self._method(kind, kept, bound=False) if kind else ()
+        for made in self.index.assignments(holder, name):
+            match made.value:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=chooser), attr=choose)):
+                    owner = self.index.resolve(made.owner.member, chooser)
+                    method = self.index.method(owner, choose) if owner else None
+                    for inner in walk(method[1]) if method else ():
+                        match inner:
+                            case ast.Return(value=ast.Attribute(value=ast.Name(id=root), attr=attribute)):
+                                kind = self.index.resolve(method[0].member, root) if method else None
+                                yield from self._method(kind, attribute, bound=False) if kind else ()
 
     def _method(self, holder: Class, name: str, *, bound: bool = True) -> Iterator[tuple[Scope, bool]]:
         method = self.index.method(holder, name)
         if method is not None:
-            kinds = {ast.unparse(each) for each in method[1].decorator_list}
+            kinds = {ast.unparse(decorator) for decorator in method[1].decorator_list}
             is_bound = "staticmethod" not in kinds and (bound or "classmethod" in kinds)
             yield Scope(method[0].member, holder, method[1]), is_bound
 
@@ -267,47 +265,27 @@ class Regions:
         holders = [visit.scope.owner] if path[0] == "self" and visit.scope.owner else []
         holders = list(visit.objects.get(path[0], ())) or holders
         for name in path[1:]:
-            holders = [part for each in holders for part in self.parts(each, name)]
+            holders = [part for holder in holders for part in self.parts(holder, name)]
         yield from holders
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def parts(self, holder: Class, name: str) -> Sequence[Class]:
         """Return the classes of what an attribute holds, those that a method of the object returns too."""
-        found = self.index.parts(holder, name)
-        makers = {
-            value.func.attr
-            for each in self.index.order(holder)
-            for node in ast.walk(each.node)
-            for target, value in assigned(node)
-            if not found and is_own(target) and isinstance(target, ast.Attribute) and target.attr == name
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and is_own(value.func)
-        }  # fmt: skip
-        for each in () if found else self.index.order(holder):
-            for function in functions(each.node):
-                names = [argument.arg for argument in function.args.args]
-                defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
-                for node in ast.walk(function):
-                    for target, value in assigned(node):
-                        if (
-                            is_own(target)
-                            and getattr(target, "attr", "") == name
-                            and isinstance(value, ast.Call)
-                        ):
-                            kind = defaults.get(value.func.id) if isinstance(value.func, ast.Name) else None
-                            part = (
-                                self.index.resolve(each.member, kind.id)
-                                if isinstance(kind, ast.Name)
-                                else None
-                            )
-                            found = [*found, part] if part else found
-        for maker in sorted(makers):
-            method = self.index.method(holder, maker)
-            for node in ast.walk(method[1]) if method else ():
-                if isinstance(node, ast.Return) and node.value is not None and method:
-                    names = [each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)]
-                    classes = [self.index.resolve(method[0].member, each) for each in names]
-                    found = [*found, *(each for each in classes if each is not None)]
-        return found
+        named = list[tuple[str, ast.expr]]()
+        for made in self.index.assignments(holder, name):
+            match made.value:
+                case ast.Call(func=ast.Name(id=called)) if made.function:
+                    default = defaults_of(made.function).get(called)
+                    named += [(made.owner.member, default)] if default is not None else []
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=maker)):
+                    method = self.index.method(holder, maker)
+                    for node in walk(method[1]) if method else ():
+                        if isinstance(node, ast.Return) and node.value is not None and method:
+                            named.append((method[0].member, node.value))
+        words = ((member, node.id) for member, value in named
+                 for node in ast.walk(value) if isinstance(node, ast.Name))  # fmt: skip
+        classes = (self.index.resolve(*word) for word in words)
+        return self.index.parts(holder, name) or [cls for cls in classes if cls is not None]
 
 
 def _entries(index: ClassIndex) -> Iterator[Class]:
@@ -318,9 +296,9 @@ def _entries(index: ClassIndex) -> Iterator[Class]:
         for node in tree.body if tree else ():
             for target, value in assigned(node):
                 if isinstance(target, ast.Name) and target.id == _ENTRIES and value is not None:
-                    names = [each.id for each in ast.walk(value) if isinstance(each, ast.Name)]
+                    names = [inner.id for inner in ast.walk(value) if isinstance(inner, ast.Name)]
                     classes = [index.resolve(member, name) for name in names]
-                    entries |= {id(each.node): each for each in classes if each is not None}
+                    entries |= {id(cls.node): cls for cls in classes if cls is not None}
     yield from entries.values()
 
 
@@ -330,8 +308,8 @@ def _batch(index: ClassIndex, entries: list[Class]) -> tuple[Class | None, Modes
     classes: dict[int, Class] = {}
     for entry in entries:
         method = index.method(entry, "forward")
-        for each in method[1].args.args if method else ():
-            name = ast.unparse(each.annotation).strip("'\"") if each.annotation else ""
+        for parameter in method[1].args.args if method else ():
+            name = ast.unparse(parameter.annotation).strip("'\"") if parameter.annotation else ""
             kind = index.resolve(method[0].member, name) if method and name.isidentifier() else None
             if kind is not None:
                 classes[id(kind.node)] = kind

@@ -1,7 +1,7 @@
 """Rows of an audit of inputs: one argument, attribute or field that a compiled or captured region reads.
 
-A row has what a program needs to drive the input: where the region is, who gives or writes the input, and
-what the warm-up and later steps see of it.
+A row has what a program needs to run the code with the input: where the region is, who gives or writes the
+input, and what the warm-up and later steps see of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Standing(StrEnum):
 
     SAME: decided before the first call, or seen by the warm-up as by later calls.  GUARDED: it differs, and
     the engine does not run the graph then.  AT_RISK: it differs.  NOT_FOLLOWED: nothing is known, for the
-    reason that stands beside it.
+    reason that the row has.
     """
 
     AT_RISK = "at risk"
@@ -31,12 +31,11 @@ class InputKind(StrEnum):
     """How a region reads an input.
 
     ARGUMENT: an optional argument of its `forward`.  ATTRIBUTE: `self.name` of the region's class, or of a
-    class whose methods the region calls.  FIELD: a member of the object that carries the inputs of a step.
+    class whose methods the region calls.
     """
 
     ARGUMENT = "argument"
     ATTRIBUTE = "attribute"
-    FIELD = "field"
 
 
 class InputSeen(StrEnum):
@@ -72,7 +71,7 @@ class InputChange(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the source, with the class and the function that it stands in ("" outside of any)."""
+    """A line of the source, with the class and the function that it is in ("" outside of any)."""
 
     member: str
     line: int
@@ -90,7 +89,7 @@ class InputStanding:
 
     `model_class`, `member` and `line` are the class whose region reads the input, its file, and the line of
     the `forward` (of the reading, for an attribute).  `where` is FILE:LINE of what decides the standing, and
-    `why` says it in words.  `warm_up` and `steps` are what the calls before serving and later calls see.
+    `why` has it in words.  `warm_up` and `steps` are what the calls before serving and later calls see.
     `writers` are the calls that give an argument, or the statements that write an attribute, outside the
     region.  `read_by` is the class that reads an attribute where that is not `model_class` but a class whose
     methods the region calls.
@@ -122,7 +121,7 @@ class InputStanding:
 
     @property
     def given_first(self) -> bool:
-        """Return whether the warm-up is given it; where nothing says so, it is without the input."""
+        """Return whether the warm-up is given it; where that is not known, it is without the input."""
         return self.warm_up is InputSeen.GIVEN and self.change is InputChange.PRESENCE
 
     @property
@@ -159,13 +158,12 @@ class AuditedInputs:
     standings: tuple[InputStanding, ...]
     captured: bool = False
 
-    def regions_of(self, kinds: Iterable[InputKind] = tuple(InputKind)) -> Mapping[Standing, int]:
+    def regions_of(self) -> Mapping[Standing, int]:
         """Return how many regions have each standing; the worst of its inputs is that of a region."""
-        wanted = set(kinds)
-        worst = {(each.model_class, each.member): Standing.SAME for each in self.regions}
+        worst = {(region.model_class, region.member): Standing.SAME for region in self.regions}
         for row in self.standings:
             key = (row.model_class, row.member)
-            if row.kind in wanted and _ORDER[row.standing] < _ORDER[worst[key]]:
+            if _ORDER[row.standing] < _ORDER[worst[key]]:
                 worst[key] = row.standing
         return _counted(worst.values())
 

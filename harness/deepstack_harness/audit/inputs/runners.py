@@ -11,18 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deepstack_harness.audit.inputs.index import Class, functions, is_own
+from deepstack_harness.audit.inputs.index import Class, functions
 from deepstack_harness.audit.inputs.phases import ROOTS, Scope
 from deepstack_harness.audit.inputs.replays import Regions, Visit
-from deepstack_harness.audit.inputs.writes import assigned, local_paths, path_of
+from deepstack_harness.audit.inputs.writes import local_paths, parameters_of, path_of, walk
 from deepstack_harness.engines.syntax import Function
 
 DRAFTERS = "/speculative/"
 """Runners of drafters are not read: which models they run is decided by the configuration."""
 _RECORDED = re.compile(rb"CUDAGraph|cuda\.graph|graph_capture|\.capture_one\(")
-"""Where none of these stands, what is called a capture is compiled, with torch's guards kept."""
+"""Without one of these, what is called a capture is compiled, with torch's guards."""
 _MOST_FUNCTIONS = 400
-"""Functions behind the methods that replay, the nearest first: what fills storage is among them."""
+"""Functions that the methods that replay call, the nearest first: what fills storage is among them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Runners:
             ):
                 continue
             owners = {
-                id(each.owner.node): each.owner for each in self._phases.scopes_of(member) if each.owner
+                id(scope.owner.node): scope.owner for scope in self._phases.scopes_of(member) if scope.owner
             }
             for owner in owners.values():
                 yield from self._of_runner(owner)
@@ -71,26 +71,26 @@ class Runners:
     def _of_runner(self, runner: Class) -> Iterator[GraphCapture]:
         """Yield the captures of a class: the calls of a forward in the methods that capture."""
         methods = {
-            node.name: Scope(each.member, runner, node)
-            for each in reversed(self._index.order(runner))
-            for node in each.node.body
+            node.name: Scope(base.member, runner, node)
+            for base in reversed(self._index.order(runner))
+            for node in base.node.body
             if isinstance(node, ast.FunctionDef)
         }
         capturing = _closure([name for name in methods if "capture" in name], methods)
-        files = [self._index.text[each.member] for each in self._index.order(runner)]
+        files = [self._index.text[ancestor.member] for ancestor in self._index.order(runner)]
         if not any(_RECORDED.search(text) for text in files):
             return
         made = [
             (methods[name], node)
             for name in capturing
-            for node in ast.walk(methods[name].function)
+            for node in walk(methods[name].function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             and node.func.id == self._regions.batch.node.name  # type: ignore[union-attr]
         ]  # fmt: skip
         calls = [(methods[name], node) for name in capturing for node in _forwards(methods[name].function)]
         if not made or not calls:
             return
-        inner = [each for each in calls if _is_inner(each[1], each[0].function)]
+        inner = [site for site in calls if _is_inner(site[1], site[0].function)]
         if not inner and self._compiles_inner(runner):
             return
         replaying = [scope for name, scope in methods.items() if name not in capturing]
@@ -100,12 +100,12 @@ class Runners:
             yield GraphCapture(runner, scope, call, bool(inner), modes, words)
 
     def _compiles_inner(self, runner: Class) -> bool:
-        """Say whether a runner compiles an object inside the model: torch's guards are kept there."""
+        """Return whether a runner compiles an object inside the model: torch's guards stay there."""
         return any(
             "model" in path[:-1]
-            for each in self._index.order(runner)
-            for function in functions(each.node)
-            for node in ast.walk(function)
+            for base in self._index.order(runner)
+            for function in functions(base.node)
+            for node in walk(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             for argument in node.args[:1]
             if isinstance(argument, ast.Attribute)
@@ -122,19 +122,8 @@ class Runners:
         if named := modes.named(value):
             return named
         name = value.attr if isinstance(value, ast.Attribute) else ""
-        stated = [
-            (target, given)
-            for each in self._index.order(runner)
-            for node in ast.walk(each.node)
-            for target, given in assigned(node)
-            if given is not None and (is_own(target) or node in each.node.body)
-        ]
-        return frozenset(
-            mode
-            for target, given in stated
-            if getattr(target, "attr", getattr(target, "id", "")) == name
-            for mode in modes.named(given)
-        )
+        stated = [made.value for made in self._index.assignments(runner, name) if made.value is not None]
+        return frozenset(mode for value in stated for mode in modes.named(value))
 
     def _words(self, replaying: Sequence[Scope]) -> frozenset[str]:
         """Return the names and strings in functions, and in those that they hand a step to."""
@@ -144,7 +133,7 @@ class Runners:
             if id(scope.function) in seen:
                 continue
             seen.add(id(scope.function))
-            for node in ast.walk(scope.function):
+            for node in walk(scope.function):
                 match node:
                     case ast.Constant(value=str(word)) | ast.Attribute(attr=word):
                         words.add(word)
@@ -152,18 +141,19 @@ class Runners:
                         words.add(word)
                     case ast.Call():
                         todo += [
-                            each for each in self._callees(node, scope)
-                            if "capture" not in each.function.name and each.owner not in self._regions.entries
+                            callee for callee in self._callees(node, scope)
+                            if "capture" not in callee.function.name
+                            and callee.owner not in self._regions.entries
                         ]  # fmt: skip
         return frozenset(words)
 
     def _callees(self, node: ast.Call, scope: Scope) -> Iterator[Scope]:
-        """Yield the functions that a runner hands a step to; those of an unknown object by their name."""
-        handed = [*node.args, *(each.value for each in node.keywords)]
-        if not any(isinstance(each, ast.Name) and each.id in self._regions.names for each in handed):
+        """Yield the functions that a runner passes a step to; those of an unknown object by their name."""
+        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if not any(isinstance(value, ast.Name) and value.id in self._regions.names for value in handed):
             return
         local = local_paths(scope.function)
-        known = [each for each, _ in self._regions.called(node.func, Visit(scope, frozenset()), local)]
+        known = [callee for callee, _ in self._regions.called(node.func, Visit(scope, frozenset()), local)]
         yield from known
         if not known and isinstance(node.func, ast.Attribute):
             yield from self._named(node.func.attr)
@@ -173,8 +163,11 @@ class Runners:
         for member, content in self._index.text.items():
             if f"def {name}(".encode() in content:
                 for scope in self._phases.scopes_of(member):
-                    arguments = [*scope.function.args.args, *scope.function.args.kwonlyargs]
-                    if scope.function.name == name and {each.arg for each in arguments} & self._regions.names:
+                    arguments = parameters_of(scope.function)
+                    if (
+                        scope.function.name == name
+                        and {parameter.arg for parameter in arguments} & self._regions.names
+                    ):
                         yield scope
 
 
@@ -185,7 +178,7 @@ def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
         name = todo.pop()
         if name not in seen and (name in names or name not in ROOTS):
             seen[name] = None
-            for node in ast.walk(methods[name].function):
+            for node in walk(methods[name].function):
                 match node:
                     case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=called)):
                         todo += [called] if called in methods else []
@@ -194,7 +187,7 @@ def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
 
 def _forwards(function: Function) -> Iterator[ast.Call]:
     """Yield the calls of a forward with several arguments in a function."""
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.Call(func=ast.Name(id="forward"), args=[_, _, *_]):
                 yield node
@@ -204,7 +197,7 @@ def _forwards(function: Function) -> Iterator[ast.Call]:
 
 
 def _is_inner(call: ast.Call, function: Function) -> bool:
-    """Say whether a captured call is of an object inside the model, not of the model itself."""
+    """Return whether a captured call is of an object inside the model, not of the model itself."""
     return isinstance(call.func, ast.Attribute) and path_of(call.func, local_paths(function))[-2:-1] != (
         "model",
     )

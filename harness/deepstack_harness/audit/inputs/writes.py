@@ -1,6 +1,6 @@
 """Writes to attributes, in any spelling: assignments, `setattr`, elements, methods of tensors, `out=`.
 
-Syntax alone: a write is a path such as `self.adder.rows`, and how it is written.  What the path leads to is
+Only syntax: a write is a path such as `self.adder.rows`, and how it is written.  What the path leads to is
 decided by `index`, when it runs by `phases`.
 """
 
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from deepstack_harness.engines.syntax import Function
 
 Path = tuple[str, ...]
-"""A name and the attributes behind it; elements and slices of a value count as the value."""
+"""A name and the attributes after it; elements and slices of a value count as the value."""
 
 
 class How(StrEnum):
     """How a write changes what a reader finds.
 
-    REBOUND: another object.  AUGMENTED: `+=`, in place for a tensor alone.  ITEM: an element or a slice, in
-    place for a tensor alone.  CONTENTS: a list or dictionary has other members.  IN_PLACE: a tensor has other
+    REBOUND: another object.  AUGMENTED: `+=`, in place only for a tensor.  ITEM: an element or a slice, in
+    place only for a tensor.  CONTENTS: a list or dictionary has other members.  IN_PLACE: a tensor has other
     contents.  DELETED: the attribute is gone.
     """
 
@@ -61,6 +61,14 @@ _MUTATORS = frozenset(
 """Methods by which lists, dictionaries and sets change."""
 
 
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return a node and all below it, as `ast.walk` does; they are cached on the node."""
+    known: dict[str, tuple[ast.AST, ...]] = vars(node)
+    if "_below" not in known:
+        known["_below"] = tuple(ast.walk(node))
+    return known["_below"]
+
+
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield the targets of an assignment, with the values; tuples are taken apart."""
     match node:
@@ -79,26 +87,43 @@ def _taken_apart(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, 
         return
     same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
     values = value.elts if isinstance(value, ast.Tuple | ast.List) and same else [value] * len(target.elts)
-    for inner, each in zip(target.elts, values, strict=True):
-        yield from _taken_apart(inner.value if isinstance(inner, ast.Starred) else inner, each)
+    for inner, stated in zip(target.elts, values, strict=True):
+        yield from _taken_apart(inner.value if isinstance(inner, ast.Starred) else inner, stated)
+
+
+def parameters_of(function: Function) -> list[ast.arg]:
+    """Return the parameters of a function, those with a star left out."""
+    arguments = function.args
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+
+
+def defaults_of(function: Function) -> dict[str, ast.expr | None]:
+    """Return the default of each parameter, None for one that has to be given."""
+    arguments = function.args
+    needed = [None] * (len(arguments.posonlyargs + arguments.args) - len(arguments.defaults))
+    defaults = [*needed, *arguments.defaults, *arguments.kw_defaults]
+    return dict(zip([parameter.arg for parameter in parameters_of(function)], defaults, strict=True))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _local_values(function: Function) -> Mapping[str, list[ast.expr]]:
+    values: dict[str, list[ast.expr]] = {}
+    for node in walk(function):
+        for target, value in assigned(node):
+            if isinstance(target, ast.Name) and value is not None:
+                values.setdefault(target.id, []).append(value)
+    return values
 
 
 def values_of_names(expression: ast.AST, function: Function) -> list[ast.expr]:
     """Return what a function assigns to the names in an expression, but for the expression itself."""
-    names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
-    return [
-        value
-        for node in ast.walk(function)
-        for target, value in assigned(node)
-        if isinstance(target, ast.Name)
-        and target.id in names
-        and value is not None
-        and value is not expression
-    ]
+    names = dict.fromkeys(node.id for node in ast.walk(expression) if isinstance(node, ast.Name))
+    values = [value for name in names for value in _local_values(function).get(name, ())]
+    return [value for value in values if value is not expression]
 
 
 def path_of(node: ast.expr, local: Mapping[str, Path]) -> Path:
-    """Return the path of an expression; () where it has none, as what a call answers."""
+    """Return the path of an expression; () where it has none, as what a call returns."""
     match node:
         case ast.Name(id=name):
             return local.get(name, (name,))
@@ -123,18 +148,18 @@ def path_of(node: ast.expr, local: Mapping[str, Path]) -> Path:
 def local_paths(function: Function) -> Mapping[str, Path]:
     """Return the local names of members: of assignments, and of loops over members."""
     local: dict[str, Path] = {}
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.For(target=target, iter=values) | ast.comprehension(target=target, iter=values):
                 for name, value in _loops(target, values):
                     if len(path := path_of(value, local)) > 1:
                         local[name] = path
             case ast.Assign() | ast.AnnAssign():
-                for target, each in assigned(node):
+                for target, value in assigned(node):
                     if (
                         isinstance(target, ast.Name)
-                        and each is not None
-                        and len(path := path_of(each, local)) > 1
+                        and value is not None
+                        and len(path := path_of(value, local)) > 1
                     ):
                         local[target.id] = path
     return local
@@ -143,15 +168,15 @@ def local_paths(function: Function) -> Mapping[str, Path]:
 def _loops(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names of a loop, with what each runs over; `zip` and `enumerate` are taken apart."""
     match target, values:
-        case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[each, *_]):
-            yield from _loops(inner, each)
+        case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[values, *_]):
+            yield from _loops(inner, values)
         case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=several):
-            for inner, each in zip(targets, several, strict=False):
-                yield from _loops(inner, each)
+            for inner, looped in zip(targets, several, strict=False):
+                yield from _loops(inner, looped)
         case ast.Name(id=name), ast.Call(
-            func=ast.Name(id="islice" | "reversed" | "list" | "tuple"), args=[each, *_]
+            func=ast.Name(id="islice" | "reversed" | "list" | "tuple"), args=[values, *_]
         ):
-            yield name, each
+            yield name, values
         case ast.Name(id=name), _:
             yield name, values
         case ast.Tuple(elts=targets), _:
@@ -164,7 +189,7 @@ def writes_of(function: Function) -> tuple[Written, ...]:
     """Return every write to an attribute in a function, those of its nested functions included."""
     local = local_paths(function)
     return tuple(
-        written for node in ast.walk(function) for written in _writes(node, local) if len(written.path) > 1
+        written for node in walk(function) for written in _writes(node, local) if len(written.path) > 1
     )
 
 
@@ -175,11 +200,11 @@ def _writes(node: ast.AST, local: Mapping[str, Path]) -> Iterator[Written]:
             yield Written(path_of(target, local), how, value, node.lineno)
         case ast.Assign() | ast.AnnAssign():
             for target, stated in assigned(node):
-                yield from _to(target, stated, local)
+                yield from _writes_to(target, stated, local)
         case ast.For(target=target) | ast.withitem(optional_vars=ast.expr() as target):
-            for each in ast.walk(target):
-                if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-                    yield from _to(each, None, local)
+            for inner in ast.walk(target):
+                if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                    yield from _writes_to(inner, None, local)
         case ast.Delete(targets=targets):
             for target in targets:
                 how = How.DELETED if isinstance(target, ast.Attribute) else How.CONTENTS
@@ -189,7 +214,7 @@ def _writes(node: ast.AST, local: Mapping[str, Path]) -> Iterator[Written]:
             yield from _called(node, local)
 
 
-def _to(target: ast.expr, value: ast.expr | None, local: Mapping[str, Path]) -> Iterator[Written]:
+def _writes_to(target: ast.expr, value: ast.expr | None, local: Mapping[str, Path]) -> Iterator[Written]:
     match target:
         case ast.Attribute():
             yield Written(path_of(target, local), How.REBOUND, value, target.lineno)
@@ -208,8 +233,8 @@ def _to(target: ast.expr, value: ast.expr | None, local: Mapping[str, Path]) -> 
 def _called(node: ast.Call, local: Mapping[str, Path]) -> Iterator[Written]:
     for keyword in node.keywords:
         if keyword.arg == "out":
-            for each in keyword.value.elts if isinstance(keyword.value, ast.Tuple) else [keyword.value]:
-                yield Written(path_of(each, local), How.IN_PLACE, None, node.lineno)
+            for target in keyword.value.elts if isinstance(keyword.value, ast.Tuple) else [keyword.value]:
+                yield Written(path_of(target, local), How.IN_PLACE, None, node.lineno)
     match node:
         case ast.Call(
             func=ast.Name(id="setattr") | ast.Attribute(attr="__setattr__"),
@@ -264,17 +289,17 @@ def reached(node: ast.AST, decide: Decide) -> Iterator[ast.AST]:
                 if decide(value) is isinstance(op, ast.Or):
                     return
         case _:
-            for _, each in ast.iter_fields(node):
-                if isinstance(each, list) and each and isinstance(each[0], ast.stmt):
-                    yield from _block(each, decide)
+            for _, value in ast.iter_fields(node):
+                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                    yield from _block(value, decide)
                 else:
-                    for child in each if isinstance(each, list) else [each]:
+                    for child in value if isinstance(value, list) else [value]:
                         if isinstance(child, ast.AST):
                             yield from reached(child, decide)
 
 
 def _block(statements: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.AST]:
-    """Yield the nodes of statements up to the one behind which nothing runs."""
+    """Yield the nodes of statements up to the one after which nothing runs."""
     for statement in statements:
         yield from reached(statement, decide)
         if _leaves(statement, decide):
@@ -288,7 +313,7 @@ def _leaves(statement: ast.stmt, decide: Decide) -> bool:
         case ast.If(test=test, body=body, orelse=orelse):
             result = decide(test)
             sides = [body] if result else [orelse] if result is False else [body, orelse]
-            return all(any(_leaves(each, decide) for each in side) for side in sides)
+            return all(any(_leaves(inner, decide) for inner in side) for side in sides)
         case ast.With(body=body):
-            return any(_leaves(each, decide) for each in body)
+            return any(_leaves(inner, decide) for inner in body)
     return False
