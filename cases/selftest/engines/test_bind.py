@@ -31,7 +31,7 @@ from deepstack_harness.engines.bind import (
     ArgumentBuffer,
     ArgumentClass,
     ArgumentEngine,
-    DrivenClass,
+    DefinedClass,
     ReplayedArgument,
     ReplayedBuffer,
     ReplayedClass,
@@ -62,7 +62,7 @@ SOURCES = {
 ENGINES = pytest.mark.parametrize("files", SOURCES.values(), ids=SOURCES)
 
 
-def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
+def found_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
     """Return the only class of a source, defined here."""
     (found,) = classes_of(open_alone(str(write(root, files))))
     return found
@@ -162,8 +162,8 @@ def test_graphs_that_lack_something_are_not_driven(tmp_path: Path) -> None:
     text = RUNNER_FILE.replace("slot.zero_()", "slot.zero_(self.model_runner.no_such_part)")
     graphs = found_in(tmp_path, sglang_files(runner=text)).graphs
     assert not graphs.replays
-    assert graphs.not_driven is not None
-    assert "the harness has no model_runner.no_such_part" in graphs.not_driven.text
+    assert graphs.no_graphs is not None
+    assert "the harness has no model_runner.no_such_part" in graphs.no_graphs.text
 
 
 def test_what_releases_call_around_the_payload_is_supplied(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from cases.selftest.engines.synthetic_vllm import (
     line_of,
     write,
 )
-from deepstack_harness.engines.bind import levels_of
+from deepstack_harness.engines.bind import split_levels
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass, rehearsing
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import IntermediateTensors, Mirrors, Surroundings
+from deepstack_harness.engines.stand_ins import IntermediateTensors, StorageCopies, Surroundings
 from deepstack_harness.errors import StepUnavailable, UsageError
 
 CPU = torch.device("cpu")
@@ -267,7 +267,7 @@ def test_named_tensors_are_looked_up_sliced_and_replaced_by_name() -> None:
 
 def test_a_tensor_without_storage_needs_no_copy() -> None:
     shown = torch.empty(3, 2, device="meta")
-    assert Mirrors().of(shown) is shown
+    assert StorageCopies().copy(shown) is shown
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ def test_a_tensor_without_storage_needs_no_copy() -> None:
 def test_rows_that_belong_to_no_level_are_told(dirty: int, said: str) -> None:
     """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
     given = [torch.zeros(3, 2) for _ in range(4)]
-    assert len(levels_of(tuple(given), 2)) == 2
+    assert len(split_levels(tuple(given), 2)) == 2
     given[dirty][1:, 0] = 5
     with pytest.raises(RuntimeError, match=said):
-        levels_of(tuple(given), 2)
+        split_levels(tuple(given), 2)
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])

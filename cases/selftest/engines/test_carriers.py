@@ -20,7 +20,7 @@ from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import Carrier, find_carrier
 from deepstack_harness.engines.classes import classes_of
@@ -41,7 +41,7 @@ FORWARD = """
 def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):
     {hand}
 """
-STORED, HANDED = 4, 8
+STORED, PASSED = 4, 8
 """The lines of the two statements that stand in the templates."""
 
 
@@ -61,7 +61,7 @@ def of(store: str, hand: str, others: str = "") -> Carrier | None:
 LEVELS, HIDDEN = 3, 8
 
 
-def class_in(root: Path, choices: Mapping[str, str]) -> DrivenClass:
+def class_in(root: Path, choices: Mapping[str, str]) -> DefinedClass:
     """Return the only class of a tree."""
     (only,) = classes_of(open_source(str(write_carrier(root, choices))))
     return only
@@ -111,7 +111,7 @@ def test_a_payload_is_found_in_any_container(
 def test_lines_are_those_of_the_store_and_of_the_call() -> None:
     found = of("self.kept = text", "return self.net(side=self.kept)")
     assert found is not None
-    assert (found.stored, found.handed) == (STORED, HANDED)
+    assert (found.stored, found.passed) == (STORED, PASSED)
 
 
 def test_methods_that_are_called_count_as_well() -> None:
@@ -187,12 +187,12 @@ def test_the_class_is_found_and_named(tmp_path: Path) -> None:
 CPU = torch.device("cpu")
 
 
-def found(root: Path, choices: Mapping[str, str], **replaced: str) -> DrivenClass:
+def found(root: Path, choices: Mapping[str, str], **replaced: str) -> DefinedClass:
     (only,) = classes_of(open_source(str(write_carrier(root, choices, **replaced))))
     return only
 
 
-def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
+def judged(only: DefinedClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
     """Play the profile run, a step with a payload and a decode; return R0 and the distances of that step."""
     family, forward = only.text, only.forward
     assert isinstance(family, TextFamily), family

@@ -23,7 +23,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.classes import define_class
 from deepstack_harness.engines.known import engine_of, find_classes, open_source
 from deepstack_harness.errors import ExitCode, MachineError
@@ -45,14 +45,14 @@ SHARES = SPLIT_FILE.replace(
 """Rows are split evenly, the mask by tokens."""
 
 
-def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
+def found_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
     """Return the only splitter of a source, defined here: these files are ours."""
     source = open_source(str(write(root, files)))
     (cut,) = find_classes(source)
     return define_class(source, cut)
 
 
-def judged(found: DrivenClass) -> list[JudgedCase]:
+def judged(found: DefinedClass) -> list[JudgedCase]:
     """Return every case of a splitter, judged by R9."""
     assert found.splits, found.refusals
     return [

@@ -31,7 +31,7 @@ from deepstack_harness.engines.carriers import (
     Carrier,
     FindMethod,
     find_carrier,
-    reached,
+    methods_reached,
     stored_by,
 )
 from deepstack_harness.engines.discover import ArgumentFiles, collector_paused, depth_limited
@@ -324,7 +324,7 @@ class _Accountant:
             method = self._lookup(owner)
             carrier = find_carrier(method) if owner.methods else None
             if carrier is not None:
-                steps = {*reached(EMBED, method), *reached(FORWARD, method)}
+                steps = {*methods_reached(EMBED, method), *methods_reached(FORWARD, method)}
                 if steps & owner.methods.keys() or _constructs(owner, carrier):
                     yield owner, carrier
 

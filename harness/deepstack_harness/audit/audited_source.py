@@ -199,7 +199,7 @@ def audit_source(
     if why is not None:
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
         systems = systems.unjudged(why)
-    reasons = (audited.ways.not_driven for audited in drivable)
+    reasons = (audited.ways.no_graphs for audited in drivable)
     references = dict(_references(source, (*verdicts, *systems.subjects)))
     return AuditedSource(
         label,

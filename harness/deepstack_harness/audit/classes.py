@@ -61,10 +61,10 @@ def judge_replayed(audited: AuditedClass, traces: Iterable[str], worker: SourceW
 
 
 def explain_limits(
-    verdicts: ClassVerdicts, audited: AuditedClass, cannot_ask: Mapping[Rule, str]
+    verdicts: ClassVerdicts, audited: AuditedClass, inapplicable: Mapping[Rule, str]
 ) -> ClassVerdicts:
     """Return the verdicts with what cannot be asked of the engine, and with what its graphs lose."""
-    return replace(verdicts, rows=tuple(_explained(verdicts.rows, audited, cannot_ask)))
+    return replace(verdicts, rows=tuple(_explained(verdicts.rows, audited, inapplicable)))
 
 
 def not_judged(row: Row, why: str) -> Row:
@@ -72,10 +72,10 @@ def not_judged(row: Row, why: str) -> Row:
     return replace(row, verdict=Verdict.SKIP, value=None, detail=why, expected=None)
 
 
-def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
+def _explained(rows: Iterable[Row], audited: AuditedClass, inapplicable: Mapping[Rule, str]) -> Iterable[Row]:
     for row in rows:
-        if row.rule in cannot_ask:
-            yield not_judged(row, cannot_ask[row.rule])
+        if row.rule in inapplicable:
+            yield not_judged(row, inapplicable[row.rule])
         elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and audited.ways.lost:
             yield replace(row, detail=f"{row.detail}; {audited.ways.lost} ({audited.replayed_at})")
         else:
@@ -229,7 +229,7 @@ def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
     verdicts = sum_up_regimes(cases, source.label, audited.model_class, known)
     if audited.ways.methods and audited.ways.forward:
         verdicts = beside_each_other(verdicts, alone, in_order)
-    verdicts = explain_limits(verdicts, audited, engine_of(source).cannot_ask)
+    verdicts = explain_limits(verdicts, audited, engine_of(source).inapplicable)
     rows = tuple(_with_reach(row, audited, worker, played) for row in verdicts.rows)
     rows = (*judge_compiled(audited, worker, known), *rows, *_shared_rows(audited, worker, known))
     if not isinstance(source, Release):

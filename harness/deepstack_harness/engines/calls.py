@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from deepstack_harness.engines.argument_parts import Hosts, load_parts
-from deepstack_harness.engines.bind import ArgumentClass, DrivenClass, MakeEngine
+from deepstack_harness.engines.bind import ArgumentClass, DefinedClass, MakeEngine
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.discover import SINCE, ArgumentModel, FoundClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import LoadedSource, loaded_of
-from deepstack_harness.engines.loaded_class import define_by_forward, settled
-from deepstack_harness.engines.model_class import BY_METHODS, ModelClass, Way
+from deepstack_harness.engines.loaded_class import construct, define_by_forward
+from deepstack_harness.engines.model_class import BY_METHODS, CalledMethods, ModelClass
 from deepstack_harness.engines.stand_ins import Host
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import CompiledText
@@ -26,8 +26,8 @@ B = TypeVar("B", MethodsClass, ForwardClass)
 class EngineCalls(Protocol):
     """What makes the classes of one engine run, in the process that runs their code."""
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
-        """Define a class in each way in which it can be called; refusals say why a way is missing."""
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
+        """Define a class in each way in which it can be called, with the reasons why others are missing."""
         ...
 
 
@@ -61,15 +61,17 @@ class BufferCalls:
     names: Mapping[str, object] | None = None
     libraries: Mapping[str, object] = field(default_factory=dict)
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class by its methods, by its forward, and with its text model.
 
         Raises what `Source.python_files` raises.
         """
         return self.define_as(source, found, model_of(found, engine), engine.files.forward)
 
-    def define_as(self, source: Source, found: FoundClass, model: ModelClass, way: Way | None) -> DrivenClass:
-        """Define a class of which `model` is known; by its forward too where there is a `way`."""
+    def define_as(
+        self, source: Source, found: FoundClass, model: ModelClass, called: CalledMethods | None
+    ) -> DefinedClass:
+        """Define a class of which `model` is known; by its forward too with the methods `called`."""
         loaded = loaded_of(source)
         refusals: list[Reason] = []
 
@@ -81,15 +83,15 @@ class BufferCalls:
                 return None
 
         methods = defined(lambda: self.by_methods(loaded, model))
-        forward = defined(lambda: define_by_forward(loaded, model, way)) if way else None
+        forward = defined(lambda: define_by_forward(loaded, model, called)) if called else None
         text = _text_family(loaded, forward, found.text)
-        return DrivenClass(source, found, methods, forward, tuple(refusals), text=text)
+        return DefinedClass(source, found, methods, forward, tuple(refusals), text=text)
 
     def by_methods(self, loaded: LoadedSource, model: ModelClass) -> MethodsClass:
         """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
         with loaded.without_stubs():
             loaded.absent.values.update(self.libraries)
-            bound = self.kind(*settled(loaded, model, BY_METHODS, self.names).over(self.host))
+            bound = self.kind(*construct(loaded, model, BY_METHODS, self.names).derive(self.host))
             bound.rehearse()
             return bound
 
@@ -101,7 +103,7 @@ VLLM_CALLS = BufferCalls()
 def _text_family(
     loaded: LoadedSource, forward: ForwardClass | None, text: CompiledText | str
 ) -> TextFamily | str:
-    """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
+    """Return the text model that a class passes its payload to, as a decoder, or why there is none."""
     if not isinstance(forward, ForwardClass) or isinstance(text, str):
         return text if isinstance(text, str) else ""
     try:
@@ -121,7 +123,7 @@ class ArgumentCalls:
     kinds: tuple[type, ...]
     hosts: Hosts
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a text model and rehearse it."""
         assert isinstance(found.methods, ArgumentModel)
         refusals = (found.forward,) if isinstance(found.forward, Reason) else ()
@@ -131,5 +133,5 @@ class ArgumentCalls:
             with loaded.without_stubs():
                 graphs = bound.rehearse()
         except UsageError as error:
-            return DrivenClass(source, found, refusals=(*refusals, reason_of(error)))
-        return DrivenClass(source, found, bound, refusals=refusals, graphs=graphs)
+            return DefinedClass(source, found, refusals=(*refusals, reason_of(error)))
+        return DefinedClass(source, found, bound, refusals=refusals, graphs=graphs)

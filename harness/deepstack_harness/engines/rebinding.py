@@ -1,9 +1,9 @@
 """Find what in a package may give the objects of a class another member, after the class was made.
 
-Importing a package runs what changes a class then: decorators, hooks of bases, statements behind the class
-and patches of other modules.  What is left are places that run later, such as a function that assigns to
-`forward`.  `Making.rebinding` searches the package for them.  A place that does not run with the class, and
-that is not about another class, refuses the class.
+Importing a package runs what changes a class then: decorators, hooks of bases, statements after the class
+and patches of other modules. What is left are places that run later, such as a function that assigns to
+`forward`. `RebindingSearch` looks for them in the package. A class is refused for a place that has not run
+and that is not about another class.
 """
 
 import ast
@@ -54,12 +54,12 @@ class Defined:
         return self.member, self.node.name
 
 
-class Making:
-    """The making of one class of a source."""
+class RebindingSearch:
+    """The search for code of a package that may give the objects of one class another member."""
 
     def __init__(self, loaded: LoadedSource, of: Defined, lineage: Mapping[type, Defined]) -> None:
         """Take a class, and its `lineage` as Python has made it."""
-        self._loaded, self.of, self._lineage = loaded, of, lineage
+        self._loaded, self._of, self._lineage = loaded, of, lineage
         self._places = frozenset(item.place for item in lineage.values())
         members = [own_members(item.node) for item in lineage.values()]
         defined = {name for own in members for name in own}
@@ -72,7 +72,7 @@ class Making:
 
     def _files(self, classes: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
         """Yield the files that have the engines' word, or the name of a class."""
-        folder = PurePosixPath(self.of.member).parts[0]
+        folder = PurePosixPath(self._of.member).parts[0]
         words = (WORD, *sorted(classes))
         for member in sorted({member for word in words for member in self._loaded.mentioning(folder, word)}):
             try:
@@ -91,7 +91,7 @@ class Making:
     ) -> Iterator[tuple[str, SourceFile, "RebindingPlace"]]:
         """Yield each place that may rebind one of `names`, with its file, by the name of that too.
 
-        `chain` are the classes that are driven.
+        `chain` are the classes whose members are called.
         """
         lineage = self._lineage.values()
         classes = frozenset(item.node.name for item in lineage if item.place in chain)
@@ -186,7 +186,7 @@ class RebindingPlace:
     """A place that may give an object or a class another member.
 
     `name` is empty where code makes it.  `of` is the object; None where a table has the name, or a call.
-    `method_of` is the class whose method it stands in, if `of` is the first argument of that method.
+    `method_of` is the class whose method it is in, if `of` is the first argument of that method.
     """
 
     name: str
@@ -196,7 +196,7 @@ class RebindingPlace:
 
     @property
     def member(self) -> str:
-        """The name alone, for a sentence."""
+        """The name without what is before its last dot, for a sentence."""
         return self.name.rpartition(".")[2] or "a member"
 
     @property
@@ -223,13 +223,13 @@ def _words(file: SourceFile) -> frozenset[str]:
 @functools.lru_cache(maxsize=512)
 def _places(file: SourceFile) -> tuple[RebindingPlace, ...]:
     """Return all places of a file that may give an object or a class another member."""
-    search = _Search()
+    search = _PlaceVisitor()
     search.visit(parse(file))
     return tuple(search.places)
 
 
-class _Search(ast.NodeVisitor):
-    """The search of one file."""
+class _PlaceVisitor(ast.NodeVisitor):
+    """Collects the places of one file."""
 
     def __init__(self) -> None:
         self.places: list[RebindingPlace] = []
@@ -270,7 +270,7 @@ class _Search(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         if _reads_names(node.func):
-            self._readings |= {id(each) for each in node.args}
+            self._readings |= set(map(id, node.args))
         if is_setattr(node) or _is_name(node.func, {"delattr"}):
             arguments = set_arguments(node)
             name = arguments[1] if len(arguments) > 1 else None
@@ -285,7 +285,7 @@ class _Search(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        self._readings |= {id(each) for each in ast.walk(node)}
+        self._readings |= set(map(id, ast.walk(node)))
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -293,7 +293,7 @@ class _Search(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self._readings |= {id(each) for each in ast.walk(node)}
+        self._readings |= set(map(id, ast.walk(node)))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -304,7 +304,7 @@ class _Search(ast.NodeVisitor):
         """Note a place that gives `of` another member."""
         method = self._functions[0] if self._classes and self._functions else None
         first = method.args.args[:1] if method else []
-        of_self = isinstance(of, ast.Name) and any(of.id == each.arg for each in first)
+        of_self = isinstance(of, ast.Name) and [of.id] == [argument.arg for argument in first]
         self.places.append(RebindingPlace(name, of, node, self._classes[-1].name if of_self else None))
 
 
@@ -316,7 +316,7 @@ def _reads_names(called: ast.expr) -> bool:
         case ast.Attribute(attr="debug" | "info" | "warning" | "error" | "exception" | "startswith" | "get"):
             return True
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name.startswith(_MARKS)  # whoever asks the registry is another place
+    return name.startswith(_MARKS)  # code that looks the class up in a registry is another place
 
 
 def _makes_members(called: ast.expr) -> bool:

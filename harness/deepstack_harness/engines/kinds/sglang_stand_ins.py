@@ -1,4 +1,4 @@
-"""Stand-ins for what SGLang's parts and its prefill runners name.
+"""Replacements for what SGLang's parts and its prefill runners name.
 
 Each does what that code relies on, and no more.
 """
@@ -62,7 +62,7 @@ class Wrapper(CutBase):
 
 
 class Modality:
-    """Images alone (sglang/srt/managers/schedule_batch.py)."""
+    """The modality of images, the only one here (sglang/srt/managers/schedule_batch.py)."""
 
     name = "IMAGE"
     IMAGE: "Modality"
@@ -102,22 +102,15 @@ class _Residual:
 
 
 class _AuxHiddenStates(list[object]):
-    """Hidden states that a draft model asks for: none (sglang/srt/layers/aux_hidden_states.py)."""
+    """Hidden states for a draft model (sglang/srt/layers/aux_hidden_states.py); no step here has one."""
 
     def capture(self, hidden: object) -> None:
-        """Keep hidden states."""
+        """Record hidden states."""
         self.append(hidden)
 
 
-def _execution() -> Settings:
-    """Return the settings of an engine that serves: no reinforcement learning."""
-    return Settings(
-        "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
-    )
-
-
 def _flat(nested: list[Any]) -> list[Any]:
-    return [each for item in nested for each in (_flat(item) if isinstance(item, list) else [item])]
+    return [leaf for item in nested for leaf in (_flat(item) if isinstance(item, list) else [item])]
 
 
 def embedding_and_mask(
@@ -133,10 +126,13 @@ STAND_INS: Mapping[str, object] = {
     "PPProxyTensors": dict,
     "batch": _Residual(),
     "flatten_nested_list": _flat,
-    "get_exec": _execution,
+    # The settings of an engine that serves: no reinforcement learning.
+    "get_exec": lambda: Settings(
+        "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
+    ),
 }
 KINDS = (Batch, CutBase, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 
 class Item:
@@ -236,7 +232,7 @@ class LogitsOutput:
     """The output of a whole model, which older runners cut to the step (LogitsProcessorOutput)."""
 
     def __init__(self, next_token_logits: Tensor, hidden_states: None = None, **_: object) -> None:
-        """Take logits (n, width); a model returns its hidden states only where a setting asks for them."""
+        """Take logits (n, width); a model returns its hidden states only where a setting requests them."""
         self.next_token_logits = next_token_logits
         self.hidden_states = hidden_states
         self.mm_input_embeds = None
@@ -307,4 +303,4 @@ RUNNER_STAND_INS: Mapping[str, object] = {
     "set_tc_piecewise_forward_context": _context,
 }
 RUNNER_KINDS = (Runner, ShapeKey, LogitsOutput, GraphSlot, GraphSlots, RecordedGraphs)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""

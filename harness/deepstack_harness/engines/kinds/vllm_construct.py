@@ -45,7 +45,7 @@ _EXPERTS = "vllm/model_executor/layers/fused_moe/__init__.py"
 _ENVIRONMENT = {
     "VLLM_USE_AOT_COMPILE": "0", "VLLM_USE_BYTECODE_HOOK": "0", "VLLM_LOGGING_LEVEL": "ERROR",
 }  # fmt: skip
-"""Compile when a model is called, and drop its guards by the filter of the decorator alone."""
+"""Compile when a model is called, and drop its guards only by the filter of the decorator."""
 _GROUPS = ("_TP", "_PP", "_DP", "_EP", "_WORLD", "_DCP", "_PCP", "_EPLB")
 
 
@@ -194,7 +194,7 @@ class VllmSurroundings:
     def build(
         self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
     ) -> nn.Module:
-        """Make an object of the class as `vllm_config` says, with drawn weights."""
+        """Make an object of the class with a `vllm_config` and random weights."""
         module = loaded.module(tiny.member)
         config = _settings(loaded, tiny.config(module), capacity, compiled=compiled)
         _surround(loaded, config)

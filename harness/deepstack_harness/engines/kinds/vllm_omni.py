@@ -1,7 +1,7 @@
 """vLLM-Omni: its own copy of the Qwen3-Omni thinker, under vLLM's names and in vLLM's call order.
 
 Its files import from the installed vLLM, which a source of vLLM-Omni does not hold: every such name that
-the buffer's code uses is a stand-in here.
+the buffer's code uses is replaced here.
 """
 
 from types import MappingProxyType
@@ -19,7 +19,7 @@ class _NoQuantization:
 
 
 def _tag_nothing(*_: object) -> None:
-    """Leave embeddings as they are: interleaved audio alone reads a tag (vllm/multimodal/utils.py)."""
+    """Leave embeddings as they are: only interleaved audio reads a tag (vllm/multimodal/utils.py)."""
 
 
 def _is_interleaved(*_: object) -> bool:
@@ -46,17 +46,17 @@ _PARTS = EngineParts(
             "PRE_QUANTIZED_METHODS": frozenset[str](),
             "set_mm_embedding_modality": _tag_nothing,
             "check_interleaved_audio_video": _is_interleaved,
-            "merge_interleaved_embeddings": None,  # behind the check above
+            "merge_interleaved_embeddings": None,  # only called where the check above is true
             "_merge_multimodal_embeddings": _merge,
         }
     ),
     settings=MappingProxyType({"quant_config": None, "model_config.multimodal_config": None}),
-    answer=lambda hidden: (hidden, {}),  # hidden states, and those that were captured for the talker
+    output=lambda hidden: (hidden, {}),  # hidden states, and those that were captured for the talker
 )
 
 VLLM_OMNI = KnownEngine(
     package=KnownPackage(
-        # vLLM's package folder has model_executor/ too, so that it tells the two apart no better.
+        # vLLM's package folder has model_executor/ too, so that is no mark.
         "vllm-omni", "vLLM-Omni", mark="vllm_omni/diffusion", version_file="vllm_omni/_version.py",
     ),
     folder=_FOLDER,
