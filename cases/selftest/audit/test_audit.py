@@ -17,7 +17,7 @@ from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, 
 from cases.selftest.engines.synthetic_vllm import write as write_files
 from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.audit.account import SYSTEM
-from deepstack_harness.audit.class_verdicts import beside_known
+from deepstack_harness.audit.class_verdicts import against_known
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.main import main
@@ -273,7 +273,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
     known = {Rule.STRUCTURE: "vllm 43602", Rule.PLACEMENT: "unreported", Rule.SHARDING: "unreported"}
     skipped = replace(rows[0], rule=Rule.SHARDING, verdict=Verdict.SKIP)
-    judged = {row.rule: row for row in beside_known([*rows, skipped], known)}
+    judged = {row.rule: row for row in against_known([*rows, skipped], known)}
     assert {rule: judged[rule].verdict for rule in (*known, Rule.FRESHNESS)} == {
         Rule.STRUCTURE: Verdict.XFAIL,
         Rule.PLACEMENT: Verdict.IMPROVED,
@@ -282,7 +282,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     }
     assert [judged[rule].expected for rule in (Rule.STRUCTURE, Rule.FRESHNESS)] == [True, False]
     assert judged[Rule.STRUCTURE].detail.endswith("[known: vllm 43602]")
-    assert beside_known(rows, None) == rows
+    assert against_known(rows, None) == rows
 
 
 @pytest.mark.slow  # 6 s; one behind an adapter by day

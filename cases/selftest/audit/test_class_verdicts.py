@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deepstack_harness.audit.class_verdicts import (
-    beside_known,
+    against_known,
     by_cause,
     effects_in,
     same_without_graphs,
@@ -140,12 +140,12 @@ def test_a_known_failure_is_looked_for_in_both_regimes(
     entry: KnownFailure, live: Verdict, captured: Verdict, wanted: tuple[Verdict, Verdict]
 ) -> None:
     rows = [row(R.CLEAR, LIVE, live), row(R.CLEAR, CAPTURED, captured)]
-    assert tuple(one.verdict for one in beside_known(rows, KnownRules([entry]))) == wanted
+    assert tuple(one.verdict for one in against_known(rows, KnownRules([entry]))) == wanted
 
 
 def test_a_fault_of_another_shape_is_new_in_either_regime() -> None:
     rows = [row(R.CLEAR, LIVE), row(R.CLEAR, CAPTURED, shape=FaultKind.LIVE)]
-    assert [one.verdict for one in beside_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]
+    assert [one.verdict for one in against_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]
 
 
 def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_there() -> None:
@@ -158,7 +158,7 @@ def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_ther
         replace(row(R.CLEAR, LIVE), trace="short"), replace(row(R.CLEAR, CAPTURED), trace="other"),
         row(R.BOUNDARY, LIVE, Verdict.PASS), row(R.BOUNDARY, CAPTURED, Verdict.SKIP), row(R.STRUCTURE, LIVE),
     ]  # fmt: skip
-    beside = beside_known(rows, known)
+    beside = against_known(rows, known)
     assert [each.verdict for each in beside] == ["XFAIL", "FAIL", "PASS", "SKIP", "FAIL"]
     assert beside[0].detail == ""
     assert beside[1].detail == ""

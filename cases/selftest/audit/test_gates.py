@@ -14,7 +14,7 @@ from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.base import base_of
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts
 from deepstack_harness.audit.findings import audit_findings
-from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen
+from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen_classes
 from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_answer, show_change, show_summary
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -80,7 +80,9 @@ def test_a_carrier_that_was_not_judged_fails_every_gate(gate: Gate, base: Base |
     if base is not None:
         base = replace(base, carriers={CARRIER.name})
         assert judged(Account(unjudged=(CARRIER,)))
-        base = replace(base, carriers=(), classes=seen([replace(class_verdicts(KEPT), model_class="Fresh")]))
+        base = replace(
+            base, carriers=(), classes=seen_classes([replace(class_verdicts(KEPT), model_class="Fresh")])
+        )
         assert not judged(Account(unjudged=(known,)))  # the base was judged
 
 
@@ -187,7 +189,7 @@ def broken(
     ],
 )
 def test_a_finding_that_is_worse_is_new(gate: Gate, worse: ClassVerdicts, why: str) -> None:
-    base = Base("main", seen([broken()]), {"Qwen3VL": MEMBER})
+    base = Base("main", seen_classes([broken()]), {"Qwen3VL": MEMBER})
     source = replace(audited(), classes=(worse,))
     result = judge_gate([source], gate, base)
     assert [each.why for each in result.new] == [why]
@@ -244,7 +246,7 @@ def test_a_class_that_gives_its_payload_at_last_shows_the_faults_above_it(
     found = replace(
         audited(KEPT), classes=(shown,), members={"Derived": MEMBER}, derived_from={"Derived": ["Qwen3VL"]}
     )
-    there = seen([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
+    there = seen_classes([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
     result = judge_gate([found], Gate.FLAG, Base("main", there, {"Derived": MEMBER, "Qwen3VL": MEMBER}))
     assert bool([each for each in result.failing if each.rule is Rule.CLEAR]) is is_new
 
@@ -283,14 +285,16 @@ def test_zeros_in_place_of_none_are_no_new_fault() -> None:
 
 
 def test_a_class_with_another_name_is_compared_with_the_one_that_is_gone() -> None:
-    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Old")]), {"Old": MEMBER})
+    base = Base("main", seen_classes([replace(class_verdicts(BY_FLAG), model_class="Old")]), {"Old": MEMBER})
     source = replace(audited(BY_FLAG), members={"Qwen3VL": MEMBER})
     assert judge_gate([source], Gate.ANY, base).holds
     assert not judge_gate([replace(source, members={"Qwen3VL": "vllm/a.py"})], Gate.ANY, base).holds
 
 
 def test_a_new_class_has_no_new_fault_where_it_inherits_the_lines() -> None:
-    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Above")]), {"Above": MEMBER})
+    base = Base(
+        "main", seen_classes([replace(class_verdicts(BY_FLAG), model_class="Above")]), {"Above": MEMBER}
+    )
     source = replace(
         audited(BY_FLAG),
         members={"Qwen3VL": "vllm/a.py", "Above": MEMBER},

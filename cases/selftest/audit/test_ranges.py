@@ -18,9 +18,9 @@ from deepstack_harness.audit.ranges import (
     TensorRange,
     as_tensor,
     bind_range,
-    kept_as,
     observe_ranges,
     range_named,
+    stored_type,
 )
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import Bounds, RangeObservation, System, SystemSubject
@@ -78,9 +78,9 @@ def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) ->
 
 
 def test_the_tensor_is_told_from_the_list() -> None:
-    assert kept_as(TensorRange) == "tensor"
-    assert kept_as(ListRange) == "list"
-    assert kept_as(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
+    assert stored_type(TensorRange) == "tensor"
+    assert stored_type(ListRange) == "list"
+    assert stored_type(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
 
 
 def test_every_short_mask_is_called_with_every_range() -> None:

@@ -3,7 +3,7 @@
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
-from deepstack_harness.audit.gate import Base, seen
+from deepstack_harness.audit.gate import Base, seen_classes
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
@@ -43,7 +43,7 @@ def class_verdicts(*rows: Row) -> ClassVerdicts:
 
 def base_with(*rows: Row) -> Base:
     """Return a base `main` whose only class has these rows."""
-    return Base("main", seen([class_verdicts(*rows)]), {"Qwen3VL": MEMBER})
+    return Base("main", seen_classes([class_verdicts(*rows)]), {"Qwen3VL": MEMBER})
 
 
 def audited(*rows: Row) -> AuditedSource:

@@ -1,4 +1,4 @@
-"""Audit one source: judge its classes and the systems beside them, and account for what was not judged.
+"""Audit one source: judge its classes and the systems next to them, and account for what was not judged.
 
 A finding has a place, the file inside the package and the lines of the method that the rule is
 about.
@@ -44,7 +44,7 @@ class AuditScope:
 WHOLE = AuditScope()
 
 _VERBS = {Rule.FRESHNESS: "set", Rule.CAPACITY: "set", Rule.CLEAR: "clear"}
-"""Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
+"""The verb of the method that a rule is about; all other rules are about what get returns."""
 _Statement = ast.ClassDef | ast.FunctionDef
 """A class, or a function that splits a payload over ranks."""
 _FORWARD_FIRST = ("forward", "embed_input_ids")
@@ -118,10 +118,10 @@ GRAPHS = "graphs"
 class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
-    `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven, and `loaded` what the package lacked that was
-    imported to make a class, by the class.  `places` has `MEMBER:LINE` of everything
-    that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
+    `references` are the issues that known failures wait for, by class or subject and rule. `no_graphs` has
+    the reasons why graphs of an engine could not be replayed, and `loaded` what the package did not have
+    that was imported to make a class, by the class. `places` has `MEMBER:LINE` of everything that could be
+    called: classes, subjects of the systems next to them, and `GRAPHS` of the engine's runner.
     `members` has the file of every class that carries a payload, and `derived_from` the classes that it is
     derived from, the nearest first, judged or not.
     """
@@ -132,7 +132,7 @@ class AuditedSource:
     systems: SourceSystems
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
-    live_alone: tuple[Reason, ...] = ()
+    no_graphs: tuple[Reason, ...] = ()
     loaded: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class AuditedSource:
 
     @property
     def subjects(self) -> tuple[ClassVerdicts, ...]:
-        """The classes, then the subjects of the systems beside them."""
+        """The classes, then the subjects of the systems next to them."""
         return (*self.classes, *self.systems.subjects)
 
 
@@ -149,7 +149,7 @@ def audit_source(
     say: Callable[[str], None],
     scope: AuditScope = WHOLE,
     *,
-    may_lack_classes: bool = False,
+    may_be_empty: bool = False,
     known_as: str = "",
     stated: Version | None = None,
     source: Source | None = None,
@@ -160,7 +160,7 @@ def audit_source(
     `stated` is the release of a tree, as the user states it; `source` is what `text` names, where it was
     opened before.
 
-    Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
+    Raises `UsageError` for what is no source, or has nothing that carries a payload and must not be empty,
     and `MachineError` where a file cannot be fetched.
     """
     with SourceWorker(text, stated=stated, source=source) as worker:
@@ -172,12 +172,15 @@ def audit_source(
             say(f"looking through all files of {name}")
         account, among = Account(), scope.among if scope.account else ()
         if scope.account or not all(audited.can_be_judged for audited in classes):
-            # Classes that cannot be driven are in the account whichever files are looked through.
+            # Classes that cannot be called are in the account whichever files are looked through.
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
-        # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
+        # A plugin is not judged over a base that has none of its classes, whatever its own files carry.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
-        if not (carries or may_lack_classes or scope.unchanged):
-            raise _without_classes(source)
+        if not (carries or may_be_empty or scope.unchanged):
+            package, since = engine_of(source).package, engine_of(source).since
+            raise UsageError(
+                f"{label} has no class with a deepstack buffer; {package.title} has had one since {since}"
+            )
         drivable = [audited for audited in classes if audited.can_be_judged]
         verdicts = []
         for number, audited in enumerate(drivable, 1):
@@ -187,7 +190,7 @@ def audit_source(
             if refused is None:
                 verdicts.append(judged)
             else:
-                classes = [refused if each is audited else each for each in classes]
+                classes = [refused if other is audited else other for other in classes]
         if len(verdicts) < len(drivable):
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
             drivable = [audited for audited in classes if audited.can_be_judged]
@@ -216,7 +219,7 @@ def audit_source(
 
 
 def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[tuple[tuple[str, Rule], str]]:
-    """Yield (subject, rule) and the issue of its known failure; without a version, of those seen alone."""
+    """Yield (subject, rule) and the issue of its known failure; without a version, only of those seen."""
     for subject in subjects:
         known = known_rules_of(source, subject.model_class)
         rows = (row for row in subject.rows if row.verdict is Verdict.XFAIL)
@@ -224,14 +227,6 @@ def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[t
         for rule, reference in own if known.of_any_release else known.items():
             if reference is not None:
                 yield (subject.model_class, rule), reference
-
-
-def _without_classes(source: Source) -> UsageError:
-    engine = engine_of(source)
-    title, since = engine.package.title, engine.since
-    return UsageError(
-        f"{source.label} has no class with a deepstack buffer; {title} has had one since {since}"
-    )
 
 
 def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:

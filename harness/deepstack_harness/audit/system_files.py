@@ -1,4 +1,4 @@
-"""The files of vLLM that have the systems beside the buffer: placeholder ranges and dual-stream helpers."""
+"""The files of vLLM with systems other than the buffer: placeholder ranges and dual-stream helpers."""
 
 from deepstack_harness.sources.source import Source, SourceFile, read_since
 

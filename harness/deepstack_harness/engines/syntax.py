@@ -162,14 +162,14 @@ def scope_names(statement: ast.stmt) -> frozenset[str]:
 
 
 def statements_in(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
-    """Yield statements, and those in their blocks and bodies; expressions are not visited."""
-    todo = list(nodes)
+    """Yield statements, and those in their blocks and bodies, in source order, without expressions."""
+    todo = [*nodes][::-1]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.stmt):
             yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            todo += getattr(node, part, ())
+        parts = ("body", "handlers", "cases", "orelse", "finalbody")
+        todo += [child for part in parts for child in getattr(node, part, ())][::-1]
 
 
 ANY_OF_SELF = "self.*"

@@ -38,7 +38,7 @@ from deepstack_harness.sources.source import Source
 Weights = tuple[Tensor, ...]
 
 
-def _beside(faulty: Project) -> Project:
+def _needs_second_stream(faulty: Project) -> Project:
     """Wrap a faulty way of projecting: without a second stream nothing can be out of order."""
 
     @functools.wraps(faulty)
@@ -48,30 +48,30 @@ def _beside(faulty: Project) -> Project:
     return project
 
 
-@_beside
+@_needs_second_stream
 def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project without letting the other stream wait for x (n, hidden)."""
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         second = linear(x, weights[1])
         lanes.done[0].record()
     lanes.done[0].wait()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden) without waiting for the other stream's result."""
     lanes.start.record()
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but record the second event on the current stream.
 
@@ -79,7 +79,7 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
     """
     lanes.start.record()
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
     lanes.done[0].record()
@@ -87,10 +87,10 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but wait before the event is recorded: for nothing, or for the layer before."""
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
@@ -100,29 +100,29 @@ def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[T
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but wait on the current stream before the other one recorded that it is done."""
     lanes.start.record()
     first = linear(x, weights[0])
     lanes.done[0].wait()
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project a copy of x (n, hidden) on the other stream, and free it on the host while it is still read.
 
     The allocator gives memory back to the stream it came from: the current one, whose
-    next result overwrites it.  (`Tensor.record_stream` is what says that another stream uses it.)
+    next result overwrites it. (`Tensor.record_stream` would mark it as used by another stream.)
     """
     copy = x.clone()
     lanes.start.record()
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(copy, weights[1])
         lanes.done[0].record()
@@ -139,9 +139,9 @@ ONE, TWO, THREE = "one stream", "two streams", "three streams"
 class DualStream:
     """A way to project.
 
-    `settings` are rehearsed on recording streams, `project` runs with torch's own; `named`
-    says that its op takes the layer's name.  `subgraphs`: whether it stands for its op,
-    whose distinct subgraphs are to be counted.
+    `settings` are run on recording streams, `project` on torch's own. With `subgraphs` it is called by an op,
+    and the distinct subgraphs of layers with this op are counted; the op of a `named` one takes the layer's
+    name.
     """
 
     settings: tuple[Setting, ...]
@@ -152,12 +152,8 @@ class DualStream:
 
 def _ours(project: Project, *others: int, named: bool = False, subgraphs: bool = False) -> DualStream:
     names = (ONE, TWO, THREE)
-    settings = tuple(Setting(names[count], count, _always(project)) for count in others)
+    settings = tuple(Setting(names[count], count, lambda _: project) for count in others)
     return DualStream(settings, project, named, subgraphs)
-
-
-def _always(project: Project) -> Callable[[Device], Project]:
-    return lambda _: project
 
 
 SEQUENTIAL = _ours(sequential, 0, 1)
@@ -183,14 +179,14 @@ def _is_dual_stream(named: object) -> TypeIs[DualStream]:
 
 
 BREAKABLE = "BreakableCUDAGraphCapture"
-"""From 0.28.0 on the helper asks it, when called, whether a capture is going on (vllm/compilation)."""
+"""From 0.28.0 on the helper checks with it whether a graph is being captured (vllm/compilation)."""
 
 IN_CAPTURE = "two streams, while a breakable graph is captured"
 DEFAULT_FIRST = "three streams, main one first"
 
 
 class NoCapture:
-    """Stand-in for `BreakableCUDAGraphCapture` while nothing is captured."""
+    """Takes the place of `BreakableCUDAGraphCapture` while nothing is captured."""
 
     @staticmethod
     def is_active() -> bool:
@@ -199,7 +195,7 @@ class NoCapture:
 
 
 class OpenCapture:
-    """Stand-in for `BreakableCUDAGraphCapture` while a graph is captured."""
+    """Takes the place of `BreakableCUDAGraphCapture` while a graph is captured."""
 
     @staticmethod
     def is_active() -> bool:
