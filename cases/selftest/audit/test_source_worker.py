@@ -43,7 +43,7 @@ MODULE = "cases.selftest.audit.forging"
 def test_a_worker_that_measures_passes() -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None
-        assert failed_control(worker) is None  # again: the controls leave nothing behind
+        assert failed_control(worker) is None  # again: the controls change nothing
 
 
 DAILY = {"see_zeros"}
@@ -52,8 +52,8 @@ DAILY = {"see_zeros"}
 @pytest.mark.parametrize(
     "forgery",
     [
-        pytest.param(one, marks=() if one in DAILY else pytest.mark.slow)
-        for one in (forgery.__name__ for forgery in forging.FORGERIES)
+        pytest.param(name, marks=() if name in DAILY else pytest.mark.slow)
+        for name in (forgery.__name__ for forgery in forging.FORGERIES)
     ],
 )
 def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> None:
@@ -146,7 +146,7 @@ def test_a_system_that_ends_the_worker_is_not_judged(
 
 
 class Instead(InProcessCases):
-    """A worker that plays another buffer than the one it is asked for."""
+    """A worker that plays another buffer than that of the case."""
 
     @override
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult:

@@ -17,7 +17,7 @@ MEMBER = "vllm/model_executor/models/qwen3_vl.py"
 
 
 def audited_class(model_class: str, member: str = MEMBER, ways: ClassWays | None = None) -> AuditedClass:
-    """Return a class that nobody cut; `ways` are those in which a worker could drive it."""
+    """Return a class that no worker defined; `ways` are those in which it could be called."""
     reason = Reason("it was not cut")
     return AuditedClass(FoundClass(model_class, member, reason, reason), ways or ClassWays())
 

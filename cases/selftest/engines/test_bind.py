@@ -1,4 +1,4 @@
-"""Engines whose payload is an argument, driven in this process, and FULL graphs that are emulated."""
+"""Engines whose payload is an argument, called in this process, and FULL graphs that are emulated."""
 
 import re
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def found_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
 
 
 def class_in(root: Path, files: Mapping[str, str]) -> ArgumentClass:
-    """Return the only class of a source, which has to be driven."""
+    """Return the only class of a source, which must not be refused."""
     found = found_in(root, files)
     assert isinstance(found.methods, ArgumentClass), found.refusals
     return found.methods
@@ -85,8 +85,8 @@ def rows(buffer: ArgumentBuffer, tokens: int) -> torch.Tensor:
 
 def broken(model: Model, trace: str, name: str) -> dict[Rule, float | None]:
     case = case_of(trace, name)
-    said = judge_all(ObservedCase(case, play(case, model, ReplayedClass(buffer_named(name)))))
-    return {one.rule: one.value for one in said if one.verdict is Verdict.FAIL}
+    found = judge_all(ObservedCase(case, play(case, model, ReplayedClass(buffer_named(name)))))
+    return {judgement.rule: judgement.value for judgement in found if judgement.verdict is Verdict.FAIL}
 
 
 @ENGINES
@@ -103,7 +103,7 @@ def test_a_payload_is_shown_until_a_text_step_is_set(tmp_path: Path, files: Mapp
 
 
 def captured_and_replayed(engine: ArgumentEngine) -> None:
-    """Ask for a graph of four tokens; SGLang's engine has none to capture where no runner was cut."""
+    """Capture and replay a graph of four tokens; SGLang's engine captures none without a runner."""
     engine.capture(4)
     engine.replay(4, 4, None)
 
@@ -153,7 +153,7 @@ def test_what_the_text_model_lacks_is_named(tmp_path: Path, before: str, after: 
     text = MODEL_FILE.replace(f"self.width = {before}", f"self.width = {after}").replace(before, after)
     found = found_in(tmp_path, sglang_files(model=text))
     assert found.methods is None
-    line = next(number for number, one in enumerate(text.splitlines(), 1) if "no_such" in one)
+    line = text[: text.index("no_such")].count("\n") + 1
     with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{said}"):
         raise SourceError(found.refusals[-1])
 
@@ -167,7 +167,7 @@ def test_graphs_that_lack_something_are_not_driven(tmp_path: Path) -> None:
 
 
 def test_what_releases_call_around_the_payload_is_supplied(tmp_path: Path) -> None:
-    """Each call stands in a release from 0.5.4 to 0.5.23; what it answers must not change a step."""
+    """Each call is in a release from 0.5.4 to 0.5.23; its result must not change a step."""
     model = MODEL_FILE.replace(
         "        stream.start(forward_batch)\n",
         "        stream.start(forward_batch)\n"

@@ -1,4 +1,4 @@
-"""A bound class as a `Buffer`: placement, level order, surroundings, stand-ins, where a get answered."""
+"""A bound class as a `Buffer`: placement, level order, surroundings, replacements, where a get returned."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -189,7 +189,7 @@ def test_watching_a_get_leaves_the_trace_function_of_others_in_place(tmp_path: P
     buffer = made(bound(tmp_path, file))
 
     def others(frame: FrameType, event: str, argument: object) -> None:
-        """Stands for a debugger's."""
+        """Trace as a debugger would."""
 
     before = sys.gettrace()
     sys.settrace(others)

@@ -1,4 +1,4 @@
-"""SGLang: a payload argument is read by its effect, and each released prefill runner keeps or loses it."""
+"""SGLang: a payload argument is read by its effect, and each released prefill runner replays or loses it."""
 
 import io
 import re
@@ -190,7 +190,7 @@ def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize("release", ["0.5.16", "0.5.19", "0.5.21", "0.5.23"])
 def test_released_text_models(release: str) -> None:
     with SourceWorker(f"sglang=={release}") as worker:
-        found = {one.model_class: one for one in worker.classes()}
+        found = {audited.model_class: audited for audited in worker.classes()}
         for name in ("Qwen3LLMModel", "Qwen3MoeLLMModel"):
             assert "input_deepstack_embeds has no static slot" in found[name].ways.lost
             verdicts = judge_class(found[name], worker)
@@ -198,10 +198,8 @@ def test_released_text_models(release: str) -> None:
             assert verdicts.broken_in(Regime.CAPTURED) == {R.BOUNDARY}
             assert verdicts.kept == ASKED - {R.BOUNDARY}
             assert not verdicts.rules({Verdict.FAIL})
-        undriven = [one for one in found.values() if not one.ways.methods]
-        assert all(
-            one.ways.refusals[-1].file.endswith(".py") and one.ways.refusals[-1].line for one in undriven
-        )
+        reasons = [audited.ways.refusals[-1] for audited in found.values() if not audited.ways.methods]
+        assert all(reason.file.endswith(".py") and reason.line for reason in reasons)
 
 
 def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
