@@ -216,7 +216,7 @@ class RecordingTorch:
 
 class _RecordingCuda:
     def __init__(self, device: Device) -> None:
-        self.stream = device.on
+        self.stream = device.use_stream
         self.current_stream = lambda *_: device.current
         self.Event = lambda **_: Event(device)
 
