@@ -40,7 +40,7 @@ def test_a_known_failure_that_default_settings_lead_to_is_new(
     worst_reach: Literal["flag", "default"], reach: str, verdict: Verdict
 ) -> None:
     entry = KnownFailure("vllm", "", ("*",), (R.CLEAR,), "unreported", worst_reach=worst_reach)
-    known = classes._beside_known_reach(row(R.CLEAR, Verdict.XFAIL, reach), KnownRules([entry]))
+    known = classes._against_known_reach(row(R.CLEAR, Verdict.XFAIL, reach), KnownRules([entry]))
     assert known.verdict is verdict
     assert ("worse than the known failure" in known.detail) is (verdict is Verdict.FAIL)
 

@@ -433,14 +433,11 @@ def _parameters(node: Function, words: Sequence[str]) -> Iterator[tuple[int, str
         [*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
     ):
         flag = isinstance(default, ast.Constant) and isinstance(default.value, bool | int | str)
-        if _has(parameter.arg, words) and not flag and not _is_flag_type(parameter.annotation):
+        text = ast.unparse(parameter.annotation) if parameter.annotation else ""
+        types = set(re.findall(r"[\w.]+", text))  # of `bool`, `int | None`, `Optional[str]` and the like
+        flag |= bool(types & {"bool", "int", "str"}) and types <= {"bool", "int", "str", "None", "Optional"}
+        if _has(parameter.arg, words) and not flag:
             yield parameter.lineno, f"{node.name} is given '{parameter.arg}'"
-
-
-def _is_flag_type(annotation: ast.expr | None) -> bool:
-    """Return True for `bool`, `int | None`, `Optional[str]` and the like."""
-    names = set(re.findall(r"[\w.]+", ast.unparse(annotation))) if annotation else set()
-    return bool(names & {"bool", "int", "str"}) and names <= {"bool", "int", "str", "None", "Optional"}
 
 
 def _places(target: ast.expr) -> Iterator[ast.expr]:

@@ -21,7 +21,7 @@ from deepstack_harness.contract.verdicts import BROKEN, FaultKind, Row, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import Reason, UsageError
-from deepstack_harness.sources.source import Source, inside_package
+from deepstack_harness.sources.source import Source
 from deepstack_harness.text import plural
 
 
@@ -68,18 +68,16 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
             return replace(row, where=audited.patched_at)
         if row.shape == FaultKind.NO_EFFECT:  # of the text model: MEMBER:LINE NAME
             return replace(row, where=audited.ways.compiled.partition(" ")[0])
-        place = _place_of(row.rule, methods, in_forward=in_forward)
+        verb = _VERBS.get(row.rule, "get")
+        own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
+        whole = _EMBED_FIRST if verb == "set" else _FORWARD_FIRST
+        names = (*(() if in_forward else own), *whole)
+        place = next((methods[name] for name in names if name in methods), "")
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
         return replace(row, where=place or f"{audited.found.member}{lines}")
 
     rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
-
-
-def class_at(source: Source, audited: AuditedClass) -> str:
-    """Return `MEMBER:LINE` of a class."""
-    statement = _statement(source, audited)
-    return f"{audited.found.member}:{statement.lineno}" if statement else audited.found.member
 
 
 def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
@@ -100,14 +98,6 @@ def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
                 if isinstance(node, ast.FunctionDef):
                     methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
     return methods
-
-
-def _place_of(rule: Rule, methods: Mapping[str, str], *, in_forward: bool) -> str:
-    """Return `MEMBER:FIRST-LAST` of the method that a rule is about; empty where there is none."""
-    verb = _VERBS.get(rule, "get")
-    own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
-    whole = [name for name in (_EMBED_FIRST if verb == "set" else _FORWARD_FIRST) if name in methods]
-    return next((methods[name] for name in (*(() if in_forward else own), *whole)), "")
 
 
 GRAPHS = "graphs"
@@ -197,7 +187,7 @@ def audit_source(
         systems = SourceSystems(label, (), ())
         if scope.systems:
             say(f"judging placeholder ranges and dual streams of {name}")
-            systems = _with_system_places(judge_systems(worker), engine_of(source).package.module)
+            systems = judge_systems(worker)
         why = worker.failed_control() if verdicts or systems.judged else None
     if why is not None:
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
@@ -230,17 +220,11 @@ def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[t
 
 
 def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:
-    places = {audited.model_class: class_at(source, audited) for audited in classes if audited.ended is None}
+    places = {}
     for audited in classes:
+        if audited.ended is None:
+            statement, member = _statement(source, audited), audited.found.member
+            places[audited.model_class] = f"{member}:{statement.lineno}" if statement else member
         if audited.replayed_at:
             places[f"{GRAPHS} of {audited.model_class}"] = audited.replayed_at
     return places | {subject.subject: subject.where or source.label for subject in systems.judged}
-
-
-def _with_system_places(systems: SourceSystems, module: str) -> SourceSystems:
-    """Return the systems with the place of each subject in its rows."""
-    subjects = []
-    for subject in systems.judged:
-        where = inside_package(subject.where, module) or None
-        subjects.append(replace(subject, rows=tuple(replace(row, where=where) for row in subject.rows)))
-    return replace(systems, judged=tuple(subjects))

@@ -8,7 +8,7 @@ of its own engine.  A plugin that gives each rank of a step its rows, and a func
 payload over ranks, are judged by R9, rank by rank in one process.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -157,9 +157,21 @@ def judge_splitter(
     audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None
 ) -> ClassVerdicts:
     """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
-    cases = list(_judge_splits(audited, worker))
-    label = worker.source.label
-    verdicts = sum_up(cases, label, audited.model_class, known, rules=(Rule.SHARDING,))
+
+    def play(case: Case) -> Observation:
+        named = {"text": worker.text, "model_class": audited.model_class}
+        result = worker.call(SPLIT, {**named, "case": case})
+        if not isinstance(result, WorkerEnd):
+            return value_of(result, f"the parts of {audited.model_class}")
+        # The last step of the case ended the process.
+        *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
+        raised = Raised(kind_of(result), result.reason, "decoder", "", ends=True)
+        steps = (*before, replace(last, raised=raised))
+        return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
+
+    plan = plan_splits(buffer_of(worker.source, audited.model_class))
+    cases = list(judge_cases(plan, play, (Rule.SHARDING,), given_up=gives_up(worker)))
+    verdicts = sum_up(cases, worker.source.label, audited.model_class, known, rules=(Rule.SHARDING,))
     rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
 
@@ -173,26 +185,6 @@ def plan_splits(buffer: BufferRef) -> list[PlannedCase]:
         for padded in [-(-tokens // ranks) * ranks]
         for planned in plan_audit(WHERE, buffer, [Trace.parse(f"cap 64: {before}; forward {padded}")])
     ]
-
-
-def _judge_splits(audited: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
-    def play(case: Case) -> Observation:
-        named = {"text": worker.text, "model_class": audited.model_class}
-        result = worker.call(SPLIT, {**named, "case": case})
-        if isinstance(result, WorkerEnd):
-            return _ended(case, result)
-        return value_of(result, f"the parts of {audited.model_class}")
-
-    plan = plan_splits(buffer_of(worker.source, audited.model_class))
-    return judge_cases(plan, play, (Rule.SHARDING,), given_up=gives_up(worker))
-
-
-def _ended(case: Case, end: WorkerEnd) -> Observation:
-    """Return the observation of a case whose last step ended the process."""
-    *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
-    raised = Raised(kind_of(end), end.reason, "decoder", "", ends=True)
-    steps = (*before, replace(last, raised=raised))
-    return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
 
 
 @dataclass(frozen=True)

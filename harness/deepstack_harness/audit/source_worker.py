@@ -62,9 +62,15 @@ from deepstack_harness.workers.profiles import (
 )
 
 IMPORT_S = 300.0
-"""Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too."""
+"""Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too.
+
+A slower import ends the worker, and the rules of the class are ERROR.
+"""
 MOST_ENDS = 3
-"""Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
+"""Workers that one class may end before the rest of its cases is left out: each may take its whole time.
+
+The cases that are left out are ERROR, and never a pass.
+"""
 
 
 def judge_plan(

@@ -34,6 +34,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.sources.source import inside_package
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.remote import Remote
 
@@ -122,20 +123,21 @@ class SourceSystems:
 
 
 def judge_systems(worker: SourceWorker) -> SourceSystems:
-    """Judge every system that sources have something of, compared with its known failures.
+    """Judge every system that sources have something of; rows have their place, and whether they are known.
 
     Raises `MachineError` where a file cannot be fetched.
     """
-    source = worker.source
+    source, engine = worker.source, engine_of(worker.source)
     judged: list[JudgedSubject] = []
     refusals: list[str] = []
-    for incident in catalogue() if engine_of(source).systems else ():
+    for incident in catalogue() if engine.systems else ():
         if incident.system not in SYSTEMS_OF_SOURCES:
             continue
         try:
             for subject in list(system_of(incident).theirs(incident, worker)):
                 # An audit is about rules, not about an incident.
-                rows = (replace(row, incident=None) for row in subject.rows)
+                where = inside_package(subject.where, engine.package.module) or None
+                rows = (replace(row, incident=None, where=where) for row in subject.rows)
                 known = known_rules_of(source.package, source.version, subject.subject)
                 judged.append(replace(subject, rows=tuple(against_known(rows, known))))
         except UsageError as error:

@@ -41,6 +41,7 @@ from deepstack_harness.engines.stand_ins import (
     IntermediateTensors,
     Layout,
     LenientSettings,
+    Part,
     PayloadConvention,
     RecordingModel,
     Role,
@@ -370,11 +371,11 @@ class ForwardModels(BoundClass[ForwardHost]):
         """
 
         def prepare(host: ForwardHost) -> None:
-            host.surround(Surroundings().tower, DeepstackTower(levels))
-            host.stand_in(self.of.facts.stood_in or (), levels)
+            missing = {name: Part(levels) for name in self.of.facts.stood_in or ()}
             recorder = RecordingModel(hidden, dtype, device, self.of.model.parts.output, convention)
             recorder.levels = levels
-            host.accompany(recorder)
+            tower = DeepstackTower(levels)
+            host.surround(Surroundings().tower, tower, missing, language_model=recorder)
 
         config = _config(self.of, capacity, hidden, levels, dtype, device)
         return self._instance(config, dtype, device, prepare)
@@ -400,7 +401,7 @@ class ForwardClass(ForwardModels):
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
-        convention = self.convention.with_width(hidden)
+        convention = replace(self.convention, width=hidden)
         return ForwardBuffer(
             self.model(capacity, hidden, levels, dtype=dtype, device=device, convention=convention),
             convention,
@@ -496,7 +497,7 @@ def _layout_of(
     for layout in Layout if isinstance(value, Tensor) else (None,):
         laid_out = replace(convention, layout=layout, sample=value)
         try:
-            levels = levels_in(value, laid_out.with_width(payload.size(2))) or ()
+            levels = levels_in(value, replace(laid_out, width=payload.size(2))) or ()
         except (UsageError, RuntimeError, IndexError):
             continue
         if len(levels) != len(payload) or not all(_is_level(level, payload.size(2)) for level in levels):

@@ -177,10 +177,6 @@ def rebound(name: str, file: SourceFile, node: ast.AST) -> SourceError:
     )
 
 
-def _is_name(node: ast.AST | None, names: Collection[str]) -> bool:
-    return isinstance(node, ast.Name) and node.id in names
-
-
 @dataclass(frozen=True)
 class RebindingPlace:
     """A place that may give an object or a class another member.
@@ -244,15 +240,12 @@ class _PlaceVisitor(ast.NodeVisitor):
         self._functions = outer
         self._classes.pop()
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         self._functions.append(node)
         self.generic_visit(node)
         self._functions.pop()
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._functions.append(node)
-        self.generic_visit(node)
-        self._functions.pop()
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # named after the node
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -271,29 +264,29 @@ class _PlaceVisitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if _reads_names(node.func):
             self._readings |= set(map(id, node.args))
-        if is_setattr(node) or _is_name(node.func, {"delattr"}):
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        if is_setattr(node) or called == "delattr":
             arguments = set_arguments(node)
             name = arguments[1] if len(arguments) > 1 else None
             if isinstance(name, ast.Constant):
                 self._readings.add(id(name))
             if arguments:
                 self._note(str(name.value) if isinstance(name, ast.Constant) else "", arguments[0], node)
-        if _makes_members(node.func):
-            self.places += [
-                RebindingPlace(keyword.arg, None, node) for keyword in node.keywords if keyword.arg
-            ]
+        if called in ("dict", "type") or (
+            isinstance(node.func, ast.Attribute) and node.func.attr == "update"
+        ):
+            names = (keyword.arg for keyword in node.keywords)
+            self.places += [RebindingPlace(name, None, node) for name in names if name]
         self.generic_visit(node)
 
-    def visit_Compare(self, node: ast.Compare) -> None:
+    def visit_Compare(self, node: ast.Compare | ast.Raise) -> None:
         self._readings |= set(map(id, ast.walk(node)))
         self.generic_visit(node)
+
+    visit_Raise = visit_Compare  # noqa: N815  # named after the node
 
     def visit_Expr(self, node: ast.Expr) -> None:
         self._readings.add(id(node.value))
-        self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._readings |= set(map(id, ast.walk(node)))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -317,10 +310,3 @@ def _reads_names(called: ast.expr) -> bool:
             return True
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     return name.startswith(_MARKS)  # code that looks the class up in a registry is another place
-
-
-def _makes_members(called: ast.expr) -> bool:
-    match called:
-        case ast.Name(id="dict" | "type") | ast.Attribute(attr="update"):
-            return True
-    return False

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from operator import attrgetter
 from types import MappingProxyType
@@ -229,25 +229,27 @@ class Host(nn.Module):
 
     _around: tuple[Callable[[], AbstractContextManager[object]], nn.Module | None]
 
-    def surround(self, tower: Callable[[], AbstractContextManager[object]], visual: nn.Module | None) -> None:
-        """Set what there is around the buffer, before `__init__` runs."""
-        self.__dict__["_around"] = (tower, visual)
+    def surround(
+        self,
+        tower: Callable[[], AbstractContextManager[object]],
+        visual: nn.Module | None,
+        missing: Mapping[str, Part] = MappingProxyType({}),
+        **attributes: object,
+    ) -> None:
+        """Set what there is around the buffer, before `__init__` runs: `missing` parts cannot be built."""
+        self.__dict__.update(_around=(tower, visual), _missing=missing, **attributes)
 
     def __init__(self) -> None:
         """Make an empty module, as the real bases do, except that it has its tower already."""
         super().__init__()
         self.visual = self._around[1]
 
-    def stand_in(self, names: Collection[str], levels: int) -> None:
-        """Give parts that cannot be built, before `__init__` runs."""
-        self.__dict__["_stood_in"] = {name: Part(levels) for name in names}
-
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # as in torch
         """Return what replaces a part; also the tower, where a class makes itself a module by name."""
         if name == "visual" and "_around" in self.__dict__:
             return self._around[1]
-        stood_in = self.__dict__.get("_stood_in", {})
-        return stood_in[name] if name in stood_in else super().__getattr__(name)
+        missing = self.__dict__.get("_missing", {})
+        return missing[name] if name in missing else super().__getattr__(name)
 
     def _mark_tower_model(self, *_: object, **__: object) -> AbstractContextManager[object]:
         return self._around[0]()
@@ -265,11 +267,6 @@ class FirstRank:
     world_size = 1
 
 
-def get_pp_group() -> FirstRank:
-    """Return the pipeline group (vllm/distributed/parallel_state.py) of an engine without stages."""
-    return FirstRank()
-
-
 METHODS_STAND_INS: Mapping[str, object] = {
     "IntermediateTensors": IntermediateTensors,
     "StageMissingLayer": StageMissingLayer,
@@ -278,15 +275,12 @@ METHODS_STAND_INS: Mapping[str, object] = {
 """What code finds under these names, where a class is called by its get, set and clear."""
 
 
-def get_forward_context() -> Settings:
-    """Return the context of a step without attention, as in a profile run (vllm/forward_context.py)."""
-    return Settings("get_forward_context()", attn_metadata=None)
-
-
 FORWARD_STAND_INS: Mapping[str, object] = {
     **METHODS_STAND_INS,
-    "get_forward_context": get_forward_context,
-    "get_pp_group": get_pp_group,
+    # A step without attention, as in a profile run (vllm/forward_context.py).
+    "get_forward_context": lambda: Settings("get_forward_context()", attn_metadata=None),
+    # An engine without stages (vllm/distributed/parallel_state.py).
+    "get_pp_group": FirstRank,
 }
 """What code finds under these names, where a class is called by its forward."""
 
@@ -347,10 +341,6 @@ class PayloadConvention:
     width: int = 1
     roles: tuple[tuple[str | int, Role], ...] = ()
     sample: object = None
-
-    def with_width(self, hidden: int) -> "PayloadConvention":
-        """Return the same for levels (n, hidden) of another width."""
-        return replace(self, width=hidden)
 
 
 NAMED_LEVELS = PayloadConvention()
@@ -542,10 +532,6 @@ class ForwardHost(Host):
 
     language_model: RecordingModel
 
-    def accompany(self, recorder: RecordingModel) -> None:
-        """Set the language model, before `__init__` runs."""
-        self.__dict__["language_model"] = recorder
-
     def get_language_model(self) -> RecordingModel:
         """Return the language model, as SupportsMultiModal in vLLM's interfaces.py does."""
         return self.language_model
@@ -644,7 +630,10 @@ class ForwardBuffer:
         rows = payload[:, is_visual]
         features = packed(rows) if self._convention.main_features else rows.permute(1, 0, 2).flatten(1)
         given = features.clone()
-        self._embed(list(torch.split(given, _image_sizes(is_visual))), is_visual)
+        # A single visual token is one image, and a longer run of them is two.
+        runs = "".join("v" if visual else " " for visual in is_visual.tolist()).split()
+        sizes = [size for run in runs for size in (len(run) // 2, len(run) - len(run) // 2) if size]
+        self._embed(list(torch.split(given, sizes)), is_visual)
         if not torch.allclose(given, features, rtol=0, atol=0, equal_nan=True):
             with torch.no_grad():
                 payload.fill_(torch.nan)
@@ -710,12 +699,6 @@ class ForwardBuffer:
         return self._embeddings[:tokens]
 
 
-def _image_sizes(is_visual: Tensor) -> list[int]:
-    """Return the tokens of each image: a single visual token is one image, and a longer run of them two."""
-    runs = "".join("v" if visual else " " for visual in is_visual.tolist()).split()
-    return [size for run in runs for size in (len(run) // 2, len(run) - len(run) // 2) if size]
-
-
 def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = False) -> int | None:
     """Return the rows of the first storage for levels: a container of matrices, or a stack of them.
 
@@ -727,7 +710,11 @@ def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = Fal
         rows = list(tensors.values()) if isinstance(tensors, Mapping) else tensors
         if isinstance(rows, Tensor) and rows.dim() == 3:
             return rows.size(1 if rows.size(0) == levels else 0)
-        if isinstance(rows, list | tuple) and rows and all(_is_matrix(level) for level in rows):
+        if (
+            isinstance(rows, list | tuple)
+            and rows
+            and all(isinstance(level, Tensor) and level.dim() == 2 for level in rows)
+        ):
             return int(rows[0].size(0))
         if in_objects and not isinstance(rows, Tensor | list | tuple) and hasattr(rows, "__dict__"):
             capacity = getattr(rows, "capacity", None)
@@ -736,7 +723,3 @@ def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = Fal
             if found is not None:
                 return found
     return None
-
-
-def _is_matrix(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2

@@ -36,7 +36,7 @@ class NoBuffer(SourceError):
     """The class is not there, or has no deepstack buffer."""
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=32)  # trees are large; one that was dropped is parsed again
 def parse(file: SourceFile) -> ast.Module:
     """Parse a file; raise `UsageError` with the line that does not parse.
 

@@ -34,7 +34,9 @@ from deepstack_harness.engines.text_model import (
 from deepstack_harness.errors import UsageError
 
 HIDDEN = 8
+"""The width of text models: small, since a case compiles them; any width shows where a payload is lost."""
 LAYERS = LEVELS_ALONE + 1
+"""A layer more than there are levels: nothing may be added after it."""
 
 
 class TextPart(nn.Module):

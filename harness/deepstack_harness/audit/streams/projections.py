@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -185,22 +185,10 @@ IN_CAPTURE = "two streams, while a breakable graph is captured"
 DEFAULT_FIRST = "three streams, main one first"
 
 
-class NoCapture:
-    """Takes the place of `BreakableCUDAGraphCapture` while nothing is captured."""
-
-    @staticmethod
-    def is_active() -> bool:
-        """Return False."""
-        return False
-
-
-class OpenCapture:
-    """Takes the place of `BreakableCUDAGraphCapture` while a graph is captured."""
-
-    @staticmethod
-    def is_active() -> bool:
-        """Return True."""
-        return True
+NO_CAPTURE = SimpleNamespace(is_active=lambda: False)
+"""Takes the place of `BreakableCUDAGraphCapture` while nothing is captured."""
+OPEN_CAPTURE = SimpleNamespace(is_active=lambda: True)
+"""Takes the place of `BreakableCUDAGraphCapture` while a graph is captured."""
 
 
 class RecordingTorch:
@@ -251,7 +239,7 @@ class Helper:
         """The names of its parameters."""
         return self.code.co_varnames[: self.code.co_argcount + self.code.co_kwonlyargcount]
 
-    def over(self, torch_: object, capture: type) -> Projector:
+    def over(self, torch_: object, capture: object) -> Projector:
         """Return the function as it runs where these are its module's `torch` and vLLM's `BREAKABLE`.
 
         Raises `UsageError` when it is not called as it was; so does a call that meets what is not there.
@@ -299,25 +287,25 @@ def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
 def _pair(helper: Helper) -> DualStream:
     """Call `maybe_execute_in_parallel` with two functions, and perhaps a stream for the second."""
     settings = [
-        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NoCapture)),
-        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NoCapture)),
+        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
+        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
     ]
     if BREAKABLE in helper.code.co_names:
-        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OpenCapture)))
-    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NoCapture)))
+        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OPEN_CAPTURE)))
+    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NO_CAPTURE)))
 
 
 def _many(helper: Helper) -> DualStream:
     """Call `execute_in_parallel` with any number of functions, each but the first on its own stream."""
     names = (ONE, TWO, THREE)
     settings = [
-        Setting(name, others, partial(_recorded, helper, _project_many, NoCapture))
+        Setting(name, others, partial(_recorded, helper, _project_many, NO_CAPTURE))
         for others, name in enumerate(names)
     ]
     if "default_first" in helper.parameters:  # not yet in 0.20.2
         first = partial(_project_many, default_first=True)
-        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NoCapture)))
-    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NoCapture)))
+        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NO_CAPTURE)))
+    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NO_CAPTURE)))
 
 
 _MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
@@ -327,7 +315,7 @@ _MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
 
 
 def _recorded(
-    helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: type, device: Device
+    helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: object, device: Device
 ) -> Project:
     return partial(project, helper.over(RecordingTorch(device), capture))
 

@@ -159,16 +159,12 @@ def run_layers(
     """Run layers in turn: each makes its input, projects it, and uses all results; all (n, hidden)."""
     for number in range(1, layers + 1):
         with naming(f"layer {number}"):
-            x = _layer(project, lanes, x, weights, naming)
+            with naming("input"):
+                hidden = x + 1
+            results = project(hidden, weights, lanes)
+            with naming("use of the results"):
+                x = reduce(torch.add, results)
     return x
-
-
-def _layer(project: Project, lanes: Lanes, x: Tensor, weights: tuple[Tensor, ...], naming: Naming) -> Tensor:
-    with naming("input"):
-        hidden = x + 1
-    results = project(hidden, weights, lanes)
-    with naming("use of the results"):
-        return reduce(torch.add, results)
 
 
 def _integers(projections: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...]]:
