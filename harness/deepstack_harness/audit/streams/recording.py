@@ -159,12 +159,17 @@ def run_layers(
     """Run layers in turn: each makes its input, projects it, and uses all results; all (n, hidden)."""
     for number in range(1, layers + 1):
         with naming(f"layer {number}"):
-            with naming("input"):
-                hidden = x + 1
-            results = project(hidden, weights, lanes)
-            with naming("use of the results"):
-                x = reduce(torch.add, results)
+            x = _layer(project, lanes, x, weights, naming)
     return x
+
+
+def _layer(project: Project, lanes: Lanes, x: Tensor, weights: tuple[Tensor, ...], naming: Naming) -> Tensor:
+    """Run one layer; when it returns, the host lets go of its tensors, and their memory is used again."""
+    with naming("input"):
+        hidden = x + 1
+    results = project(hidden, weights, lanes)
+    with naming("use of the results"):
+        return reduce(torch.add, results)
 
 
 def _integers(projections: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...]]:
