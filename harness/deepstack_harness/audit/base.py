@@ -95,7 +95,7 @@ def audit_change(
         record = _load(store) or _listed(before, f"looking for classes in {label}", say)
         change = _Change(before, after, record)
         wanted = change.members.keys() & {*names} if names else change.reached()
-        systems = not names and change.reaches_systems()
+        systems = not names and not change.files.isdisjoint({RANGES_MEMBER, HELPERS_MEMBER})
         audited = audit_source(
             text,
             say,
@@ -218,10 +218,6 @@ class _Change:
         if self._decides() or not all(base.files for base in known.values()):
             return set(self.members)
         return {name for name in self.members if name not in known or self._reaches(name, known[name])}
-
-    def reaches_systems(self) -> bool:
-        """Return whether a file of the systems next to the classes is changed."""
-        return bool({RANGES_MEMBER, HELPERS_MEMBER} & self.files)
 
     def needed(self, wanted: Collection[str]) -> set[str]:
         """Return the classes of the base that some classes of the source are compared with.

@@ -113,7 +113,15 @@ def judge_split(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule
     unpadded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in UNPADDED]
     cases = [*padded, *unpadded]
     (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.SHARDING]).rows
-    return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
+    if row.verdict not in BROKEN:
+        return row
+    if any(Rule.SHARDING in judged.broken for judged in padded):
+        return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
+    # An engine that pads does not come to a fault of other steps.
+    detail = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
+    if latent_argument(worker.source.package, Rule.SHARDING) is None:
+        return replace(row, reach=UNKNOWN, detail=detail)
+    return replace(row, reach=LATENT, evidence=Evidence.READ, detail=detail)
 
 
 def _judge_on_ranks(audited: AuditedClass, worker: SourceWorker, text: str, ranks: int) -> JudgedCase:
@@ -127,17 +135,6 @@ def _judge_on_ranks(audited: AuditedClass, worker: SourceWorker, text: str, rank
         return unjudged_case(shared, result.sentence)
     seen = value_of(result, f"the rows of each rank of {audited.model_class}")
     return judge_case(shared, seen)
-
-
-def _with_split_reach(row: Row, package: str, padded: Sequence[JudgedCase]) -> Row:
-    """Return the row with its reach: an engine that pads comes only to a fault of padded steps."""
-    broken = [judged for judged in padded if Rule.SHARDING in judged.broken]
-    if broken:
-        return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
-    detail = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
-    if latent_argument(package, Rule.SHARDING) is None:
-        return replace(row, reach=UNKNOWN, detail=detail)
-    return replace(row, reach=LATENT, evidence=Evidence.READ, detail=detail)
 
 
 STEPS = (

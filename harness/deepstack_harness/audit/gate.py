@@ -1,4 +1,4 @@
-"""Which findings turn the exit code of `audit` to 1: the gate, and what a finding is compared with.
+"""The gate: the findings that turn the exit code of `audit` to 1, and what they are compared with.
 
 A base is another version of the same source.  A finding is new where the base does not have it, and where
 it is worse than that of the base: an engine comes to it more easily, more traces show it, other rows or
@@ -47,11 +47,6 @@ Cause = tuple[str, Rule, str, str]
 def cause_of(row: Row) -> Cause:
     """Return the cause of a broken rule; without a place every class has its own."""
     return row.where or subject_of(row), row.rule, row.regime, row.shape or ""
-
-
-def causes_of(rows: Iterable[Row]) -> set[Cause]:
-    """Return the distinct causes of broken rules."""
-    return set(map(cause_of, rows))
 
 
 def shown_of(finding: Finding, failing: Collection[Row]) -> Row:
@@ -175,8 +170,8 @@ def judge_gate(audited: Sequence[AuditedSource], gate: Gate, base: Base | None =
         outdated,
         base.name,
         tuple(new),
-        len(causes_of(row for row in shown if row not in changed)),
-        len(causes_of(row for row in shown if row in failing)),
+        len({cause_of(row) for row in shown if row not in changed}),
+        len({cause_of(row) for row in shown if row in failing}),
         tuple(row for source in audited for row in _mended(source, base)),
     )
 

@@ -1,4 +1,4 @@
-"""What makes the classes of an engine run: each engine names one such object (`KnownEngine.calls`)."""
+"""Definitions of the classes of an engine: each engine names one such object (`KnownEngine.calls`)."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +15,6 @@ from deepstack_harness.engines.loaded_class import construct, define_by_forward
 from deepstack_harness.engines.model_class import BY_METHODS, CalledMethods, ModelClass
 from deepstack_harness.engines.stand_ins import Host
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
-from deepstack_harness.engines.text_model import CompiledText
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -24,7 +23,7 @@ B = TypeVar("B", MethodsClass, ForwardClass)
 
 @runtime_checkable
 class EngineCalls(Protocol):
-    """What makes the classes of one engine run, in the process that runs their code."""
+    """Definition of the classes of one engine, in the process that runs their code."""
 
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class in each way in which it can be called, with the reasons why others are missing."""
@@ -49,7 +48,7 @@ def model_of(found: FoundClass, engine: KnownEngine) -> ModelClass:
 
 @dataclass(frozen=True)
 class BufferCalls:
-    """Makes classes that store a payload run; see `EngineCalls`.
+    """Definition of classes that store a payload; see `EngineCalls`.
 
     `kind` knows the settings of the engine, and classes are derived from `host`.  `libraries` has objects by
     their dotted names, in the place of attributes of libraries that are missing, and `names` those in the
@@ -84,7 +83,12 @@ class BufferCalls:
 
         methods = defined(lambda: self.by_methods(loaded, model))
         forward = defined(lambda: define_by_forward(loaded, model, called)) if called else None
-        text = _text_family(loaded, forward, found.text)
+        text: TextFamily | str = found.text if isinstance(found.text, str) else ""
+        if isinstance(forward, ForwardClass) and not isinstance(found.text, str):
+            try:
+                text = text_family(loaded, forward, found.text)
+            except UsageError as error:
+                text = str(error)
         return DefinedClass(source, found, methods, forward, tuple(refusals), text=text)
 
     def by_methods(self, loaded: LoadedSource, model: ModelClass) -> MethodsClass:
@@ -97,24 +101,12 @@ class BufferCalls:
 
 
 VLLM_CALLS = BufferCalls()
-"""Makes the classes of vLLM run, and those of its forks."""
-
-
-def _text_family(
-    loaded: LoadedSource, forward: ForwardClass | None, text: CompiledText | str
-) -> TextFamily | str:
-    """Return the text model that a class passes its payload to, as a decoder, or why there is none."""
-    if not isinstance(forward, ForwardClass) or isinstance(text, str):
-        return text if isinstance(text, str) else ""
-    try:
-        return text_family(loaded, forward, text)
-    except UsageError as error:
-        return str(error)
+"""Those of vLLM, and of its forks."""
 
 
 @dataclass(frozen=True)
 class ArgumentCalls:
-    """Makes text models run that are given a payload, with the engine around them; see `EngineCalls`.
+    """Definition of text models that are given a payload, with the engine around them; see `EngineCalls`.
 
     `make`, `kinds` are those of `ArgumentClass`, and `hosts` those of `load_parts`.
     """

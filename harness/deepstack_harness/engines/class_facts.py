@@ -145,7 +145,7 @@ def writes_by_calls(methods: Callable[[str], Iterable[Function]], node: ast.AST)
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFacts:
-    """What code that calls a class of a source has to know of it.
+    """Facts of a class of a source, for code that calls it.
 
     `verbs` names the class's method for each of get, set, clear and resize. `lines` has every method that
     is called, with its line. `replaced` are the names of `METHODS_STAND_INS` that the methods use.

@@ -97,7 +97,7 @@ class KnownEngine:
 
     @property
     def overlay(self) -> Overlay | None:
-        """What a plugin does to another engine; None for an engine of its own."""
+        """The changes of a plugin to another engine; None for an engine of its own."""
         return self.payload if isinstance(self.payload, Overlay) else None
 
     @property

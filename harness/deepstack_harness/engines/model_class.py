@@ -1,4 +1,4 @@
-"""What is known of a model class before its package is imported, and the ways to call it.
+"""Facts of a model class before its package is imported, and the ways to call it.
 
 A plugin patches a class of another package: by a function that is called with a model and sets attributes of
 that object, or by statements at the top level of a file that assign to a class (`Patch`).
@@ -132,19 +132,16 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
     if patch.function:
         at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
         return FoundPatch(patch, at, step_at)
-    assignments = [node for node in parse(file).body if _assigns(node, model_class)]
+    assignments = list[ast.stmt]()
+    for node in parse(file).body:
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
+                assignments += [node] if name == model_class and STORAGE in attribute else []
     if not assignments:
         raise UsageError(
             f"{file.filename} assigns to no method of {model_class} that has {STORAGE} in its name"
         )
     return FoundPatch(patch, _place(patch, assignments))
-
-
-def _assigns(node: ast.stmt, model_class: str) -> bool:
-    match node:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
-            return name == model_class and STORAGE in attribute
-    return False
 
 
 def _function_at(file: SourceFile, patch: Patch, name: str) -> str:

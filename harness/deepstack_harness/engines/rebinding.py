@@ -225,7 +225,7 @@ def _places(file: SourceFile) -> tuple[RebindingPlace, ...]:
 
 
 class _PlaceVisitor(ast.NodeVisitor):
-    """Collects the places of one file."""
+    """The visitor that collects the places of one file."""
 
     def __init__(self) -> None:
         self.places: list[RebindingPlace] = []

@@ -323,7 +323,7 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class PayloadConvention:
-    """How a class is given a payload, and how it passes that to its language model.
+    """The way in which a class is given a payload, and passes it to its language model.
 
     `place` is the keyword or the position of the argument, which is missing from a call only where it is not
     `required`.  `layout` is that of a payload that is one tensor, of levels `width` wide.  With
@@ -375,7 +375,7 @@ class StorageCopies:
 
 
 class RecordingModel:
-    """Takes the place of `self.language_model`, and of the text model inside it.
+    """Replacement of `self.language_model`, and of the text model inside it.
 
     It embeds every token to zeros (n, hidden), and records a copy of the payload of the last call.
     """

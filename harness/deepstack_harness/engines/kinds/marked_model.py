@@ -41,10 +41,6 @@ def _undecorated(*given: Any, **_: object) -> Any:  # noqa: ANN401  # decorators
     return given[0] if given and callable(given[0]) else _undecorated
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """Return no attention mask: layers here attend to nothing."""
-
-
 STAND_INS: Mapping[str, object] = {
     "BaseModelOutputWithPast": SimpleNamespace,
     "DynamicCache": _NoCache,
@@ -52,8 +48,8 @@ STAND_INS: Mapping[str, object] = {
     "auto_docstring": _undecorated,
     "capture_outputs": _undecorated,
     "check_model_inputs": _undecorated,
-    "create_causal_mask": _no_mask,
-    "create_sliding_window_causal_mask": _no_mask,
+    # Layers here attend to nothing.
+    **dict.fromkeys(("create_causal_mask", "create_sliding_window_causal_mask"), lambda *_, **__: None),
     "merge_with_config_defaults": _undecorated,
 }
 KINDS = (MarkedModel, _NoCache, Settings)

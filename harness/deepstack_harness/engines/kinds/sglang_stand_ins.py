@@ -25,15 +25,19 @@ class Batch(SimpleNamespace):
         raise AttributeError(f"the harness has no forward_batch.{name}", name=name, obj=self)
 
 
-class CutBase(nn.Module):
+def does_nothing(*_: object, **__: object) -> None:
+    """Take the place of a function or a method that has nothing to do here."""
+
+
+class EngineModule(nn.Module):
     """A base class of SGLang's classes."""
 
     def __init__(self, **_: object) -> None:
-        """Make an empty module: what is around the cut methods is given."""
+        """Make an empty module; its attributes are set by whoever makes it."""
         super().__init__()
 
 
-class TextModel(CutBase):
+class TextModel(EngineModule):
     """The base class of text models: their layers and their norm note what they are given."""
 
     config: object
@@ -50,15 +54,14 @@ class TextModel(CutBase):
         return cast("Any", self).forward(*given, **named)
 
 
-class Wrapper(CutBase):
+class Wrapper(EngineModule):
     """The base class of the class that separates the levels from the main features."""
 
     config: object
     deepstack_visual_indexes: list[int]
     num_deepstack_embeddings: int
 
-    def get_image_feature(self, *_: object) -> None:
-        """Return nothing: the writer's embeddings are given."""
+    get_image_feature = does_nothing  # the writer's embeddings are given
 
 
 class Modality:
@@ -79,9 +82,7 @@ Modality.IMAGE = Modality()
 class _Residual:
     """The residual stream of a step whose layers return zeros (layers/layer_boundary/residual/batch.py)."""
 
-    @staticmethod
-    def start(_: object) -> None:
-        """Begin a step."""
+    start = staticmethod(does_nothing)
 
     @staticmethod
     def complete_output(hidden: Tensor, _: object) -> Tensor:
@@ -131,7 +132,7 @@ STAND_INS: Mapping[str, object] = {
         "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
     ),
 }
-KINDS = (Batch, CutBase, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
+KINDS = (Batch, EngineModule, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
 """Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 
@@ -175,15 +176,11 @@ REQUEST_FIELDS = (
 """Fields of a batch with one value per request; the runner of 0.5.11 copies each into static storage."""
 
 
-def does_nothing(*_: object, **__: object) -> None:
-    """Set nothing: there is one rank."""
-
-
 def _context(*_: object, **__: object) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-class Runner(CutBase):
+class Runner(EngineModule):
     """The base class of a prefill runner; a body of a method of its own is captured whole (`full`)."""
 
     _input_embeds_arg_idx: int | None = None
@@ -205,17 +202,12 @@ class Runner(CutBase):
     raw_num_tokens = 0
     use_input_embeds = True
 
-    def _prefill_forward_context(self, *_: object, **__: object) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def _capture_pp_proxy_tensors(self, *_: object) -> None:
-        return None
+    _prefill_forward_context = _context
+    _capture_pp_proxy_tensors = does_nothing
+    _prepare_forward_metadata_for_replay = does_nothing
 
     def _uses_eager_prefill_tail(self) -> bool:
         return True
-
-    def _prepare_forward_metadata_for_replay(self, *_: object) -> None:
-        return None
 
     def _get_layer_model_positions(self, forward_batch: Batch) -> object:
         return forward_batch.positions

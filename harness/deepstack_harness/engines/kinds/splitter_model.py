@@ -103,7 +103,7 @@ class SwiftSplitter:
 
 @dataclass(frozen=True)
 class SplitterCalls:
-    """Makes the splitters of one engine run; see `EngineCalls`."""
+    """Definition of the splitters of one engine; see `EngineCalls`."""
 
     make: Callable[[LoadedSource, FoundSplitter], PayloadSplitter]
 

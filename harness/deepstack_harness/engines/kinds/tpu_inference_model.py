@@ -83,10 +83,6 @@ Patch = Callable[[ForwardHost], None]
 """Sets attributes of a model."""
 
 
-def _unpatched(_: ForwardHost) -> None:
-    """Leave a model as it is."""
-
-
 _NO_ARGUMENT = (
     "the payload is no argument of the jitted step, which is given inputs_embeds of the hidden size"
 )
@@ -214,7 +210,7 @@ class JittedBuffer(_TakesAudio, ReplayedArgument):
 class PatchedClass(ForwardModels):
     """A class of which the get and set of the plugin are called."""
 
-    patch: Patch = _unpatched
+    patch: Patch = lambda _: None
 
     @override
     def __call__(
@@ -242,7 +238,7 @@ class PatchedClass(ForwardModels):
 class JittedClass(ForwardModels):
     """A class called in whole steps, compiled ones where it `replays`."""
 
-    patch: Patch = _unpatched
+    patch: Patch = lambda _: None
     audio: bool = False
     replays: bool = False
 
@@ -283,7 +279,7 @@ class JittedClass(ForwardModels):
 
 
 class TpuCalls:
-    """Makes vLLM's classes run with the plugin's patches, in both ways; see `EngineCalls`."""
+    """Definition of vLLM's classes with the plugin's patches, in both ways; see `EngineCalls`."""
 
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class of the base, patched, and rehearse its methods and its compiled steps."""

@@ -36,10 +36,7 @@ class _ForwardContext:
         """True where ranks share a step."""
         return _GROUP.ranks > 1
 
-    @property
-    def sp_enabled(self) -> bool:
-        """The name of the same flag in 0.13."""
-        return _GROUP.ranks > 1
+    sp_enabled = flash_comm_v1_enabled  # its name in 0.13
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise `CannotSupply`: a wrap that catches `AttributeError` would give every rank all rows."""
@@ -57,7 +54,7 @@ STAND_INS: Mapping[str, object] = {
 
 
 class AscendCalls(BufferCalls):
-    """Makes vLLM's classes run with the plugin's wrap, on one rank or on each of a group."""
+    """Definition of vLLM's classes with the plugin's wrap, on one rank or on each of a group."""
 
     @override
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:

@@ -18,15 +18,6 @@ class _NoQuantization:
     """A quantization of single components (vllm_omni/quantization); nothing here is quantized."""
 
 
-def _tag_nothing(*_: object) -> None:
-    """Leave embeddings as they are: only interleaved audio reads a tag (vllm/multimodal/utils.py)."""
-
-
-def _is_interleaved(*_: object) -> bool:
-    """Return False: no step here has audio (vllm/model_executor/models/qwen2_5_omni_thinker.py)."""
-    return False
-
-
 def _merge(inputs_embeds: Any, multimodal_embeddings: Any, is_multimodal: Any) -> Any:  # noqa: ANN401
     """Put visual tensors (N, w) into the marked rows of (n, w) (vllm/model_executor/models/utils.py).
 
@@ -44,8 +35,10 @@ _PARTS = EngineParts(
         {
             "ComponentQuantizationConfig": _NoQuantization,
             "PRE_QUANTIZED_METHODS": frozenset[str](),
-            "set_mm_embedding_modality": _tag_nothing,
-            "check_interleaved_audio_video": _is_interleaved,
+            # Only interleaved audio reads the tag (vllm/multimodal/utils.py).
+            "set_mm_embedding_modality": lambda *_: None,
+            # No step here has audio (vllm/model_executor/models/qwen2_5_omni_thinker.py).
+            "check_interleaved_audio_video": lambda *_: False,
             "merge_interleaved_embeddings": None,  # only called where the check above is true
             "_merge_multimodal_embeddings": _merge,
         }
