@@ -212,7 +212,7 @@ class VllmSurroundings:
         self._call(model, ids, tiny.inputs or _embedded, None)
 
     def step(self, tiny: Tiny, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
-        """Embed the tokens with a payload (tokens, width), one media item; run the model -> (tokens, hidden)."""
+        """Embed tokens with a payload (tokens, width), one media item; run the model -> (tokens, hidden)."""
         out = self._call(model, torch.arange(tokens) % 8 + 3, tiny.inputs or _embedded, payload)
         hidden: Tensor = out[0] if isinstance(out, tuple) else out
         return hidden.clone()
