@@ -94,7 +94,7 @@ def test_a_class_that_ended_its_process_is_not_played_again() -> None:
 
 def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
     classes = sum_up_each_regime([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
-    assert classes.of.keys() == {LIVE}
+    assert classes.by_regime.keys() == {LIVE}
     assert classes.same_live == {}
     assert [(row.rule, effects) for row, effects in classes.findings] == [(R.CLEAR, ())]
 

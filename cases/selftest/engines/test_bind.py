@@ -111,11 +111,11 @@ def captured_and_replayed(engine: ArgumentEngine) -> None:
 @ENGINES
 def test_graphs_that_are_not_driven_cannot_be_asked(tmp_path: Path, files: Mapping[str, str]) -> None:
     of = class_in(tmp_path, files)
-    assert isinstance(of.of.runner, Reason)
-    engine: ArgumentEngine = of.make(of.of, 16, HIDDEN, LEVELS, dtype=torch.float32, device=CPU)
-    with pytest.raises(StepUnavailable, match=re.escape(str(of.of.runner))):
+    assert isinstance(of.parts.runner, Reason)
+    engine: ArgumentEngine = of.make(of.parts, 16, HIDDEN, LEVELS, dtype=torch.float32, device=CPU)
+    with pytest.raises(StepUnavailable, match=re.escape(str(of.parts.runner))):
         captured_and_replayed(engine)
-    with pytest.raises(StepUnavailable, match=re.escape(str(of.of.runner))):
+    with pytest.raises(StepUnavailable, match=re.escape(str(of.parts.runner))):
         engine.replay(4, 4, torch.ones(LEVELS, 3, HIDDEN))
 
 

@@ -110,7 +110,7 @@ class Buffer({base}):
     copied = {QWEN: f"from torch import nn\n{buffer}\n{HOLDS_A_BUFFER}"}
     of = methods_of(open_source(str(write(tmp_path, copied))))
     assert made(of).capacity == 16
-    assert forward_of(of.of.source)(16, 8, 3, dtype=torch.float32, device=CPU).capacity == 16
+    assert forward_of(of.known.source)(16, 8, 3, dtype=torch.float32, device=CPU).capacity == 16
 
 
 def test_a_buffer_without_levels_has_no_room(tmp_path: Path) -> None:

@@ -405,19 +405,21 @@ class RegimeVerdicts:
     `same_live` are rules that are broken under graphs, and by the same trace without graphs too.
     """
 
-    of: Mapping[Regime, ClassVerdicts]
+    by_regime: Mapping[Regime, ClassVerdicts]
     same_live: Effects = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
         """Each cause once, over both regimes: its row, and the rows of what it explains."""
-        rows = [row for verdicts in self.of.values() for row in verdicts.rows]
-        within = {place: cause for verdicts in self.of.values() for place, cause in verdicts.effects.items()}
+        rows = [row for verdicts in self.by_regime.values() for row in verdicts.rows]
+        within = {
+            place: cause for verdicts in self.by_regime.values() for place, cause in verdicts.effects.items()
+        }
         return by_cause(rows, {**within, **self.same_live})
 
     def chosen(self, regime: str) -> list[ClassVerdicts]:
         """Return the verdicts of the regimes that `live`, `captured` or `both` names."""
-        return [verdicts for judged, verdicts in self.of.items() if regime in (BOTH, judged)]
+        return [verdicts for judged, verdicts in self.by_regime.items() if regime in (BOTH, judged)]
 
 
 def regimes_of(regime: str) -> Collection[Regime]:

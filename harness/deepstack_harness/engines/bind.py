@@ -167,7 +167,7 @@ class ArgumentClass:
     `kinds` are classes of the harness: an attribute that one of them does not have is no fault of the engine.
     """
 
-    of: ArgumentParts
+    parts: ArgumentParts
     make: MakeEngine
     kinds: tuple[type, ...] = ()
     replays: bool = False
@@ -176,7 +176,7 @@ class ArgumentClass:
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> ArgumentBuffer:
         """Make the engine; raise `UsageError` for what needs the whole package."""
-        engine = self.make(self.of, capacity, hidden, levels, dtype=dtype, device=device)
+        engine = self.make(self.parts, capacity, hidden, levels, dtype=dtype, device=device)
         return ReplayedArgument(engine) if self.replays else ArgumentBuffer(engine)
 
     def under_graphs(self) -> "ArgumentClass":
@@ -186,12 +186,12 @@ class ArgumentClass:
     @property
     def model_class(self) -> str:
         """The text model's own name."""
-        return self.of.found.text.class_name
+        return self.parts.found.text.class_name
 
     @property
     def filename(self) -> str:
         """The file of the text model, as tracebacks show it."""
-        return self.of.known.file.filename
+        return self.parts.known.file.filename
 
     def rehearse(self) -> Rehearsal:
         """Run a text step and a visual one, with graphs where there are any.
@@ -199,7 +199,7 @@ class ArgumentClass:
         Raises `UsageError` where a step needs what only the whole package has.
         """
         try:
-            engine = self.make(self.of, 4, 5, 3, dtype=torch.float32, device=torch.device("cpu"))
+            engine = self.make(self.parts, 4, 5, 3, dtype=torch.float32, device=torch.device("cpu"))
         except Exception as error:
             raise self._refusal(error, ".__init__") from error
         visual = torch.ones(3, 3, 5)
@@ -209,8 +209,8 @@ class ArgumentClass:
             raise self._refusal(error) from error
         with rehearsing(self._refusal, self._misses):
             engine.eager(4, visual)
-        if isinstance(self.of.runner, Reason):
-            return Rehearsal(no_graphs=self.of.runner)
+        if isinstance(self.parts.runner, Reason):
+            return Rehearsal(no_graphs=self.parts.runner)
         try:
             with rehearsing(self._refusal, self._misses):
                 engine.capture(4)
@@ -332,13 +332,13 @@ class ReplayedBuffer:
 class ReplayedClass:
     """A `BufferFactory` whose buffers are captured and replayed."""
 
-    of: BufferFactory
+    factory: BufferFactory
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> ReplayedBuffer:
         """Make a buffer of the class, with no graph captured."""
-        return ReplayedBuffer(self.of(capacity, hidden, levels, dtype=dtype, device=device))
+        return ReplayedBuffer(self.factory(capacity, hidden, levels, dtype=dtype, device=device))
 
 
 class PayloadSplitter(Protocol):

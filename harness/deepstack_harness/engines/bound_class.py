@@ -69,35 +69,35 @@ _NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
 
 @dataclass(frozen=True)
 class BoundClass(Generic[H]):
-    """A model class of one source; `host` is the class that was defined from `of`."""
+    """A model class of one source; `host` is the class that was defined from `known`."""
 
-    of: KnownModel
+    known: KnownModel
     host: type[H]
 
     @property
     def ref(self) -> BufferRef:
         """The reference by which cases and rows name the class."""
-        return buffer_of(self.of.source, self.model_class)
+        return buffer_of(self.known.source, self.model_class)
 
     @property
     def label(self) -> str:
         """The source's label, such as `vllm 0.22.1`."""
-        return self.of.source.label
+        return self.known.source.label
 
     @property
     def model_class(self) -> str:
         """The class's own name."""
-        return self.of.facts.class_name
+        return self.known.facts.class_name
 
     @property
     def filename(self) -> str:
         """The file of the class, as tracebacks show it."""
-        return self.of.facts.filename
+        return self.known.facts.filename
 
     @property
     def methods(self) -> Mapping[str, int]:
         """The methods that are called, and their lines."""
-        return self.of.facts.lines
+        return self.known.facts.lines
 
     def refusal(self, error: Exception, method: str = "") -> UsageError:
         """Return an error about a part that is missing here: with file and line, the class, and `error`."""
@@ -300,7 +300,7 @@ class MethodsClass(BoundClass[Host]):
             lambda host: host.surround(self.surroundings.tower, self._visual()),
         )
         return MethodsBuffer(
-            instance, self.of.facts, levels, vision=self.surroundings.vision, listed=self.listed
+            instance, self.known.facts, levels, vision=self.surroundings.vision, listed=self.listed
         )
 
     def rehearse(self) -> None:
@@ -316,7 +316,7 @@ class MethodsClass(BoundClass[Host]):
             except (AttributeError, LookupError, TypeError):
                 capacity = 0
             if not capacity:
-                names = " or ".join(f"self.{name}" for name in sorted(self.of.facts.storage or {STORAGE}))
+                names = " or ".join(f"self.{name}" for name in sorted(self.known.facts.storage or {STORAGE}))
                 text = f"{self.model_class} keeps no rows per level in {names}"
                 raise SourceError(Reason(text, self.filename))
             buffer.get(3)
@@ -326,7 +326,7 @@ class MethodsClass(BoundClass[Host]):
         self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
     ) -> Settings:
         """Return the settings that the engine passes to the class."""
-        model = self.of.model
+        model = self.known.model
         return vllm_config(
             capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
             settings=model.parts.settings,
@@ -340,7 +340,7 @@ class MethodsClass(BoundClass[Host]):
         """Return the vision tower, or what this release uses for a tower that is skipped."""
         if self.surroundings.vision:
             return VisionTower()
-        return StageMissingLayer() if "StageMissingLayer" in self.of.facts.replaced else None
+        return StageMissingLayer() if "StageMissingLayer" in self.known.facts.replaced else None
 
 
 @dataclass(frozen=True)
@@ -371,13 +371,13 @@ class ForwardModels(BoundClass[ForwardHost]):
         """
 
         def prepare(host: ForwardHost) -> None:
-            missing = {name: Part(levels) for name in self.of.facts.stood_in or ()}
-            recorder = RecordingModel(hidden, dtype, device, self.of.model.parts.output, convention)
+            missing = {name: Part(levels) for name in self.known.facts.stood_in or ()}
+            recorder = RecordingModel(hidden, dtype, device, self.known.model.parts.output, convention)
             recorder.levels = levels
             tower = DeepstackTower(levels)
             host.surround(Surroundings().tower, tower, missing, language_model=recorder)
 
-        config = _config(self.of, capacity, hidden, levels, dtype, device)
+        config = _config(self.known, capacity, hidden, levels, dtype, device)
         return self._instance(config, dtype, device, prepare)
 
 
@@ -405,7 +405,7 @@ class ForwardClass(ForwardModels):
         return ForwardBuffer(
             self.model(capacity, hidden, levels, dtype=dtype, device=device, convention=convention),
             convention,
-            self.of.facts.storage,
+            self.known.facts.storage,
         )
 
     def rehearse(self) -> "ForwardClass":
@@ -418,7 +418,7 @@ class ForwardClass(ForwardModels):
         """
         tried = [
             replace(NAMED_LEVELS, required=False, main_features=main, token=token)
-            for main in (self.of.model.main_features, not self.of.model.main_features)
+            for main in (self.known.model.main_features, not self.known.model.main_features)
             for token in TOKEN_IDS.values()
         ]
         tried.append(replace(NAMED_LEVELS, required=False, by_token=True))
@@ -428,7 +428,7 @@ class ForwardClass(ForwardModels):
             if accepted := [convention for convention, given in seen if given is wanted]:
                 return replace(self, convention=accepted[0])
         constants = self.host.forward.__code__.co_consts  # names of keywords are a tuple among these
-        if self.of.facts.stood_in is None and any(
+        if self.known.facts.stood_in is None and any(
             PAYLOAD in names for names in constants if isinstance(names, tuple)
         ):
             # It loses its payload by itself, or raises: for the run to report.

@@ -312,7 +312,7 @@ class ClassConstruction:
         }
         for member, file, place in self._rebinding():
             # A name in a text or a table is used by code elsewhere, whenever that runs.
-            has_run = place.of is not None and self.loaded.ran(member, place.line)
+            has_run = place.owner is not None and self.loaded.ran(member, place.line)
             if (member, place.line) not in called and not has_run:
                 raise rebound(place.member, file, place.node)
         words = frozenset(item.__name__ for item in self._owners) | self.names

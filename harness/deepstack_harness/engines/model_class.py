@@ -113,12 +113,12 @@ class Patch:
 
 @dataclass(frozen=True)
 class FoundPatch:
-    """A patch of a source; nothing of it has run.
+    """A patch that its engine has `declared`, in a source; nothing of it has run.
 
     `at` is its place, `MEMBER:FIRST-LAST`, and `step_at` that of the plugin's own forward, if there is one.
     """
 
-    of: Patch
+    declared: Patch
     at: str
     step_at: str = ""
 

@@ -128,11 +128,11 @@ class RebindingSearch:
         of_self = place.method_of is not None
         if name == "__class__" or (of_self and name in names):
             return of_self and (member, place.method_of) in self._places
-        if place.of is None:
+        if place.owner is None:
             before = place.name.rpartition(".")[0].rpartition(".")[2]
             known = before in classes if before else is_about and (WORD in name or _sets_by_name(file))
             return name in names and known
-        is_mine = None if of_self else self.is_mine(member, place.of)
+        is_mine = None if of_self else self.is_mine(member, place.owner)
         if not name:
             return is_mine is True
         if name in classes and isinstance(place.node, ast.Attribute) and not of_self:
@@ -181,12 +181,12 @@ def rebound(name: str, file: SourceFile, node: ast.AST) -> SourceError:
 class RebindingPlace:
     """A place that may give an object or a class another member.
 
-    `name` is empty where code makes it.  `of` is the object; None where a table has the name, or a call.
-    `method_of` is the class whose method it is in, if `of` is the first argument of that method.
+    `name` is empty where code makes it. `owner` is the object; None where a table or a call has the name.
+    `method_of` is the class whose method it is in, if `owner` is the first argument of that method.
     """
 
     name: str
-    of: ast.expr | None
+    owner: ast.expr | None
     node: ast.AST
     method_of: str | None = None
 
@@ -293,12 +293,12 @@ class _PlaceVisitor(ast.NodeVisitor):
         if isinstance(node.value, str) and id(node) not in self._readings and _DOTTED.fullmatch(node.value):
             self.places.append(RebindingPlace(node.value, None, node))
 
-    def _note(self, name: str, of: ast.expr, node: ast.AST) -> None:
-        """Note a place that gives `of` another member."""
+    def _note(self, name: str, owner: ast.expr, node: ast.AST) -> None:
+        """Note a place that gives `owner` another member."""
         method = self._functions[0] if self._classes and self._functions else None
         first = method.args.args[:1] if method else []
-        of_self = isinstance(of, ast.Name) and [of.id] == [argument.arg for argument in first]
-        self.places.append(RebindingPlace(name, of, node, self._classes[-1].name if of_self else None))
+        of_self = isinstance(owner, ast.Name) and [owner.id] == [argument.arg for argument in first]
+        self.places.append(RebindingPlace(name, owner, node, self._classes[-1].name if of_self else None))
 
 
 def _reads_names(called: ast.expr) -> bool:

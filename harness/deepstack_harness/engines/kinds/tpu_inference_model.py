@@ -219,7 +219,7 @@ class PatchedClass(ForwardModels):
         """Make a patched model with placeholders (capacity, hidden) for each level."""
         host = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         self.patch(host)
-        return PatchedBuffer(host, self.of)
+        return PatchedBuffer(host, self.known)
 
     def rehearse(self) -> None:
         """Call each method once; raise `UsageError` for a class that misses something."""
@@ -284,7 +284,7 @@ class TpuCalls:
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class of the base, patched, and rehearse its methods and its compiled steps."""
         assert found.patch is not None
-        patch, loaded = found.patch.of, loaded_of(source)
+        patch, loaded = found.patch.declared, loaded_of(source)
         try:
             known, host = derive_class(loaded, model_of(found, engine), BY_FORWARD, ForwardHost)
             function = loaded.supplied(patch.member, patch.function, STAND_INS)

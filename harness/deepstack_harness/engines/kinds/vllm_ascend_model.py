@@ -60,7 +60,7 @@ class AscendCalls(BufferCalls):
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Import the file that wraps, and define the class as vLLM's are."""
         assert found.patch is not None
-        member, loaded = found.patch.of.member, loaded_of(source)
+        member, loaded = found.patch.declared.member, loaded_of(source)
         try:
             loaded.module(member)
         except UsageError as error:
