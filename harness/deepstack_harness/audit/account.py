@@ -229,12 +229,11 @@ class _Accountant:
         )
 
     def _having(self, pattern: str) -> list[str]:
-        """Return the files whose text has the pattern."""
         wanted = re.compile(pattern.encode())
         return sorted(name for name, data in self._files.items() if wanted.search(data))
 
     def _parse(self, members: Iterable[str]) -> None:
-        """Parse files, and note their classes, and those that cannot be parsed."""
+        """Parse files; record their classes, and the error of a file that does not parse."""
         for member in members:
             if member in self._trees or member in self._unread:
                 continue
@@ -249,7 +248,7 @@ class _Accountant:
                     self._by_name.setdefault(node.name, []).append(_Class(node, member))
 
     def _parse_relatives(self) -> None:
-        """Parse base classes of what embeds, and then what derives from it or reads what it stores."""
+        """Parse the bases of classes that embed, then what derives from these or reads what they store."""
         self._parse_bases()
         storing = {
             owner.node.name: stored
@@ -263,7 +262,7 @@ class _Accountant:
             self._parse_bases()
 
     def _parse_bases(self) -> None:
-        """Parse the base classes of all classes that embed or run, as far as the source has them."""
+        """Parse the bases of all classes that have one of the two methods, where the source has them."""
         looked: set[str] = set()
         while True:
             steps = [owner for owner in self._classes if {EMBED, FORWARD} & owner.methods.keys()]
@@ -288,7 +287,7 @@ class _Accountant:
                 yield from self._lineage(base, (*derived, owner.key))
 
     def _base(self, owner: _Class, name: str) -> _Class | None:
-        """Return what a class means by the name of a base: one of its own file, or of the nearest folder."""
+        """Return the base class of a name: from the class's own file, or from the nearest folder."""
         others = [other for other in self._by_name.get(name, ()) if other.key != owner.key]
         return max(others, key=lambda other: _nearness(other.member, owner.member), default=None)
 

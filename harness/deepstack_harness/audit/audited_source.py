@@ -58,7 +58,13 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
     The lines are those of the method that the rule is about, be it the class's own or inherited, or of its
     `forward` where its methods keep the rule; without such a method they are those of the class.
     """
-    methods, statement = _methods(source, audited), _statement(source, audited)
+    member, statement = audited.found.member, _statement(source, audited)
+    own_methods = statement.body if isinstance(statement, ast.ClassDef) else ()
+    methods = audited.ways.places or {
+        node.name: f"{member}:{node.lineno}-{node.end_lineno}"
+        for node in reversed(own_methods)  # of several with one name the first one counts
+        if isinstance(node, ast.FunctionDef)
+    }
 
     def placed(row: Row) -> Row:
         in_forward = (row.regime, row.rule) in verdicts.in_forward
@@ -74,7 +80,7 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
         names = (*(() if in_forward else own), *whole)
         place = next((methods[name] for name in names if name in methods), "")
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
-        return replace(row, where=place or f"{audited.found.member}{lines}")
+        return replace(row, where=place or f"{member}{lines}")
 
     rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
@@ -84,20 +90,6 @@ def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     statements = parse(source.read(audited.found.member)).body
     classes = (node for node in statements if isinstance(node, _Statement))
     return next((node for node in classes if node.name == audited.found.class_name), None)
-
-
-def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
-    """Return `MEMBER:FIRST-LAST` of the methods of a class, by name, those that it inherits too."""
-    if audited.ways.places:
-        return audited.ways.places
-    methods: dict[str, str] = {}
-    member = audited.found.member
-    for statement in parse(source.read(member)).body:
-        if isinstance(statement, ast.ClassDef) and statement.name == audited.found.class_name:
-            for node in statement.body:
-                if isinstance(node, ast.FunctionDef):
-                    methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
-    return methods
 
 
 GRAPHS = "graphs"

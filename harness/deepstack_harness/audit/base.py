@@ -165,7 +165,7 @@ def _opened(text: str, stated: Version | None) -> Source:
 
 
 def _listed(source: Source, step: str, say: Say) -> BaseRecord:
-    """Return the classes of a source, none of them judged."""
+    """Return a record with the classes of a source, none of them judged."""
     say(step)
     if not _has_finder(source):
         return BaseRecord({found.model_class: BaseClass(found.member) for found in find_classes(source)})

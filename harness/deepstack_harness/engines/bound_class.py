@@ -333,7 +333,6 @@ class MethodsClass(BoundClass[Host]):
         )  # fmt: skip
 
     def _misses(self, error: Exception) -> bool:
-        """Return whether a method missed something that only the whole package would have."""
         return misses_package(error)
 
     def _visual(self) -> nn.Module | None:
@@ -517,7 +516,7 @@ def _is_level(value: object, hidden: int) -> bool:
 
 
 def _role(value: object) -> Role:
-    """Return what an argument of a language model is that is not the payload."""
+    """Return the role of an argument of a language model that is not the payload."""
     if not isinstance(value, Tensor):
         return Role.OTHER
     return Role.HIDDEN if value.is_floating_point() else Role.POSITIONS

@@ -138,7 +138,6 @@ def stored_by(start: str, method: FindMethod) -> dict[str, int]:
 
 
 def _targets(node: ast.stmt) -> list[ast.expr]:
-    """Return what an assignment assigns to."""
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []

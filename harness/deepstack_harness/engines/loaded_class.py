@@ -213,7 +213,7 @@ class ClassConstruction:
         return Defined(self._model.member, file, class_named(file, self._model.class_name))
 
     def _defined(self, cls: type) -> Defined | None:
-        """Return the statement of a class of the source."""
+        """Return the statement of a class; None for a class of another package."""
         module = self.loaded.by_name(cls.__module__)
         if module is None:
             return None
@@ -487,7 +487,7 @@ def _compiled(function: FunctionType, node: Function) -> FunctionType:
 
 
 def _without_expressions(node: Function) -> Function:
-    """Return a function without what is evaluated when it is defined: it has been, in the class."""
+    """Return a function without decorators, defaults and annotations: they were evaluated in its class."""
     arguments = node.args
     bare = [ast.arg(item.arg) for item in (*arguments.posonlyargs, *arguments.args)]
     only = [ast.arg(item.arg) for item in arguments.kwonlyargs]
@@ -502,7 +502,7 @@ def _without_expressions(node: Function) -> Function:
 
 
 def _code_named(code: CodeType, name: str) -> CodeType:
-    """Return the innermost code of a name."""
+    """Return the code of a name among those nested in `code`."""
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
     found = next((item for item in inner if item.co_name == name), None)
     return found or _code_named(inner[0], name)

@@ -145,7 +145,6 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
 
 
 def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
-    """Return the place of a function of the file."""
     node = function_named(file, name)
     if node is None:
         raise UsageError(f"{file.filename} defines no function {name}")

@@ -302,7 +302,7 @@ class _PlaceVisitor(ast.NodeVisitor):
 
 
 def _reads_names(called: ast.expr) -> bool:
-    """Return whether a function does no more with a name than to look it up, or to show it."""
+    """Return whether a function only looks a name up, or prints it."""
     match called:
         case ast.Name(id="getattr" | "hasattr" | "print"):
             return True

@@ -98,7 +98,7 @@ class Unset:
         return iter(())
 
     def __call__(self, *_: object, **__: object) -> "Unset":
-        """Return the same."""
+        """Return this value, which has no results of its own."""
         return self
 
     def __getattr__(self, name: str) -> "Unset":
@@ -154,7 +154,7 @@ class Part:
         return self
 
     def __call__(self, *arguments: object, **_: object) -> object:
-        """Return the first argument."""
+        """Return the first argument, in the place of an output."""
         return arguments[0] if arguments else self
 
     def __getattr__(self, name: str) -> "Part":

@@ -170,7 +170,7 @@ class _Uses:
         return ()
 
     def _follow(self, function: Function) -> None:
-        """Note local names of attributes, until there are no more."""
+        """Record the local variables that hold an attribute, also through other variables."""
         before = -1
         while before != len(self._names):
             before = len(self._names)
