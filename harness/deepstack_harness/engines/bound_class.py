@@ -94,11 +94,6 @@ class BoundClass(Generic[H]):
         """The file of the class, as tracebacks show it."""
         return self.known.facts.filename
 
-    @property
-    def methods(self) -> Mapping[str, int]:
-        """The methods that are called, and their lines."""
-        return self.known.facts.lines
-
     def refusal(self, error: Exception, method: str = "") -> UsageError:
         """Return an error about a part that is missing here: with file and line, the class, and `error`."""
         text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
