@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE, range_file
+from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import (
     Bounds,
@@ -34,7 +34,7 @@ from deepstack_harness.contract.oracles.neighbours import bounds_within, placeho
 from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.syntax import class_named
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, read_since
 
 
 class PlaceholderRange(Protocol):
@@ -107,43 +107,37 @@ class ReferenceRange(ListRange):
         return super().get_embeds_indices_in_range(start_idx, end_idx)
 
 
-class _Empty(TensorRange):
+class EmptyTensorRange(TensorRange):
     """A fault: the embeddings of an empty mask are its last entry, which raises `IndexError`."""
 
     def get_num_embeds(self) -> int:
+        """See `PlaceholderRange`."""
         return self.length if self.embeds_cumsum is None else int(self.embeds_cumsum[-1])
 
 
-class _Wraps(TensorRange):
-    """A fault: what lies before position 0 is looked for at the end where `end_idx` is 0."""
+class EmptyListRange(EmptyTensorRange, ListRange):
+    """List range that counts the embeddings of an empty mask by its last entry."""
+
+
+class WrapsTensorRange(TensorRange):
+    """A fault: where `end_idx` is 0, the count before it is read at index -1, the end."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
+        """See `PlaceholderRange`."""
         if self.embeds_cumsum is None:
             return start_idx, end_idx
         return self._before(start_idx), int(self.embeds_cumsum[end_idx - 1])
 
 
-class EmptyTensorRange(_Empty):
-    """Tensor range that counts the embeddings of an empty mask by its last entry."""
+class WrapsListRange(WrapsTensorRange, ListRange):
+    """List range that reads the count before position 0 at the end."""
 
 
-class EmptyListRange(_Empty, ListRange):
-    """List range that counts the embeddings of an empty mask by its last entry."""
-
-
-class WrapsTensorRange(_Wraps):
-    """Tensor range that looks for what lies before position 0 at the end."""
-
-
-class WrapsListRange(_Wraps, ListRange):
-    """List range that looks for what lies before position 0 at the end."""
-
-
-class FaultyTensorRange(_Empty, _Wraps):
+class FaultyTensorRange(EmptyTensorRange, WrapsTensorRange):
     """Both faults, as vLLM 0.16.0 .. 0.19.1 have them."""
 
 
-class FaultyListRange(_Empty, _Wraps, ListRange):
+class FaultyListRange(FaultyTensorRange, ListRange):
     """Both faults: the first form of #40143."""
 
 
@@ -180,7 +174,7 @@ def bind_range(source: Source) -> BoundRange:
     Raises `UsageError` when this vLLM has no such class, or one that cannot be made or has not both methods;
     `MachineError` when it cannot be fetched.
     """
-    file = range_file(source)
+    file = read_since(source, RANGES_MEMBER, RANGES_SINCE)
     root = class_named(file, RANGES_CLASS)
     methods = {
         node.name

@@ -15,7 +15,13 @@ from typing_extensions import TypeIs, override
 
 from deepstack_harness.audit.class_verdicts import ClassVerdicts, against_known
 from deepstack_harness.audit.source_worker import SourceWorker, unjudged
-from deepstack_harness.audit.system_files import RANGES_CLASS, helper_file, range_file
+from deepstack_harness.audit.system_files import (
+    HELPERS_MEMBER,
+    HELPERS_SINCE,
+    RANGES_CLASS,
+    RANGES_MEMBER,
+    RANGES_SINCE,
+)
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
@@ -34,7 +40,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.sources.source import inside_package
+from deepstack_harness.sources.source import inside_package, read_since
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.remote import Remote
 
@@ -160,7 +166,7 @@ class PlaceholderRanges:
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the class of the source."""
-        range_file(worker.source)
+        read_since(worker.source, RANGES_MEMBER, RANGES_SINCE)  # the worker has no network
         result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.RANGES, worker, result)
@@ -187,7 +193,7 @@ class DualStreams:
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge every helper of the source; none is called by an op, so nothing is compiled."""
-        helper_file(worker.source)
+        read_since(worker.source, HELPERS_MEMBER, HELPERS_SINCE)  # the worker has no network
         result = worker.call(_OBSERVE_HELPERS, {"text": worker.text})
         for fact in result.facts:
             helper = msgspec.convert(fact, ObservedHelper)

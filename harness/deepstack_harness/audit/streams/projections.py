@@ -28,12 +28,12 @@ from deepstack_harness.audit.streams.device import (
     sequential,
 )
 from deepstack_harness.audit.streams.recording import Setting
-from deepstack_harness.audit.system_files import HELPERS, HELPERS_MEMBER, HELPERS_SINCE, helper_file
+from deepstack_harness.audit.system_files import HELPERS, HELPERS_MEMBER, HELPERS_SINCE
 from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, read_since
 
 Weights = tuple[Tensor, ...]
 
@@ -267,7 +267,7 @@ def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
     Raises `UsageError` when there is none, or one that cannot be made; `MachineError` when the file cannot be
     fetched.
     """
-    file = helper_file(source)
+    file = read_since(source, HELPERS_MEMBER, HELPERS_SINCE)
     defined = {node.name for node in parse(file).body if isinstance(node, ast.FunctionDef)}
     names = [name for name in HELPERS if name in defined]
     if not names:
