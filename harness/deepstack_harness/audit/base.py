@@ -116,7 +116,7 @@ def audit_change(
             missing = {name for name in needed if record.classes[name].seen is None}
             if not (missing or (systems and record.systems is None)):
                 return
-            part = AuditScope(lambda wanted, _: wanted in missing, systems=systems, account=False)
+            part = AuditScope(lambda model_class, _: model_class in missing, systems=systems, account=False)
             judged = audit_source(
                 folder, say, part, may_be_empty=True, known_as=label, stated=of_base, source=before
             )

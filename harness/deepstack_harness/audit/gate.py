@@ -248,7 +248,7 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
 
 
 def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
-    """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
+    """Return whether a class that gave None in the base gives zeros now: it still ignores its images."""
     regime, rule = place
     old = _row_of((regime, Rule.STRUCTURE), before)
     row = _row_of(place, now)

@@ -1,4 +1,4 @@
-"""Find what in a package may give the objects of a class another member, after the class was made.
+"""Find code of a package that may give the objects of a class another member, after the class was made.
 
 Importing a package runs what changes a class then: decorators, hooks of bases, statements after the class
 and patches of other modules. What is left are places that run later, such as a function that assigns to
@@ -89,7 +89,7 @@ class RebindingSearch:
     def rebinding(
         self, names: Collection[str], chain: Collection[tuple[str, str]]
     ) -> Iterator[tuple[str, SourceFile, "RebindingPlace"]]:
-        """Yield each place that may rebind one of `names`, with its file, by the name of that too.
+        """Yield each place that may rebind one of `names`: the name of its file, the file, and the place.
 
         `chain` are the classes whose members are called.
         """
@@ -132,15 +132,15 @@ class RebindingSearch:
             before = place.name.rpartition(".")[0].rpartition(".")[2]
             known = before in classes if before else is_about and (WORD in name or _sets_by_name(file))
             return name in names and known
-        is_mine = None if of_self else self.is_mine(member, place.owner)
+        is_own = None if of_self else self._is_of_lineage(member, place.owner)
         if not name:
-            return is_mine is True
+            return is_own is True
         if name in classes and isinstance(place.node, ast.Attribute) and not of_self:
             return True
-        return name in names and (is_mine is True or (is_mine is None and is_about))
+        return name in names and (is_own is True or (is_own is None and is_about))
 
-    def is_mine(self, member: str, node: ast.expr) -> bool | None:
-        """Return whether an expression of a file is a class of the lineage; None where nobody knows."""
+    def _is_of_lineage(self, member: str, node: ast.expr) -> bool | None:
+        """Return whether an expression of a file is a class of the lineage; None where it is not known."""
         path = list[str]()
         while isinstance(node, ast.Attribute):
             path.append(node.attr)
