@@ -34,9 +34,9 @@ from deepstack_harness.engines.text_model import (
 from deepstack_harness.errors import UsageError
 
 HIDDEN = 8
-"""The width of text models: small, since a case compiles them; any width shows where a payload is lost."""
+"""The width of text models: small, since each case compiles one."""
 LAYERS = LEVELS_ALONE + 1
-"""A layer more than there are levels: nothing may be added after it."""
+"""One layer more than there are levels, so that a layer follows the last level."""
 
 
 class TextPart(nn.Module):
