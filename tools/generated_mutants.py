@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
-from deepstack_harness.audit.gate import Base, Gate, judge_gate, seen
+from deepstack_harness.audit.gate import Base, Gate, judge_gate, seen_classes
 from deepstack_harness.cli.audit_table import outcome_of
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsClass
@@ -226,7 +226,7 @@ class ReleasedClass:
         ways = [
             way for way in (bound.methods, bound.forward) if isinstance(way, ForwardModels | MethodsClass)
         ]
-        driven = {name for way in ways for name in way.of.facts.lines}
+        driven = {name for way in ways for name in way.known.facts.lines}
         tree = ast.parse(file.text)
         statement = next(
             each for each in tree.body if getattr(each, "name", "") == class_named(file, cut.class_name).name
@@ -244,13 +244,13 @@ class ReleasedClass:
             (root / member).write_text(each, "utf-8")
         (root / mark.mark).mkdir(parents=True, exist_ok=True)
         scope = AuditScope(lambda name, _: name == self.name, systems=False, account=False)
-        return audit_source(str(root), lambda _: None, scope, may_lack_classes=True)
+        return audit_source(str(root), lambda _: None, scope, may_be_empty=True)
 
     def outcome(self, base: AuditedSource, mutant: GeneratedMutant) -> str:
         """Return what the gate says against a change; empty where the change survives."""
         with tempfile.TemporaryDirectory() as folder:
             changed = self.judge(Path(folder), ast.unparse(mutant.module))
-        there = Base("unchanged", seen(base.classes), {self.name: self.member})
+        there = Base("unchanged", seen_classes(base.classes), {self.name: self.member})
         result = judge_gate([changed], Gate.FLAG, there)
         if not result.holds:
             return outcome_of(result)

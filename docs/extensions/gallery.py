@@ -39,7 +39,7 @@ from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind
 from deepstack_harness.engines.discover import SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.known import NOT_DRIVEN, all_engines
+from deepstack_harness.engines.known import NOT_JUDGED, all_engines
 
 Lines = Iterator[str]
 
@@ -401,8 +401,8 @@ def engine_page(engine: KnownEngine) -> Lines:
     if faults:
         yield from ("## Read or seen in the newest releases", "", *live_lines(faults))
     yield from ("## What is not judged", "")
-    if engine.cannot_ask:
-        rows = [[rule_link(rule), sentence(why)] for rule, why in engine.cannot_ask.items()]
+    if engine.inapplicable:
+        rows = [[rule_link(rule), sentence(why)] for rule, why in engine.inapplicable.items()]
         yield from table(("rule", "why it cannot be asked"), rows)
     rows = [
         [
@@ -414,7 +414,7 @@ def engine_page(engine: KnownEngine) -> Lines:
         for carrier in carriers
     ]
     yield from table(("class or function", "releases", "why it is not driven"), rows)
-    if not (carriers or engine.cannot_ask):
+    if not (carriers or engine.inapplicable):
         yield from ("Everything that carries a payload is judged.", "")
 
 
@@ -422,7 +422,7 @@ def matrix_lines(engine: KnownEngine, failures: Sequence[KnownFailure]) -> Lines
     """Yield the rules that some class breaks, for each span of releases between two changes."""
     edges = sorted({Version(each.version) for failure in failures for each in SpecifierSet(failure.releases)})
     rules = [rule for rule in Rule if any(rule in failure.rules for failure in failures)]
-    unbroken = [rule for rule in RULES if rule not in rules and rule not in engine.cannot_ask]
+    unbroken = [rule for rule in RULES if rule not in rules and rule not in engine.inapplicable]
     was_looked_at = looked_at(canonicalize_name(engine.package.name))[0] is not None
     if unbroken and was_looked_at and not isinstance(engine.payload, SplitFiles):
         yield from (f"No class of a release that was looked at is known to break {named(unbroken)}.", "")
@@ -491,7 +491,7 @@ def engines_index() -> Lines:
     ]  # fmt: skip
     yield from table(("engine", "its payload", "known faults"), rows)
     yield from ("## Engines that cannot be judged", "")
-    yield from table(("package", "why"), ([name, sentence(why)] for name, why in NOT_DRIVEN.items()))
+    yield from table(("package", "why"), ([name, sentence(why)] for name, why in NOT_JUDGED.items()))
     names = (engine.package.name for engine in engines)
     yield from ("```{toctree}", ":hidden:", ":maxdepth: 1", "", *names, "```", "")
 

@@ -5,31 +5,31 @@ from types import ModuleType
 from typing import Any
 
 
-def _of(name: str) -> Any:  # noqa: ANN401  # a module
+def _module(name: str) -> Any:  # noqa: ANN401  # a module
     module: ModuleType = sys.modules[f"deepstack_harness.{name}"]
     return module
 
 
 def forget_payloads() -> None:
-    _of("play.rows").RowOwners.remember = lambda *_: None
+    _module("play.rows").RowOwners.remember = lambda *_: None
 
 
 def see_zeros() -> None:
-    rows = _of("play.rows")
+    rows = _module("play.rows")
     rows.RowOwners.runs_of = lambda _, levels: tuple(
-        (rows._ZERO._replace(rows=one.size(0)),) for one in levels
+        (rows._ZERO._replace(rows=level.size(0)),) for level in levels
     )
 
 
 def answer_none() -> None:
-    lane = _of("play.lane")
-    lane.answer_facts = lambda *_: _of("contract.observation").Answer("none")
+    lane = _module("play.lane")
+    lane.answer_facts = lambda *_: _module("contract.observation").Answer("none")
 
 
 def play_reference_instead() -> None:
     """Let every buffer be a right one: what is measured is right, whatever the code does."""
-    reference = _of("models.reference").ReferenceBuffer
-    for module in (_of("play.play_case"), _of("catalogue.buffers")):
+    reference = _module("models.reference").ReferenceBuffer
+    for module in (_module("play.play_case"), _module("catalogue.buffers")):
         for name in ("factory_of", "buffer_named"):
             if hasattr(module, name):
                 setattr(module, name, lambda *_, **__: reference)
@@ -40,11 +40,11 @@ def break_torch() -> None:
 
 
 def exit_always() -> None:
-    _of("play.work").play_case = lambda *_, **__: sys.exit(0)
+    _module("play.work").play_case = lambda *_, **__: sys.exit(0)
 
 
 def replace_everything_with_nothing() -> None:
-    _of("play.work").play_case = lambda *_, **__: None
+    _module("play.work").play_case = lambda *_, **__: None
 
 
 FORGERIES = (

@@ -1,4 +1,4 @@
-"""Sources that end, fool, flood or leave the worker that drives them, by the way in which they do it."""
+"""Sources that end, fool, flood or leave the worker that runs them, by the way in which they do it."""
 
 import textwrap
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The account of a source: what carries a payload is judged or told, under any name and in any folder."""
+"""The account of a source: what carries a payload is judged or listed, under any name and in any folder."""
 
 import json
 import textwrap
@@ -80,7 +80,7 @@ PLAIN = planted("self._rows = text", "return self.decoder(inputs_embeds, extra=s
 
 
 def names(found: Account) -> list[str]:
-    return [one.name for one in found.unjudged]
+    return [carrier.name for carrier in found.unjudged]
 
 
 def test_a_new_folder_class_and_attribute_are_told_beside_a_known_carrier(tmp_path: Path) -> None:
@@ -290,7 +290,10 @@ def versioned(tmp_path: Path) -> str:
 
 def test_a_known_carrier_passes_with_its_reason(tmp_path: Path) -> None:
     found = account_of(open_source(versioned(tmp_path)), [], [entry()])
-    assert ([one.reason for one in found.unjudged], found.failing) == (["nobody has a way to drive it"], ())
+    assert ([carrier.reason for carrier in found.unjudged], found.failing) == (
+        ["nobody has a way to drive it"],
+        (),
+    )
 
 
 @pytest.mark.parametrize("other", [entry("Other"), entry(releases="<0.30")])

@@ -17,7 +17,7 @@ from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, 
 from cases.selftest.engines.synthetic_vllm import write as write_files
 from cases.selftest.row_columns import filled_columns, stated_columns
 from deepstack_harness.audit.account import SYSTEM
-from deepstack_harness.audit.class_verdicts import beside_known
+from deepstack_harness.audit.class_verdicts import against_known
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.main import main
@@ -59,8 +59,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.found.model_class: (one.methods is not None, " | ".join(map(str, one.refusals)))
-        for one in classes_of(source)
+        item.found.model_class: (item.methods is not None, " | ".join(map(str, item.refusals)))
+        for item in classes_of(source)
     }
 
 
@@ -90,7 +90,9 @@ def test_what_is_inherited_whole_is_cut_once(source: Path) -> None:
 def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
     import torch
 
-    roomier = {one.found.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
+    roomier = {item.found.model_class: item for item in classes_of(open_source(str(source)))}[
+        "Roomier"
+    ].methods
     assert roomier is not None
     assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
 
@@ -126,7 +128,7 @@ def test_audit_tells_rules_classes_and_differences(audited: Audited) -> None:
     assert re.match(r"exit code 1: \d+ findings? with default settings or a flag", second)
     assert second.endswith("; 3 classes not judged")
     assert out.splitlines()[-1].startswith("reached by default: R1, unknown for 3 classes. ")
-    # The class answers None live, and so do its graphs.
+    # The class returns None live, and so do its graphs.
     assert re.search(r"^ +also R1 structure captured: ", out, re.MULTILINE)
 
 
@@ -224,7 +226,7 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
 @pytest.mark.slow  # 2 s
 def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
     with SourceWorker(str(source)) as worker:
-        (calling,) = [one for one in worker.classes() if one.model_class == "Calling"]
+        (calling,) = [audited for audited in worker.classes() if audited.model_class == "Calling"]
         rows = judge_class(calling, worker).rows
     reach = {(row.rule, row.regime): row.reach for row in rows if row.reach}
     assert not calling.ways.forward
@@ -245,7 +247,7 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
 )
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
     with SourceWorker(str(write(tmp_path, version))) as worker:
-        found = {one.model_class: one for one in worker.classes()}
+        found = {audited.model_class: audited for audited in worker.classes()}
         verdicts = judge_class(found["Qwen3VLForConditionalGeneration"], worker)
     assert (Rule.STRUCTURE in verdicts.rules({Verdict.FAIL})) != known
     assert Rule.STRUCTURE in verdicts.broken
@@ -273,7 +275,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
     known = {Rule.STRUCTURE: "vllm 43602", Rule.PLACEMENT: "unreported", Rule.SHARDING: "unreported"}
     skipped = replace(rows[0], rule=Rule.SHARDING, verdict=Verdict.SKIP)
-    judged = {row.rule: row for row in beside_known([*rows, skipped], known)}
+    judged = {row.rule: row for row in against_known([*rows, skipped], known)}
     assert {rule: judged[rule].verdict for rule in (*known, Rule.FRESHNESS)} == {
         Rule.STRUCTURE: Verdict.XFAIL,
         Rule.PLACEMENT: Verdict.IMPROVED,
@@ -282,10 +284,10 @@ def test_expected_improved_and_new(audited: Audited) -> None:
     }
     assert [judged[rule].expected for rule in (Rule.STRUCTURE, Rule.FRESHNESS)] == [True, False]
     assert judged[Rule.STRUCTURE].detail.endswith("[known: vllm 43602]")
-    assert beside_known(rows, None) == rows
+    assert against_known(rows, None) == rows
 
 
-@pytest.mark.slow  # 6 s; one behind an adapter by day
+@pytest.mark.slow  # 6 s; one with an adapter by day
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.models.reference:ReferenceBuffer"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
@@ -326,7 +328,7 @@ def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: 
     assert main(["check", target]) == ExitCode.USAGE
     seen = capsys.readouterr()
     assert quoted in seen.err
-    # What lacks is one line; the adapter class that would fit follows it.
+    # One line names what is missing; the adapter class that would fit follows it.
     first, *rest = seen.err.splitlines()
     assert quoted in first
     assert ("class Adapter:" in rest) is bool(rest) is ("An adapter class makes it fit" in first)
@@ -393,7 +395,7 @@ def test_thorough_plays_real_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Path) -> None:
-    """8 commits; number 6 makes get answer None; number 3, which git asks for first, does not parse."""
+    """8 commits; number 6 makes get return None; number 3, which git checks out first, does not parse."""
     healthy = ModelFile(get=ModelFile().get.replace("    if self.filled == 0:\n        return None\n", ""))
     commits = [_commit(tmp_path, number, str(healthy if number < 6 else ModelFile())) for number in range(8)]
     _git(tmp_path, "bisect", "start", commits[-1], commits[0])

@@ -123,7 +123,7 @@ def test_a_named_class_that_cannot_be_driven_any_more_is_no_wrong_call(
 ) -> None:
     """Its clear calls what the source does not have."""
     root = tree(tmp_path)
-    (file,) = [each for each in root.rglob("*.py") if f"class {QWEN_CLASS}" in each.read_text("utf-8")]
+    (file,) = [path for path in root.rglob("*.py") if f"class {QWEN_CLASS}" in path.read_text("utf-8")]
     text = file.read_text("utf-8")
     broken = text.replace(".zero_()", ".zero_(no_such_name)")
     assert broken != text

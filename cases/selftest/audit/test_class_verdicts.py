@@ -1,4 +1,4 @@
-"""One fault that breaks several rules is told once, and what is known of a rule counts for both regimes."""
+"""A fault that breaks several rules is reported once, and what is known of a rule counts in both regimes."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deepstack_harness.audit.class_verdicts import (
-    beside_known,
+    against_known,
     by_cause,
     effects_in,
     same_without_graphs,
@@ -32,10 +32,10 @@ SHORT, LONG, GRAPHS = (
 def judged(trace: str, **steps: tuple[int, ...]) -> JudgedCase:
     """Return a case whose rules were seen broken in these steps."""
     (planned,) = plan_check(Where("qwen3_vl"), live_buffer("any"), [trace])
-    return of(planned, {R(rule): numbers for rule, numbers in steps.items()})
+    return judged_case(planned, {R(rule): numbers for rule, numbers in steps.items()})
 
 
-def of(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> JudgedCase:
+def judged_case(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> JudgedCase:
     said = [
         Judgement(rule, Verdict.FAIL if rule in steps else Verdict.PASS, steps=steps.get(rule, ()))
         for rule in R
@@ -46,14 +46,14 @@ def of(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> JudgedCase:
 @pytest.mark.parametrize(
     ("cases", "told"),
     [
-        # R2 never stands alone: each time R4 came before it, or with it.
+        # R2 is never broken by itself: each time R4 came before it, or with it.
         ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(2, 4))], {R.BOUNDARY: R.CAPACITY}),
         ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(4,))], {R.BOUNDARY: R.CAPACITY}),
         # It came before R4, or without it.
         ([judged(SHORT, R4=(2,)), judged(LONG, R4=(4,), R2=(2,))], {}),
         ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,), R2=(4,))], {}),
         ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,))], {}),
-        # Always together: the first rule is told, but storage that moved before what graphs read from it.
+        # Always together: the first rule is reported, but storage that moved before what graphs read from it.
         ([judged(LONG, R3=(2,), R5=(2,))], {R.CLEAR: R.FRESHNESS}),
         ([judged(GRAPHS, R3=(3,), R6=(3,))], {R.FRESHNESS: R.ADDRESS}),
         # Graphs explain nothing of live use.
@@ -74,7 +74,7 @@ def test_a_fault_under_graphs_is_the_live_one_if_its_trace_breaks_without_graphs
 
     def replay(planned: PlannedCase) -> JudgedCase:
         played.append((str(planned.case.trace), planned.case.regime, planned.case.arm.captured))
-        return of(planned, {R.CLEAR: (2,)} if breaks else {})
+        return judged_case(planned, {R.CLEAR: (2,)} if breaks else {})
 
     cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,), R6=(3,))]
     found = same_without_graphs(cases, {R.CLEAR: GRAPHS, R.ADDRESS: GRAPHS}, replay)
@@ -94,9 +94,9 @@ def test_a_class_that_ended_its_process_is_not_played_again() -> None:
 
 def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
     classes = sum_up_each_regime([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
-    assert classes.of.keys() == {LIVE}
+    assert classes.by_regime.keys() == {LIVE}
     assert classes.same_live == {}
-    assert [(one.rule, told) for one, told in classes.findings] == [(R.CLEAR, ())]
+    assert [(row.rule, effects) for row, effects in classes.findings] == [(R.CLEAR, ())]
 
 
 def row(
@@ -115,7 +115,7 @@ def test_effects_are_told_with_their_cause_unless_the_cause_is_known_and_they_ar
     effects = {(LIVE, R.BOUNDARY): (LIVE, R.CAPACITY), (CAPTURED, R.CAPACITY): (LIVE, R.CAPACITY)}
     assert by_cause(rows, effects) == [(rows[1], (rows[0], rows[2]))]
     known = [rows[0], replace(rows[1], verdict=Verdict.XFAIL), rows[2]]
-    assert by_cause(known, effects) == [(one, ()) for one in known]
+    assert by_cause(known, effects) == [(broken, ()) for broken in known]
 
 
 ANY = KnownFailure("vllm", ">=0", ("*",), (R.CLEAR,), "unreported", shapes=(FaultKind.CLEARED,))
@@ -140,16 +140,19 @@ def test_a_known_failure_is_looked_for_in_both_regimes(
     entry: KnownFailure, live: Verdict, captured: Verdict, wanted: tuple[Verdict, Verdict]
 ) -> None:
     rows = [row(R.CLEAR, LIVE, live), row(R.CLEAR, CAPTURED, captured)]
-    assert tuple(one.verdict for one in beside_known(rows, KnownRules([entry]))) == wanted
+    assert tuple(found.verdict for found in against_known(rows, KnownRules([entry]))) == wanted
 
 
 def test_a_fault_of_another_shape_is_new_in_either_regime() -> None:
     rows = [row(R.CLEAR, LIVE), row(R.CLEAR, CAPTURED, shape=FaultKind.LIVE)]
-    assert [one.verdict for one in beside_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]
+    assert [found.verdict for found in against_known(rows, KnownRules([ANY]))] == [
+        Verdict.XFAIL,
+        Verdict.FAIL,
+    ]
 
 
 def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_there() -> None:
-    """What is kept there is not mended, and what no case tested is not missing: nobody knows its release."""
+    """What passes there is not mended, and what no case tested is not missing: nobody knows its release."""
     entry = msgspec.structs.replace(
         ANY, rules=(R.CLEAR, R.BOUNDARY), traces={R.CLEAR: ("short",), R.BOUNDARY: ("short",)}
     )
@@ -158,7 +161,7 @@ def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_ther
         replace(row(R.CLEAR, LIVE), trace="short"), replace(row(R.CLEAR, CAPTURED), trace="other"),
         row(R.BOUNDARY, LIVE, Verdict.PASS), row(R.BOUNDARY, CAPTURED, Verdict.SKIP), row(R.STRUCTURE, LIVE),
     ]  # fmt: skip
-    beside = beside_known(rows, known)
-    assert [each.verdict for each in beside] == ["XFAIL", "FAIL", "PASS", "SKIP", "FAIL"]
-    assert beside[0].detail == ""
-    assert beside[1].detail == ""
+    found = against_known(rows, known)
+    assert [item.verdict for item in found] == ["XFAIL", "FAIL", "PASS", "SKIP", "FAIL"]
+    assert found[0].detail == ""
+    assert found[1].detail == ""

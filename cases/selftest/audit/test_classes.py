@@ -40,27 +40,27 @@ def test_a_known_failure_that_default_settings_lead_to_is_new(
     worst_reach: Literal["flag", "default"], reach: str, verdict: Verdict
 ) -> None:
     entry = KnownFailure("vllm", "", ("*",), (R.CLEAR,), "unreported", worst_reach=worst_reach)
-    known = classes._beside_known_reach(row(R.CLEAR, Verdict.XFAIL, reach), KnownRules([entry]))
+    known = classes._against_known_reach(row(R.CLEAR, Verdict.XFAIL, reach), KnownRules([entry]))
     assert known.verdict is verdict
     assert ("worse than the known failure" in known.detail) is (verdict is Verdict.FAIL)
 
 
 def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path: Path) -> None:
     with InProcessWorker(str(write_driven(tmp_path))) as worker:
-        found = next(one for one in worker.classes() if one.found.member == GRANITE)
+        found = next(audited for audited in worker.classes() if audited.found.member == GRANITE)
         assert (found.ways.methods, found.ways.forward) == (False, True)
         judged = judge_class(found, worker)
         orders = {str(order.trace) for order in (*worker.orders.live, *worker.orders.replayed)}
     assert judged.broken_in(Regime.LIVE) == {R.FRESHNESS, R.CAPACITY}
     assert judged.broken_in(Regime.CAPTURED) == {R.CLEAR}
-    assert {one.trace for one in judged.rows if one.verdict is Verdict.FAIL} <= orders
+    assert {row.trace for row in judged.rows if row.verdict is Verdict.FAIL} <= orders
 
 
 def test_the_reach_of_a_graph_names_the_options_of_its_runner(tmp_path: Path) -> None:
     files = with_runner(BREAKABLE, BREAKABLE_FILE, "0.5.12")
     with InProcessWorker(str(write(tmp_path, files))) as worker:
         (found,) = worker.classes()
-        rows = {(one.rule, one.regime): one for one in judge_class(found, worker).rows}
+        rows = {(row.rule, row.regime): row for row in judge_class(found, worker).rows}
     lost = rows[R.BOUNDARY, Regime.CAPTURED]
     assert lost.verdict is Verdict.XFAIL
     assert lost.reach == "flag: --enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph"
@@ -126,7 +126,7 @@ def test_evidence_follows_from_the_functions_that_decide(tmp_path: Path, runner:
 
 @pytest.mark.slow  # 2 s
 def test_an_unknown_reach_says_how_many_orders_were_tried(tmp_path: Path) -> None:
-    """A class whose forward cannot be driven: an argument for `latent` holds for driven ones alone."""
+    """A class whose forward cannot be called: an argument for `latent` only holds for others."""
     text = str(ModelFile(more=HANDS_ON.replace("self.language_model", "self.nothing")))
     rows = rows_of(Vllm("0.10.0", text).tree(tmp_path))
     unknown = {row.rule: row.detail for row in rows.values() if row.reach == "unknown"}

@@ -71,7 +71,7 @@ def read(line: str) -> tuple[str, dict[str, str], str]:
             text = text.replace(code, sign)
         return text
 
-    pairs = (each.partition("=")[::2] for each in match["properties"].split(","))
+    pairs = (pair.partition("=")[::2] for pair in match["properties"].split(","))
     return match["kind"], {name: plain(value) for name, value in pairs}, plain(match["data"])
 
 
@@ -109,7 +109,7 @@ def test_an_error_is_shown_exactly_where_the_audit_fails(
     findings = audit_findings([source], result)
     *shown, last = annotations_of(findings, "the answer", good=result.holds)
     levels = {result["level"] for result in json.loads(sarif_text(findings))["runs"][0]["results"]}
-    assert ("error" in levels) is any(each.fails and each.row.verdict in BROKEN for each in findings)
+    assert ("error" in levels) is any(finding.fails and finding.row.verdict in BROKEN for finding in findings)
     assert any(read(line)[0] == "error" for line in shown) is not result.holds
     assert read(last)[0] == ("notice" if result.holds else "error")
 
@@ -144,7 +144,7 @@ def test_classes_that_inherit_the_lines_are_one_entry() -> None:
     assert (one.subject, one.others, one.file_lines) == ("Qwen3VL", ("Below", "Other"), (MEMBER, (12, 40)))
     assert "also in Below, Other" in next(annotations_of([one], "x", good=False))
     (result,) = json.loads(sarif_text([one]))["runs"][0]["results"]
-    assert [each["name"] for each in result["locations"][0]["logicalLocations"]] == [
+    assert [place["name"] for place in result["locations"][0]["logicalLocations"]] == [
         "Qwen3VL",
         "Below",
         "Other",
@@ -156,7 +156,10 @@ def test_changed_files_come_first() -> None:
     source = source_of(elsewhere, replace(NEW, reach="default"))
     result = judge_gate([source], Gate.FLAG, base_with())
     orders = [
-        [each.file_lines[0] for each in audit_findings([source], result, {"vllm 0.22.1": "x/"}, changed)]
+        [
+            finding.file_lines[0]
+            for finding in audit_findings([source], result, {"vllm 0.22.1": "x/"}, changed)
+        ]
         for changed in ([MEMBER], ["vllm/a.py"])
     ]
     assert orders == [[f"x/{MEMBER}", "x/vllm/a.py"], ["x/vllm/a.py", f"x/{MEMBER}"]]
@@ -286,7 +289,7 @@ def git(root: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """A whole repository of two commits, a shallow clone of it, and the commit that the clone lacks."""
+    """A whole repository of two commits, a shallow clone of it, and the commit that is not in the clone."""
     folder = tmp_path_factory.mktemp("clones")
     whole = repository(folder / "whole")
     for key in ("core.fsmonitor", "core.hooksPath", "core.pager", "core.sshCommand"):

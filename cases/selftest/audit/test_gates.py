@@ -1,4 +1,4 @@
-"""`audit --fail-on` and `--base`: which findings turn a CI red, and the last line that says why."""
+"""`audit --fail-on` and `--base`: which findings turn a CI red, and the last line with the reason."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.base import base_of
 from deepstack_harness.audit.class_verdicts import BrokenTrace, ClassVerdicts
 from deepstack_harness.audit.findings import audit_findings
-from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen
+from deepstack_harness.audit.gate import Base, Gate, differences, judge_gate, seen_classes
 from deepstack_harness.cli.audit_table import answer_of, outcome_of, show_answer, show_change, show_summary
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -53,7 +53,7 @@ EVERY = (BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
 )
 def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None:
     result = judge_gate([audited(*EVERY)], gate)
-    assert {one.rule for one in result.failing} == rules
+    assert {row.rule for row in result.failing} == rules
     assert not result.holds
 
 
@@ -80,7 +80,9 @@ def test_a_carrier_that_was_not_judged_fails_every_gate(gate: Gate, base: Base |
     if base is not None:
         base = replace(base, carriers={CARRIER.name})
         assert judged(Account(unjudged=(CARRIER,)))
-        base = replace(base, carriers=(), classes=seen([replace(class_verdicts(KEPT), model_class="Fresh")]))
+        base = replace(
+            base, carriers=(), classes=seen_classes([replace(class_verdicts(KEPT), model_class="Fresh")])
+        )
         assert not judged(Account(unjudged=(known,)))  # the base was judged
 
 
@@ -146,7 +148,7 @@ def test_beside_a_base_only_what_it_lacks_counts() -> None:
     (added,) = judge_gate([audited(*EVERY)], Gate.FLAG, base).failing
     assert added.rule is Rule.CLEAR
     mended = judge_gate([audited(replace(NOT_READ, verdict=Verdict.PASS))], Gate.ANY, base)
-    assert (mended.holds, [each.rule for each in mended.mended]) == (True, [Rule.CAPACITY])
+    assert (mended.holds, [row.rule for row in mended.mended]) == (True, [Rule.CAPACITY])
 
 
 @pytest.mark.parametrize("base", [None, base_with(KEPT)])
@@ -166,8 +168,8 @@ def broken(
 ) -> ClassVerdicts:  # fmt: skip
     """A class with one broken rule: the base, or a change of it."""
     seen_rows = [
-        BrokenTrace(Regime.LIVE, Rule.CLEAR, each, 2, FaultKind.CLEARED, effect, (3,), rows)
-        for each in traces
+        BrokenTrace(Regime.LIVE, Rule.CLEAR, trace, 2, FaultKind.CLEARED, effect, (3,), rows)
+        for trace in traces
     ]
     verdicts = class_verdicts(replace(OLD, reach=reach), row(Rule.PLACEMENT, Verdict.PASS))
     return replace(verdicts, broken_traces=tuple(seen_rows))
@@ -187,10 +189,10 @@ def broken(
     ],
 )
 def test_a_finding_that_is_worse_is_new(gate: Gate, worse: ClassVerdicts, why: str) -> None:
-    base = Base("main", seen([broken()]), {"Qwen3VL": MEMBER})
+    base = Base("main", seen_classes([broken()]), {"Qwen3VL": MEMBER})
     source = replace(audited(), classes=(worse,))
     result = judge_gate([source], gate, base)
-    assert [each.why for each in result.new] == [why]
+    assert [finding.why for finding in result.new] == [why]
     assert not result.holds
     assert judge_gate([source], Gate.DEFAULT, base).holds is ("reach" not in why)
 
@@ -230,7 +232,7 @@ def test_a_trace_that_the_base_broke_before_shows_nothing_new(other: BrokenTrace
     ("above", "was", "is_new"),
     [
         (BY_FLAG, Verdict.XFAIL, False),
-        (BY_FLAG, Verdict.PASS, True),  # the class gave its payload before, and kept the rule
+        (BY_FLAG, Verdict.PASS, True),  # the class gave its payload before, and the rule passed
         (replace(BY_FLAG, reach="latent"), Verdict.XFAIL, True),
         (replace(BY_FLAG, where="vllm/models/qwen3_vl.py:7-9"), Verdict.XFAIL, True),
         (replace(BY_FLAG, verdict=Verdict.PASS, reach=None), Verdict.XFAIL, True),
@@ -244,9 +246,9 @@ def test_a_class_that_gives_its_payload_at_last_shows_the_faults_above_it(
     found = replace(
         audited(KEPT), classes=(shown,), members={"Derived": MEMBER}, derived_from={"Derived": ["Qwen3VL"]}
     )
-    there = seen([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
+    there = seen_classes([class_verdicts(above), replace(class_verdicts(gave), model_class="Derived")])
     result = judge_gate([found], Gate.FLAG, Base("main", there, {"Derived": MEMBER, "Qwen3VL": MEMBER}))
-    assert bool([each for each in result.failing if each.rule is Rule.CLEAR]) is is_new
+    assert (Rule.CLEAR in {row.rule for row in result.failing}) is is_new
 
 
 def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> None:
@@ -254,15 +256,13 @@ def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> No
         replace(row(rule, Verdict.PASS), chances=9) for rule in (Rule.BOUNDARY, Rule.CAPACITY, Rule.CLEAR)
     ]
     base = base_with(*tested)
-    fewer = [replace(each, chances=4) if each.rule is Rule.CLEAR else each for each in tested]
+    fewer = [replace(old, chances=4) if old.rule is Rule.CLEAR else old for old in tested]
     result = judge_gate([audited(*fewer)], Gate.DEFAULT, base)
-    assert ([each.why for each in result.new], result.holds) == (
+    assert ([finding.why for finding in result.new], result.holds) == (
         ["tested 4 times, in the base 9 times"],
         False,
     )
-    roomy = [
-        replace(each, chances={Rule.BOUNDARY: 14, Rule.CAPACITY: 4}.get(each.rule, 9)) for each in tested
-    ]
+    roomy = [replace(old, chances={Rule.BOUNDARY: 14, Rule.CAPACITY: 4}.get(old.rule, 9)) for old in tested]
     assert judge_gate([audited(*roomy)], Gate.ANY, base).holds
     assert not judge_gate([audited(*tested[:2])], Gate.ANY, base).holds  # R5 is not judged any more
 
@@ -283,14 +283,16 @@ def test_zeros_in_place_of_none_are_no_new_fault() -> None:
 
 
 def test_a_class_with_another_name_is_compared_with_the_one_that_is_gone() -> None:
-    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Old")]), {"Old": MEMBER})
+    base = Base("main", seen_classes([replace(class_verdicts(BY_FLAG), model_class="Old")]), {"Old": MEMBER})
     source = replace(audited(BY_FLAG), members={"Qwen3VL": MEMBER})
     assert judge_gate([source], Gate.ANY, base).holds
     assert not judge_gate([replace(source, members={"Qwen3VL": "vllm/a.py"})], Gate.ANY, base).holds
 
 
 def test_a_new_class_has_no_new_fault_where_it_inherits_the_lines() -> None:
-    base = Base("main", seen([replace(class_verdicts(BY_FLAG), model_class="Above")]), {"Above": MEMBER})
+    base = Base(
+        "main", seen_classes([replace(class_verdicts(BY_FLAG), model_class="Above")]), {"Above": MEMBER}
+    )
     source = replace(
         audited(BY_FLAG),
         members={"Qwen3VL": "vllm/a.py", "Above": MEMBER},
@@ -331,7 +333,7 @@ def test_headline_last_line_annotations_and_exit_code_agree(
     assert first.startswith(f"exit code {code}: ")
     assert f"xit code {code}: " in lines[-1]
     assert outcome_of(result).partition(": ")[2] in " ".join(lines[-4:])
-    assert any(each.fails for each in findings) is not result.holds
+    assert any(finding.fails for finding in findings) is not result.holds
     annotated = [
         line for line in annotations_of(findings, "x", good=result.holds) if line.startswith("::error")
     ]
@@ -372,7 +374,7 @@ def _get_deepstack_input_embeds(self, num_tokens):
 
 
 def repository(folder: Path) -> Path:
-    """A tree whose commit answers with tensors, and whose files answer None: the fault of vLLM 43602."""
+    """A tree whose get returns tensors in the commit, and None in the files: the fault of vLLM 43602."""
     root = Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(folder)
     git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q", "-b", "main"], check=True)

@@ -1,4 +1,4 @@
-"""Hostile sources: an audit ends in time with a verdict that is not good, and leaves nothing behind."""
+"""Hostile sources: an audit ends in time with a verdict that is not good, and leaves no process or file."""
 
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def short_limits_and_own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Start the server that this process keeps for all its workers: it is no process that an audit left."""
+    """Start the server that all workers of this process share: it is no process that an audit left."""
     with SourceWorker(str(Vllm(qwen=COUNTED, omni="").tree(tmp_path_factory.mktemp("plain")))) as worker:
         assert worker.classes()
 

@@ -18,9 +18,9 @@ from deepstack_harness.audit.ranges import (
     TensorRange,
     as_tensor,
     bind_range,
-    kept_as,
     observe_ranges,
     range_named,
+    stored_type,
 )
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import Bounds, RangeObservation, System, SystemSubject
@@ -78,13 +78,16 @@ def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) ->
 
 
 def test_the_tensor_is_told_from_the_list() -> None:
-    assert kept_as(TensorRange) == "tensor"
-    assert kept_as(ListRange) == "list"
-    assert kept_as(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
+    assert stored_type(TensorRange) == "tensor"
+    assert stored_type(ListRange) == "list"
+    assert stored_type(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
 
 
 def test_every_short_mask_is_called_with_every_range() -> None:
-    seen = {(one.mask, one.length): len(one.ranges) for one in observe(ListRange).placeholders}
+    seen = {
+        (placeholder.mask, placeholder.length): len(placeholder.ranges)
+        for placeholder in observe(ListRange).placeholders
+    }
     every = {("".join(bits), size) for size in range(7) for bits in product("01", repeat=size)}
     assert len(every) == 127
     assert seen.keys() == every | {(None, size) for size in range(7)}
@@ -135,13 +138,16 @@ def test_a_fault_without_a_mask_is_named_by_its_length() -> None:
 def changed(mask: str, embeds: int | None = None, **ranges: Bounds | str) -> RangeObservation:
     """A correct observation in which values of one placeholder are replaced; `s1e3` names a range."""
     seen = observe(ListRange)
-    (one,) = (one for one in seen.placeholders if one.mask == mask)
+    placeholders = list(seen.placeholders)
+    (at,) = (number for number, placeholder in enumerate(placeholders) if placeholder.mask == mask)
+    old = placeholders[at]
     values = [
         ranges.get(f"s{start}e{end}", right)
-        for (start, end), right in zip(bounds_within(len(mask)), one.ranges, strict=True)
+        for (start, end), right in zip(bounds_within(len(mask)), old.ranges, strict=True)
     ]
-    other = replace(one, embeds=one.embeds if embeds is None else embeds, ranges=tuple(values))
-    return replace(seen, placeholders=tuple(other if each is one else each for each in seen.placeholders))
+    new_embeds = old.embeds if embeds is None else embeds
+    placeholders[at] = replace(old, embeds=new_embeds, ranges=tuple(values))
+    return replace(seen, placeholders=tuple(placeholders))
 
 
 def test_a_wrong_count_is_named_with_both_numbers() -> None:
@@ -174,10 +180,10 @@ def test_one_wrong_answer_of_each_kind_is_named_and_the_rest_counted() -> None:
 )
 def test_what_was_never_called_is_no_pass(mask: str | None, said: str) -> None:
     seen = observe(ListRange)
-    others = tuple(one for one in seen.placeholders if one.mask != mask)
+    others = tuple(item for item in seen.placeholders if item.mask != mask)
     for left in (
         others,
-        tuple(replace(one, ranges=()) if one.mask == mask else one for one in seen.placeholders),
+        tuple(replace(item, ranges=()) if item.mask == mask else item for item in seen.placeholders),
     ):
         judged = judge(replace(seen, placeholders=left))
         assert (judged.verdict, judged.detail) == (Verdict.ERROR, f"never called: {said}")

@@ -22,7 +22,6 @@ from cases.selftest.engines.synthetic_vllm import (
     write_driven,
     write_systems,
 )
-from deepstack_harness.audit import source_worker
 from deepstack_harness.audit.classes import judge_class, judge_split
 from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, NO_WAYS, failed_control
 from deepstack_harness.audit.systems import DualStreams, PlaceholderRanges
@@ -43,7 +42,7 @@ MODULE = "cases.selftest.audit.forging"
 def test_a_worker_that_measures_passes() -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None
-        assert failed_control(worker) is None  # again: the controls leave nothing behind
+        assert failed_control(worker) is None  # again: the controls change nothing
 
 
 DAILY = {"see_zeros"}
@@ -52,8 +51,8 @@ DAILY = {"see_zeros"}
 @pytest.mark.parametrize(
     "forgery",
     [
-        pytest.param(one, marks=() if one in DAILY else pytest.mark.slow)
-        for one in (forgery.__name__ for forgery in forging.FORGERIES)
+        pytest.param(name, marks=() if name in DAILY else pytest.mark.slow)
+        for name in (forgery.__name__ for forgery in forging.FORGERIES)
     ],
 )
 def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> None:
@@ -69,7 +68,6 @@ def test_mutants_alone_find_a_worker_that_sees_no_fault(monkeypatch: pytest.Monk
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None
         worker.call(f"{MODULE}:play_reference_instead", {})
-        assert source_worker._reference_fails(lambda plan: source_worker.judge_plan(plan, worker)) is None
         said = failed_control(worker)
     assert said is not None
     assert f"'{CONTROLS[0]}', which breaks {MUTANTS[CONTROLS[0]].rule}, is not caught" in said
@@ -146,7 +144,7 @@ def test_a_system_that_ends_the_worker_is_not_judged(
 
 
 class Instead(InProcessCases):
-    """A worker that plays another buffer than the one it is asked for."""
+    """A worker that plays another buffer than that of the case."""
 
     @override
     def play(self, case: Case, source: SourceClass | None = None) -> CallResult:

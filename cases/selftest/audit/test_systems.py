@@ -49,8 +49,8 @@ def test_the_catalogue_names_every_variant_with_its_fault(number: str) -> None:
     system, incident = SHOWN[number], find(number)
     variants = VARIANTS[system]
     assert (incident.system, incident.families, incident.run) == (system, (), ())
-    assert sorted(incident.faulty) == sorted(name for name, one in variants.items() if one.fault)
-    assert sorted(incident.fixed) == sorted(name for name, one in variants.items() if not one.fault)
+    assert sorted(incident.faulty) == sorted(name for name, variant in variants.items() if variant.fault)
+    assert sorted(incident.fixed) == sorted(name for name, variant in variants.items() if not variant.fault)
 
 
 @pytest.mark.parametrize("number", SHOWN)
@@ -142,7 +142,7 @@ QWEN = str(ModelFile(more=HANDS_ON))
 
 
 def audited(root: Path, path: Path) -> dict[str, dict[str, object]]:
-    """The rows beside the deepstack classes, by their subject."""
+    """The rows that are not of deepstack classes, by their subject."""
     assert main(["audit", "--vllm", str(root), "--json", str(path)]) == ExitCode.BROKEN
     rows = map(json.loads, path.read_text().splitlines())
     return {row["model_class"]: row for row in rows if row["system"] not in ("account", "deepstack")}
@@ -203,11 +203,11 @@ def test_lists_tell_the_truth(tmp_path: Path, capsys: Capture) -> None:
     variants = {item["name"]: item["fault"] for item in items if item["kind"] == "variants"}
     for system, known in VARIANTS.items():
         assert {name: variants[f"{system} {name}"] for name in known} == {
-            name: one.fault for name, one in known.items()
+            name: variant.fault for name, variant in known.items()
         }
     assert len(variants) == sum(map(len, VARIANTS.values()))
     systems = {item["id"]: item["system"] for item in items if item["kind"] == "incidents"}
-    assert systems == {one.id: one.system for one in catalogue()}
+    assert systems == {incident.id: incident.system for incident in catalogue()}
 
 
 def test_every_rule_has_an_oracle() -> None:

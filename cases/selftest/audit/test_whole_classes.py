@@ -21,7 +21,7 @@ from deepstack_harness.contract.verdicts import BROKEN, Row
 
 
 def judged(root: Path, written: WholeClass) -> ClassVerdicts:
-    """The verdicts of a class, which is driven in both ways."""
+    """The verdicts of a class, which is called in both ways."""
     with InProcessWorker(str(written.write(root))) as worker:
         (audited,) = worker.classes()
         assert (audited.ways.methods, audited.ways.forward) == (True, True), audited.ways.refusals
@@ -131,7 +131,7 @@ def test_a_mixin_in_another_module_is_no_fault(tmp_path: Path) -> None:
             assert (audited.ways.methods, audited.ways.forward) == (True, True), audited.ways.refusals
             assert broken_rows(judge_class(audited, worker)) == []
         assert account_of(worker.source, classes).unjudged == ()
-    assert [each.model_class for each in classes] == [
+    assert [audited.model_class for audited in classes] == [
         "BelowForConditionalGeneration", "Qwen3VLForConditionalGeneration",
     ]  # fmt: skip
 
@@ -140,5 +140,5 @@ def test_a_class_that_lost_its_mixin_is_not_judged(tmp_path: Path) -> None:
     with InProcessWorker(str(with_mixin(tmp_path, "NoSuchBase"))) as worker:
         classes = worker.classes()
         assert not any(audited.can_be_judged for audited in classes)
-        names = {each.name for each in account_of(worker.source, classes).unjudged}
+        names = {carrier.name for carrier in account_of(worker.source, classes).unjudged}
     assert "Qwen3VLForConditionalGeneration" in names

@@ -3,7 +3,7 @@
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
-from deepstack_harness.audit.gate import Base, seen
+from deepstack_harness.audit.gate import Base, seen_classes
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
@@ -17,7 +17,7 @@ MEMBER = "vllm/model_executor/models/qwen3_vl.py"
 
 
 def audited_class(model_class: str, member: str = MEMBER, ways: ClassWays | None = None) -> AuditedClass:
-    """Return a class that nobody cut; `ways` are those in which a worker could drive it."""
+    """Return a class that no worker defined; `ways` are those in which it could be called."""
     reason = Reason("it was not cut")
     return AuditedClass(FoundClass(model_class, member, reason, reason), ways or ClassWays())
 
@@ -43,7 +43,7 @@ def class_verdicts(*rows: Row) -> ClassVerdicts:
 
 def base_with(*rows: Row) -> Base:
     """Return a base `main` whose only class has these rows."""
-    return Base("main", seen([class_verdicts(*rows)]), {"Qwen3VL": MEMBER})
+    return Base("main", seen_classes([class_verdicts(*rows)]), {"Qwen3VL": MEMBER})
 
 
 def audited(*rows: Row) -> AuditedSource:

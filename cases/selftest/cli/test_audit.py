@@ -40,7 +40,7 @@ ARGUMENTS = Namespace(**NO_FORM, source=["vllm==0.22.1"], all=False, bisect=Fals
 
 
 def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
-    source = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
+    source = replace(FOUND, account=ACCOUNT, no_graphs=(Reason("no replay was found"),))
     result = judge_gate([source], Gate.FLAG)
     Output(None, quiet=False).show(audit._show(ARGUMENTS, [source], result, None, ["a note"]))
     lines = capsys.readouterr().out.splitlines()

@@ -89,7 +89,7 @@ def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(ca
             "Qwen3LLMModel of sglang 0.5.4 cannot be called: no forward$",
         ),
         (
-            {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(methods=True, not_driven=Reason("no runner")))},
+            {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(methods=True, no_graphs=Reason("no runner")))},
             "Qwen3LLMModel of sglang 0.5.4: its graphs cannot be replayed: no runner$",
         ),
     ],

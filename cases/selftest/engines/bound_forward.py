@@ -1,4 +1,4 @@
-"""The class of a family in a source, driven through its own `embed_input_ids` and `forward`."""
+"""The class of a family in a source, by calls of its own `embed_input_ids` and `forward`."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""Mutants of a model file: each statement that names a driven member, deleted, repeated or replaced.
+"""Mutants of a model file: each statement that names a called member, deleted, repeated or replaced.
 
-`live_answers` imports the mutated source whole, over stand-ins for what the sources leave out, and calls the
-methods of a real object.  `driven_answers` calls the class as the harness furnishes it.
+`live_results` imports the mutated source whole, with replacements for what the sources leave out, and calls
+the methods of a real object. `furnished_results` calls the class as the harness furnishes it.
 """
 
 import ast
@@ -38,7 +38,7 @@ _TWINS = {
 SEQUENCE = (
     "class IntermediateTensors(dict):\n    @property\n    def tensors(self):\n        return dict(self)\n"
 )
-Answers = tuple[object, ...]
+Results = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Mutant:
                 _in_place(tree, self.line, lambda node, _of: [ast.copy_location(ast.Pass(), node)])
             case "replaced":
                 _in_place(tree, self.line, self._with_twin)
-            case "repeated":  # a wrong twin behind the class
+            case "repeated":  # a wrong twin after the class
                 tree.body += ast.parse(f"{_TWINS[self.name]}setattr({NAME}, {self.name!r}, twin)").body
             case _:
                 return self.source
         return ast.unparse(ast.fix_missing_locations(tree))
 
     def _with_twin(self, node: ast.stmt, owners: Sequence[ast.AST]) -> list[ast.stmt]:
-        """Return the statement with a wrong twin behind it, in the scope of both."""
+        """Return the statement followed by a wrong twin, in the same scope."""
         name, inner = self.name, owners[-1]
         bound = {ast.Module: f"{NAME}.{name} = twin", ast.ClassDef: f"{name} = twin"}
         first = inner.args.args[0].arg if isinstance(inner, ast.FunctionDef) and inner.args.args else "self"
@@ -95,15 +95,13 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt, name: str) -> bool:
-    """Tell whether a statement itself, not one of those inside it, names a member."""
+    """Return whether a statement itself, not one of those inside it, names a member."""
     parts = [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.stmt)]
     own = isinstance(node, ast.FunctionDef) and node.name == name
     return own or any(
-        getattr(each, "attr", None) == name
-        or getattr(each, "value", None) == name
-        or getattr(each, "id", "") == name
+        name in (getattr(inner, "attr", None), getattr(inner, "value", None), getattr(inner, "id", None))
         for part in parts
-        for each in ast.walk(part)
+        for inner in ast.walk(part)
     )
 
 
@@ -118,12 +116,12 @@ def _in_place(tree: ast.Module, line: int, put: Put) -> bool:
         for part in ("body", "orelse", "finalbody"):
             statements = getattr(node, part, None)
             inner: list[ast.stmt] = statements if isinstance(statements, list) else []
-            for place, each in enumerate(inner):
-                if each.lineno == line:
-                    inner[place : place + 1] = put(each, owners)
+            for place, statement in enumerate(inner):
+                if statement.lineno == line:
+                    inner[place : place + 1] = put(statement, owners)
                     return True
-                is_scope = isinstance(each, ast.ClassDef | ast.FunctionDef)
-                todo.append((each, (*owners, each) if is_scope else owners))
+                is_scope = isinstance(statement, ast.ClassDef | ast.FunctionDef)
+                todo.append((statement, (*owners, statement) if is_scope else owners))
     return False
 
 
@@ -135,9 +133,9 @@ def written(of: Rebound, mutant: Mutant, root: Path) -> Path:
     return root
 
 
-def _play(model: Callable[[], object], call: Callable[[object, str, object], Any]) -> Answers:
-    """Return what a get answers after each of some calls."""
-    answers: list[object] = []
+def _play(model: Callable[[], object], call: Callable[[object, str, object], Any]) -> Results:
+    """Return what a get returns after each of some calls."""
+    results: list[object] = []
     for steps in (
         ((SET, 3), (GET, 4)),
         ((SET, 3), (CLEAR, 3), (GET, 4)),
@@ -147,17 +145,17 @@ def _play(model: Callable[[], object], call: Callable[[object, str, object], Any
         for name, count in steps:
             payload = 1.0 + torch.arange(2 * count * 5).view(2, count, 5)
             try:
-                answer = call(made, name, payload if name == SET else count)
-            except Exception as error:  # noqa: BLE001  # what the class raises is its answer
-                answers.append(type(error).__name__)
+                returned = call(made, name, payload if name == SET else count)
+            except Exception as error:  # noqa: BLE001  # what the class raises is its result
+                results.append(type(error).__name__)
             else:
-                answers.append([level.tolist() for level in answer] if name == GET else None)
-    return tuple(answers)
+                results.append([level.tolist() for level in returned] if name == GET else None)
+    return tuple(results)
 
 
-def driven_answers(root: Path) -> Answers | tuple[Reason, ...]:
-    """Return what the class answers as the harness drives it, or why it does not."""
-    (found,) = (each for each in classes_of(open_source(str(root))) if each.found.model_class == NAME)
+def furnished_results(root: Path) -> Results | tuple[Reason, ...]:
+    """Return the results of the class as the harness furnishes it, or the reasons why it is refused."""
+    (found,) = (item for item in classes_of(open_source(str(root))) if item.found.model_class == NAME)
     methods = found.methods
     if methods is None:
         return found.refusals
@@ -168,15 +166,15 @@ def driven_answers(root: Path) -> Answers | tuple[Reason, ...]:
     )
 
 
-def live_answers(root: Path) -> Answers:
-    """Return what a real object answers, in a package that is imported whole."""
+def live_results(root: Path) -> Results:
+    """Return the results of a real object, in a package that is imported whole."""
     text = SimpleNamespace(hidden_size=5)
     config = SimpleNamespace(vision_config=SimpleNamespace(deepstack_visual_indexes=[0, 1]), text_config=text)
     settings = SimpleNamespace(
         model_config=SimpleNamespace(hf_config=config),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8),
     )
-    unload()  # what an answer of the harness has imported
+    unload()  # the modules that the harness has imported
     with _imported(root) as module:
         return _play(
             lambda: getattr(module, NAME)(vllm_config=settings),
@@ -184,8 +182,8 @@ def live_answers(root: Path) -> Answers:
         )
 
 
-def _levels(answer: object, name: str) -> object:
-    return list(answer.values()) if name == GET and isinstance(answer, dict) else answer
+def _levels(returned: object, name: str) -> object:
+    return list(returned.values()) if name == GET and isinstance(returned, dict) else returned
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from deepstack_harness.workers.remote import Remote, call_typed
 
 
 class _Facts:
-    """A channel that keeps the facts of one call."""
+    """A channel that stores the facts of one call."""
 
     def __init__(self) -> None:
         self.facts: list[Any] = []
@@ -29,7 +29,7 @@ class _Facts:
 
 
 class InProcessCases(CaseWorker):
-    """A `CaseWorker` whose work is done here, except that a call of `ends_in` ends as `end` says."""
+    """A `CaseWorker` whose work is done here, except that a call of `ends_in` ends with `end`."""
 
     def __init__(self, ends_in: str = "", end: WorkerEnd | RaisedInWorker | None = None) -> None:
         """Take the name of a function, as code under test may end the process in it."""

@@ -85,7 +85,7 @@ def _set_deepstack_input_embeds(self, payload):
 
 @dataclass(frozen=True)
 class Rebound:
-    """The source with changes: text before, in and behind the class, and further files.
+    """The source with changes: text before, in and after the class, and further files.
 
     `init` are statements at the end of `__init__`, `clear` is what the class itself has as its last member.
     """
@@ -95,7 +95,7 @@ class Rebound:
     bases: str = "SupportsNothing"
     init: str = ""
     clear: str = ZEROES
-    behind: str = ""
+    after: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -105,10 +105,10 @@ class Rebound:
             "import functools\nimport logging\nimport torch\n\n"
             "from vllm.sequence import IntermediateTensors\n\nfrom .interfaces import SupportsNothing\n"
         )
-        return f"{head}{self.before}\n\n{self.decorators}class {NAME}({self.bases}):\n{body}\n\n{self.behind}"
+        return f"{head}{self.before}\n\n{self.decorators}class {NAME}({self.bases}):\n{body}\n\n{self.after}"
 
     def tree(self, root: Path) -> Path:
-        """Write a repository; answers its root."""
+        """Write a repository; return its root."""
         for member, text in {QWEN: str(self), INTERFACES: _INTERFACES, **self.files}.items():
             path = root / member
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,15 +140,15 @@ def _meta(function: str) -> str:
 
 
 WRONG: Mapping[str, Rebound] = {
-    "assigned behind the class": Rebound(behind=f"{_QUIET}{NAME}.{CLEAR} = quiet\n"),
-    "assigned behind the class in an if": Rebound(
-        behind=f"{_QUIET}if hasattr({NAME}, 'forward'):\n    {NAME}.{CLEAR} = quiet\n"
+    "assigned after the class": Rebound(after=f"{_QUIET}{NAME}.{CLEAR} = quiet\n"),
+    "assigned after the class in an if": Rebound(
+        after=f"{_QUIET}if hasattr({NAME}, 'forward'):\n    {NAME}.{CLEAR} = quiet\n"
     ),
     "set by a name made at run time": Rebound(
-        behind=f"{_QUIET}for verb in ('clear',):\n"
+        after=f"{_QUIET}for verb in ('clear',):\n"
         f"    setattr({NAME}, f'_{{verb}}_deepstack' + '_input_embeds', quiet)\n"
     ),
-    "set under another name of the class": Rebound(behind=f"{_QUIET}Alias = {NAME}\nAlias.{CLEAR} = quiet\n"),
+    "set under another name of the class": Rebound(after=f"{_QUIET}Alias = {NAME}\nAlias.{CLEAR} = quiet\n"),
     "decorator of the class": Rebound(
         before=_QUIET + _REPLACING.format(name=CLEAR, function="quiet"), decorators="@replacing\n"
     ),
@@ -163,8 +163,8 @@ WRONG: Mapping[str, Rebound] = {
         decorators="@replacing\n",
         files={MIXINS: _QUIET + _REPLACING.format(name=CLEAR, function="quiet")},
     ),
-    "called with the class behind it": Rebound(
-        behind=_QUIET + _REPLACING.format(name=CLEAR, function="quiet") + f"{NAME} = replacing({NAME})\n"
+    "called with the class after it": Rebound(
+        after=_QUIET + _REPLACING.format(name=CLEAR, function="quiet") + f"{NAME} = replacing({NAME})\n"
     ),
     "base with __init_subclass__": Rebound(before=_QUIET + _hook("quiet"), bases="Hooked"),
     "base of another module with __init_subclass__": Rebound(
@@ -209,7 +209,7 @@ WRONG: Mapping[str, Rebound] = {
     "deleted, so that the one of a base is left": Rebound(
         before="class Quiet(SupportsNothing):\n" + indent(KEEPS_ROWS, "    "),
         bases="Quiet",
-        behind=f"del {NAME}.{CLEAR}\n",
+        after=f"del {NAME}.{CLEAR}\n",
     ),
     "assigned among others in the class": Rebound(
         before=_QUIET, clear=f"{ZEROES}\n{CLEAR}, other = quiet, None\n"
@@ -239,18 +239,18 @@ HIDDEN: Mapping[str, Rebound] = {
     "by a method that is called later": Rebound(
         clear=ZEROES + f"\ndef load_weights(self, weights):\n    self.{CLEAR} = lambda count: None\n"
     ),
-    "by globals": Rebound(behind=f"globals()['{NAME}'] = NoSuchClass\n"),
+    "by globals": Rebound(after=f"globals()['{NAME}'] = NoSuchClass\n"),
     "by another class of the name": Rebound(
-        behind=f"class {NAME}({NAME}):\n" + indent(KEEPS_ROWS, "    ")
+        after=f"class {NAME}({NAME}):\n" + indent(KEEPS_ROWS, "    ")
     ),
     "by another class of the module": Rebound(
         files={PATCHES: "import vllm.model_executor.models.qwen3_vl as models\n\n"
                f"models.{NAME} = NoSuchClass\n"}
     ),
     "by the class of the object": Rebound(
-        behind=f"class Quiet({NAME}):\n" + indent(KEEPS_ROWS, "    "), init="self.__class__ = Quiet"
+        after=f"class Quiet({NAME}):\n" + indent(KEEPS_ROWS, "    "), init="self.__class__ = Quiet"
     ),
-    "by exec": Rebound(behind=f"exec('{NAME}.{CLEAR} = lambda self, count: None')\n"),
+    "by exec": Rebound(after=f"exec('{NAME}.{CLEAR} = lambda self, count: None')\n"),
     "by __getattribute__": Rebound(
         clear=ZEROES + "\ndef __getattribute__(self, name):\n    if 'clear' in name:\n"
         "        return lambda count: None\n    return super().__getattribute__(name)\n"
@@ -270,12 +270,12 @@ HIDDEN: Mapping[str, Rebound] = {
                "patch('clear')\n"}
     ),
 }  # fmt: skip
-"""Means -> the source: as wrong, and a refusal is a right answer too."""
+"""Means -> the source: as wrong; to refuse it is right too."""
 
 RIGHT: Mapping[str, Rebound] = {
     "plain": Rebound(),
-    "assigned an equal function behind the class": Rebound(behind=f"{_ZEROING}{NAME}.{CLEAR} = zeroing\n"),
-    "assigned its own function": Rebound(behind=f"{NAME}.{CLEAR} = {NAME}.{CLEAR}\n"),
+    "assigned an equal function after the class": Rebound(after=f"{_ZEROING}{NAME}.{CLEAR} = zeroing\n"),
+    "assigned its own function": Rebound(after=f"{NAME}.{CLEAR} = {NAME}.{CLEAR}\n"),
     "decorator that returns the class": Rebound(
         before="def marked(cls):\n    cls.is_marked = True\n    return cls\n\n", decorators="@marked\n"
     ),
@@ -352,14 +352,14 @@ RIGHT: Mapping[str, Rebound] = {
         "        super().__init__(name, bases, namespace)\n        cls.registered = name\n\n",
         bases="SupportsNothing, metaclass=Meta",
     ),
-    "registered behind the class": Rebound(
-        before="from vllm.registry import REGISTRY\n", behind=f"REGISTRY.register_model('{NAME}', {NAME})\n"
+    "registered after the class": Rebound(
+        before="from vllm.registry import REGISTRY\n", after=f"REGISTRY.register_model('{NAME}', {NAME})\n"
     ),
     "setattr in another module of the right function": Rebound(
         files={PATCHES: _IMPORTS_CLASS + _ZEROING + f"setattr({NAME}, '{CLEAR}', zeroing)\n"}
     ),
     "a wrong assignment that is never run": Rebound(
-        behind=f"if False:\n    {NAME}.{CLEAR} = None\n"
+        after=f"if False:\n    {NAME}.{CLEAR} = None\n"
     ),
 }  # fmt: skip
-"""Means -> the source: every rule is kept as in `plain`."""
+"""Means -> the source: every rule passes as in `plain`."""

@@ -82,7 +82,7 @@ WRONG = {
 
 
 def write_by_token(root: Path, text: str) -> Path:
-    """Write a source tree with this class alone; answers its root."""
+    """Write a source tree with only this class; return its root."""
     path = root / GEMMA
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")

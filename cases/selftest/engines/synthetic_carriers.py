@@ -72,7 +72,7 @@ NONE_UNTIL_THE_FIRST: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Containers of a payload that is None until the first sound: wrong, since a compiled decoder keeps None."""
+"""Containers of a payload that is None until the first sound: wrong: a compiled decoder stays with None."""
 
 _ZEROS = "[inputs_embeds.new_zeros(inputs_embeds.shape) for _ in range(len(self.projections))]"
 _PADDED = "[torch.cat([r, r.new_zeros(len(inputs_embeds) - len(r), r.size(1))]) for r in self.side_store]"
@@ -90,7 +90,7 @@ RIGHT: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""The same classes, which answer zeros of every row where there is no payload."""
+"""The same classes, which return zeros of every row where there is no payload."""
 
 
 def build(choices: Mapping[str, str]) -> str:
@@ -102,7 +102,7 @@ def build(choices: Mapping[str, str]) -> str:
 
 
 def write_carrier(root: Path, choices: Mapping[str, str], **replaced: str) -> Path:
-    """Write a tree with one such class; answers its root.  `replaced` are further texts by their old ones."""
+    """Write a tree with one such class; return its root. `replaced` are further texts by their old ones."""
     text = build(choices)
     for old, new in replaced.items():
         text = text.replace(old, new)

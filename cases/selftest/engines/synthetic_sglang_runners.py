@@ -164,7 +164,7 @@ _SLOT = SLOTS_FILE.replace('("input_embeds",)', '("input_embeds", "input_deepsta
 
 
 def with_runner(member: str, text: str, version: str, *, slot: bool = False) -> Mapping[str, str]:
-    """Return a source with this runner alone; with `slot` the payload is an input of its graphs."""
+    """Return a source with only this runner; with `slot` the payload is an input of its graphs."""
     files = {name: file for name, file in sglang_files(version).items() if name != RUNNER}
     given = text.replace("{inputs}", WITH if slot else WITHOUT)
     return {**files, member: given, **({SLOTS: _SLOT} if slot else {})}

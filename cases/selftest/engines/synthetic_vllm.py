@@ -2,13 +2,13 @@
 
 The texts are real files in `synthetic/`:
 
-- `alone/`: one class.  Its buffer counts its rows and answers None when it is empty, so that a get has two
-  returns; the rest of the model needs things that do not exist, so that cutting out too much shows.
+- `alone/`: one class. Its buffer counts its rows, and its get returns None when it is empty, so that a get
+  has two returns; the rest of the model needs things that do not exist, so that cutting out too much shows.
   `ModelFile` puts the file together from its methods, and a test replaces one of them.  The class of
   `HOLDS_A_BUFFER` has its rows in an object of another class, whose text is put above it.
-- `package/`: files that a source has.  `COUNTED` keeps its rows behind get, set and clear and takes the
-  features of a token with its levels behind them; `SCATTERED` has all of its logic inside embed_input_ids and
-  forward, and takes the levels alone.  Both can be driven, and name helpers that lie in other files.
+- `package/`: files that a source has. `COUNTED` has get, set and clear for its rows and takes the features of
+  a token followed by its levels; `SCATTERED` has all of its logic inside embed_input_ids and forward, and
+  takes only the levels. Both can be called, and name helpers that are in other files.
 - `running/`: a package `vllm` that is imported: an engine with a scheduler and a runner, and the decorator
   that compiles a model.
 - `compiling/`: a package `vllm` that is imported: what compiles, captures and caches, and finds plugins.
@@ -57,7 +57,7 @@ _ALONE = (_FOLDER / "alone/qwen3_vl.py").read_text("utf-8")
 
 
 def _methods(class_name: str, *names: str) -> str:
-    """Return methods of a class of `alone/qwen3_vl.py`, without their indentation."""
+    """Return methods of a class of the file of one class, without their indentation."""
     (owner,) = (
         node for node in ast.parse(_ALONE).body if isinstance(node, ast.ClassDef) and node.name == class_name
     )
@@ -75,7 +75,7 @@ SET = _methods(_NAME, "_set_deepstack_input_embeds")
 CLEAR = _methods(_NAME, "_clear_deepstack_input_embeds")
 FORWARD = _methods(_NAME, "forward")
 HANDS_ON = _methods("HandsOn", "forward")
-"""A forward that gets the payload, hands it to the language model, and clears it."""
+"""A forward that gets the payload, passes it to the language model, and clears it."""
 INNER_MODEL = f"\n{_ALONE[_ALONE.index('class InnerModel') :]}"
 """The language model that takes the payload as an argument."""
 
@@ -112,7 +112,7 @@ OMNI_FILE = ModelFile(
 class Vllm:
     """A whole source: its version, and its files by member name.
 
-    No engine drives the class of `omni`, so that an audit fails for it.
+    No engine calls the class of `omni`, so that an audit fails for it.
     """
 
     version: str = "0.22.1"
@@ -131,11 +131,11 @@ class Vllm:
         }
 
     def tree(self, root: Path) -> Path:
-        """Write a repository; answers its root."""
+        """Write a repository; return its root."""
         return write(root, self.files)
 
     def site_packages(self, root: Path) -> Path:
-        """Write what an installation leaves; answers the folder for `sys.path`."""
+        """Write what an installation leaves; return the folder for `sys.path`."""
         self.tree(root)
         info = root / f"{self.name}-{self.version}.dist-info"
         info.mkdir()
@@ -143,7 +143,7 @@ class Vllm:
         return root
 
     def wheel(self, folder: Path, ballast: bytes = b"") -> Path:
-        """Write a wheel; `ballast` stands for compiled libraries in front of the sources."""
+        """Write a wheel; `ballast` is in place of compiled libraries, before the sources."""
         info = f"{self.name}-{self.version}.dist-info/METADATA"
         path = folder / f"{self.name}-{self.version}-cp38-abi3-manylinux1_x86_64.whl"
         return _zip(path, {"vllm/big.so": ballast, **_encoded(self.files), info: self.metadata.encode()})
@@ -164,7 +164,7 @@ class Vllm:
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write the files of any source, by member name; answers its root."""
+    """Write the files of any source, by member name; return its root."""
     for member, text in files.items():
         path = root / member
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def write_driven(root: Path, files: Mapping[str, str] | None = None) -> Path:
-    """Write both driven models and their helpers, `files` replaced; answers the root."""
+    """Write both models and their helpers, `files` replaced; return the root."""
     return write(root, {UTILS: HELPERS, QWEN: COUNTED, GRANITE: SCATTERED, **(files or {})})
 
 

@@ -100,7 +100,7 @@ hidden = self.language_model.model(
 
 
 def forward(body: str) -> str:
-    """Return a `forward` with this body, in which `RUN` stands for the call of the language model."""
+    """Return a `forward` with this body, in which `RUN` means the call of the language model."""
     head = "def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_):\n"
     lines = []
     for line in textwrap.dedent(body).splitlines():
@@ -114,7 +114,7 @@ def forward(body: str) -> str:
 class WholeClass:
     """A class: its `embed_input_ids` and `forward`, and the rule that they break, if there is one.
 
-    `regime` is that of the rule; a class whose fault is `captured` keeps all rules in live use.  `renamed`
+    `regime` is that of the rule; a class whose fault is `captured` passes all rules in live use.  `renamed`
     has texts of its members, each with the one in its place.
     """
 
@@ -137,7 +137,7 @@ class WholeClass:
         return HEADER + textwrap.indent(members, "    ")
 
     def write(self, root: Path) -> Path:
-        """Write a source tree with this class alone; answers its root."""
+        """Write a source tree with only this class; return its root."""
         path = root / QWEN
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(self), "utf-8")
@@ -529,4 +529,4 @@ late, self.late = self.late, payload
         ),
     }
 )
-"""Classes whose methods alone keep every rule, each with the rule that the whole class breaks."""
+"""Classes whose methods pass every rule, each with the rule that the whole class breaks."""

@@ -1,4 +1,4 @@
-"""Engines whose payload is an argument, driven in this process, and FULL graphs that are emulated."""
+"""Engines whose payload is an argument, called in this process, and FULL graphs that are emulated."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from deepstack_harness.engines.bind import (
     ArgumentBuffer,
     ArgumentClass,
     ArgumentEngine,
-    DrivenClass,
+    DefinedClass,
     ReplayedArgument,
     ReplayedBuffer,
     ReplayedClass,
@@ -62,14 +62,14 @@ SOURCES = {
 ENGINES = pytest.mark.parametrize("files", SOURCES.values(), ids=SOURCES)
 
 
-def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
+def found_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
     """Return the only class of a source, defined here."""
     (found,) = classes_of(open_alone(str(write(root, files))))
     return found
 
 
 def class_in(root: Path, files: Mapping[str, str]) -> ArgumentClass:
-    """Return the only class of a source, which has to be driven."""
+    """Return the only class of a source, which must not be refused."""
     found = found_in(root, files)
     assert isinstance(found.methods, ArgumentClass), found.refusals
     return found.methods
@@ -85,8 +85,8 @@ def rows(buffer: ArgumentBuffer, tokens: int) -> torch.Tensor:
 
 def broken(model: Model, trace: str, name: str) -> dict[Rule, float | None]:
     case = case_of(trace, name)
-    said = judge_all(ObservedCase(case, play(case, model, ReplayedClass(buffer_named(name)))))
-    return {one.rule: one.value for one in said if one.verdict is Verdict.FAIL}
+    found = judge_all(ObservedCase(case, play(case, model, ReplayedClass(buffer_named(name)))))
+    return {judgement.rule: judgement.value for judgement in found if judgement.verdict is Verdict.FAIL}
 
 
 @ENGINES
@@ -103,7 +103,7 @@ def test_a_payload_is_shown_until_a_text_step_is_set(tmp_path: Path, files: Mapp
 
 
 def captured_and_replayed(engine: ArgumentEngine) -> None:
-    """Ask for a graph of four tokens; SGLang's engine has none to capture where no runner was cut."""
+    """Capture and replay a graph of four tokens; SGLang's engine captures none without a runner."""
     engine.capture(4)
     engine.replay(4, 4, None)
 
@@ -111,11 +111,11 @@ def captured_and_replayed(engine: ArgumentEngine) -> None:
 @ENGINES
 def test_graphs_that_are_not_driven_cannot_be_asked(tmp_path: Path, files: Mapping[str, str]) -> None:
     of = class_in(tmp_path, files)
-    assert isinstance(of.of.runner, Reason)
-    engine: ArgumentEngine = of.make(of.of, 16, HIDDEN, LEVELS, dtype=torch.float32, device=CPU)
-    with pytest.raises(StepUnavailable, match=re.escape(str(of.of.runner))):
+    assert isinstance(of.parts.runner, Reason)
+    engine: ArgumentEngine = of.make(of.parts, 16, HIDDEN, LEVELS, dtype=torch.float32, device=CPU)
+    with pytest.raises(StepUnavailable, match=re.escape(str(of.parts.runner))):
         captured_and_replayed(engine)
-    with pytest.raises(StepUnavailable, match=re.escape(str(of.of.runner))):
+    with pytest.raises(StepUnavailable, match=re.escape(str(of.parts.runner))):
         engine.replay(4, 4, torch.ones(LEVELS, 3, HIDDEN))
 
 
@@ -153,7 +153,7 @@ def test_what_the_text_model_lacks_is_named(tmp_path: Path, before: str, after: 
     text = MODEL_FILE.replace(f"self.width = {before}", f"self.width = {after}").replace(before, after)
     found = found_in(tmp_path, sglang_files(model=text))
     assert found.methods is None
-    line = next(number for number, one in enumerate(text.splitlines(), 1) if "no_such" in one)
+    line = text[: text.index("no_such")].count("\n") + 1
     with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{said}"):
         raise SourceError(found.refusals[-1])
 
@@ -162,12 +162,12 @@ def test_graphs_that_lack_something_are_not_driven(tmp_path: Path) -> None:
     text = RUNNER_FILE.replace("slot.zero_()", "slot.zero_(self.model_runner.no_such_part)")
     graphs = found_in(tmp_path, sglang_files(runner=text)).graphs
     assert not graphs.replays
-    assert graphs.not_driven is not None
-    assert "the harness has no model_runner.no_such_part" in graphs.not_driven.text
+    assert graphs.no_graphs is not None
+    assert "the harness has no model_runner.no_such_part" in graphs.no_graphs.text
 
 
 def test_what_releases_call_around_the_payload_is_supplied(tmp_path: Path) -> None:
-    """Each call stands in a release from 0.5.4 to 0.5.23; what it answers must not change a step."""
+    """Each call is in a release from 0.5.4 to 0.5.23; its result must not change a step."""
     model = MODEL_FILE.replace(
         "        stream.start(forward_batch)\n",
         "        stream.start(forward_batch)\n"

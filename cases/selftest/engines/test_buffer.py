@@ -1,4 +1,4 @@
-"""A bound class as a `Buffer`: placement, level order, surroundings, stand-ins, where a get answered."""
+"""A bound class as a `Buffer`: placement, level order, surroundings, replacements, where a get returned."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -21,11 +21,11 @@ from cases.selftest.engines.synthetic_vllm import (
     line_of,
     write,
 )
-from deepstack_harness.engines.bind import levels_of
+from deepstack_harness.engines.bind import split_levels
 from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass, rehearsing
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import IntermediateTensors, Mirrors, Surroundings
+from deepstack_harness.engines.stand_ins import IntermediateTensors, StorageCopies, Surroundings
 from deepstack_harness.errors import StepUnavailable, UsageError
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ class Buffer({base}):
     copied = {QWEN: f"from torch import nn\n{buffer}\n{HOLDS_A_BUFFER}"}
     of = methods_of(open_source(str(write(tmp_path, copied))))
     assert made(of).capacity == 16
-    assert forward_of(of.of.source)(16, 8, 3, dtype=torch.float32, device=CPU).capacity == 16
+    assert forward_of(of.known.source)(16, 8, 3, dtype=torch.float32, device=CPU).capacity == 16
 
 
 def test_a_buffer_without_levels_has_no_room(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_watching_a_get_leaves_the_trace_function_of_others_in_place(tmp_path: P
     buffer = made(bound(tmp_path, file))
 
     def others(frame: FrameType, event: str, argument: object) -> None:
-        """Stands for a debugger's."""
+        """Trace as a debugger would."""
 
     before = sys.gettrace()
     sys.settrace(others)
@@ -267,7 +267,7 @@ def test_named_tensors_are_looked_up_sliced_and_replaced_by_name() -> None:
 
 def test_a_tensor_without_storage_needs_no_copy() -> None:
     shown = torch.empty(3, 2, device="meta")
-    assert Mirrors().of(shown) is shown
+    assert StorageCopies().copy(shown) is shown
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,10 @@ def test_a_tensor_without_storage_needs_no_copy() -> None:
 def test_rows_that_belong_to_no_level_are_told(dirty: int, said: str) -> None:
     """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
     given = [torch.zeros(3, 2) for _ in range(4)]
-    assert len(levels_of(tuple(given), 2)) == 2
+    assert len(split_levels(tuple(given), 2)) == 2
     given[dirty][1:, 0] = 5
     with pytest.raises(RuntimeError, match=said):
-        levels_of(tuple(given), 2)
+        split_levels(tuple(given), 2)
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])

@@ -1,4 +1,4 @@
-"""Carriers of a payload, under any name and in any container, and the text model behind them."""
+"""Carriers of a payload, under any name and in any container, and the text model that they call."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import Carrier, find_carrier
 from deepstack_harness.engines.classes import classes_of
@@ -41,8 +41,8 @@ FORWARD = """
 def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):
     {hand}
 """
-STORED, HANDED = 4, 8
-"""The lines of the two statements that stand in the templates."""
+STORED, PASSED = 4, 8
+"""The lines of the two statements in the templates."""
 
 
 def carrier(text: str) -> Carrier | None:
@@ -51,7 +51,7 @@ def carrier(text: str) -> Carrier | None:
     return find_carrier(methods.get)
 
 
-def of(store: str, hand: str, others: str = "") -> Carrier | None:
+def carrier_of(store: str, hand: str, others: str = "") -> Carrier | None:
     """Put statements into both methods."""
     embed = EMBED.format(store=textwrap.indent(textwrap.dedent(store), " " * 4).strip())
     forward = FORWARD.format(hand=textwrap.indent(textwrap.dedent(hand), " " * 4).strip())
@@ -61,7 +61,7 @@ def of(store: str, hand: str, others: str = "") -> Carrier | None:
 LEVELS, HIDDEN = 3, 8
 
 
-def class_in(root: Path, choices: Mapping[str, str]) -> DrivenClass:
+def class_in(root: Path, choices: Mapping[str, str]) -> DefinedClass:
     """Return the only class of a tree."""
     (only,) = classes_of(open_source(str(write_carrier(root, choices))))
     return only
@@ -103,15 +103,15 @@ def read(buffer: ForwardBuffer, tokens: int) -> Tensor:
 def test_a_payload_is_found_in_any_container(
     store: str, hand: str, attribute: str, arguments: tuple[str, ...]
 ) -> None:
-    found = of(store, hand)
+    found = carrier_of(store, hand)
     assert found is not None
     assert (found.attributes, found.arguments) == ((attribute,), arguments)
 
 
 def test_lines_are_those_of_the_store_and_of_the_call() -> None:
-    found = of("self.kept = text", "return self.net(side=self.kept)")
+    found = carrier_of("self.kept = text", "return self.net(side=self.kept)")
     assert found is not None
-    assert (found.stored, found.handed) == (STORED, HANDED)
+    assert (found.stored, found.passed) == (STORED, PASSED)
 
 
 def test_methods_that_are_called_count_as_well() -> None:
@@ -122,7 +122,7 @@ def keep(self, rows):
 def kept(self, count):
     return {name: rows[:count] for name, rows in self.slot.items()}
 """
-    found = of("self.keep(text)", "rows = self.kept(9)\nreturn self.net(side=rows)", others)
+    found = carrier_of("self.keep(text)", "rows = self.kept(9)\nreturn self.net(side=rows)", others)
     assert found is not None
     assert (found.attributes, found.arguments) == (("slot",), ("side",))
 
@@ -131,18 +131,20 @@ def kept(self, count):
     ("store", "hand"),
     [
         ("pass", "return self.net(side=self.kept)"),  # nothing is stored
-        ("kept = text", "return self.net(inputs_embeds)"),  # in a variable alone
+        ("kept = text", "return self.net(inputs_embeds)"),  # only in a variable
         ("self.kept = text", "return self.net(inputs_embeds)"),  # nobody reads it
         ("self.kept = text", "if self.kept is None:\n    return None\nreturn self.net(inputs_embeds)"),
         ("self.kept = text", "x = self.scaled(self.kept)\nreturn inputs_embeds"),  # not to a model
     ],
 )
 def test_what_is_not_handed_on_is_no_payload(store: str, hand: str) -> None:
-    assert of(store, hand, "\ndef scaled(self, rows):\n    return rows\n") is None
+    assert carrier_of(store, hand, "\ndef scaled(self, rows):\n    return rows\n") is None
 
 
 def test_methods_that_call_each_other_come_to_an_end() -> None:
-    found = of("self.keep(text)", "return self.net(self.kept)", "\ndef keep(self, x):\n    self.keep(x)\n")
+    found = carrier_of(
+        "self.keep(text)", "return self.net(self.kept)", "\ndef keep(self, x):\n    self.keep(x)\n"
+    )
     assert found is None
 
 
@@ -187,12 +189,12 @@ def test_the_class_is_found_and_named(tmp_path: Path) -> None:
 CPU = torch.device("cpu")
 
 
-def found(root: Path, choices: Mapping[str, str], **replaced: str) -> DrivenClass:
+def found(root: Path, choices: Mapping[str, str], **replaced: str) -> DefinedClass:
     (only,) = classes_of(open_source(str(write_carrier(root, choices, **replaced))))
     return only
 
 
-def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
+def judged(only: DefinedClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
     """Play the profile run, a step with a payload and a decode; return R0 and the distances of that step."""
     family, forward = only.text, only.forward
     assert isinstance(family, TextFamily), family
@@ -201,7 +203,8 @@ def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Dist
     probe = NumericsProbe(decoder, family.levels, family.hidden, each_level=True)
     case = Case("qwen3_vl", only.buffer, COMPILED_TRACE, ArmSpec.parse(f"eager/{guards}"))
     seen = play(case, Model(family, decoder, probe, torch.float32, CPU), forward)
-    (said,) = [each for each in judge_all(ObservedCase(case, seen)) if each.rule is Rule.OUTPUT]
+    judgements = judge_all(ObservedCase(case, seen))
+    (said,) = [judgement for judgement in judgements if judgement.rule is Rule.OUTPUT]
     apart = seen.steps[2].distances
     assert apart is not None
     return said, apart

@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[ModelFile, str, str]] = {
     ),
     "two gets": (
         replace(
-            ModelFile(), get="".join(GET.replace("_get_deepstack", f"_get_{each}_deepstack") for each in "ab")
+            ModelFile(), get="".join(GET.replace("_get_deepstack", f"_get_{name}_deepstack") for name in "ab")
         ),
         "class Qwen",
         "which of _get_a_deepstack_input_embeds, _get_b_deepstack_input_embeds should get",

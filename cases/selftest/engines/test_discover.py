@@ -144,7 +144,7 @@ def test_finding_a_class_executes_nothing_and_defining_it_imports_its_file(tmp_p
         assert os.environ["SOURCE_CODE_RAN"] == "yes"
     finally:
         os.environ.pop("SOURCE_CODE_RAN", None)
-    assert [(one.found.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
+    assert [(item.found.model_class, bool(item.methods), bool(item.forward)) for item in found] == [
         ("Granite4VisionForConditionalGeneration", False, True),
         ("Qwen3VLForConditionalGeneration", True, True),
     ]

@@ -1,4 +1,4 @@
-"""Classes driven through their own embed_input_ids and forward, over a language model that records."""
+"""Calls of the classes' own embed_input_ids and forward, over a language model that records."""
 
 import linecache
 import zipfile
@@ -155,7 +155,7 @@ def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: M
     trace = "cap 16: profile 16; set 9; forward 16; forward 16; set 3; forward 4; forward 1"
     for model in ("qwen3_vl", "granite4_vision"):
         said = judge(qwen, trace, driven(tmp_path, model))
-        assert not [each for each in said.values() if each.verdict in {Verdict.FAIL, Verdict.ERROR}]
+        assert {Verdict.FAIL, Verdict.ERROR}.isdisjoint(judgement.verdict for judgement in said.values())
         assert said[Rule.CLEAR].verdict is Verdict.PASS
 
 
@@ -338,7 +338,7 @@ def test_a_released_class_in_its_own_order_agrees_with_its_methods(
 ) -> None:
     source = released(release)
     own_order, methods = forward_of(source, model), methods_of(source, model)
-    assert own_order.methods.items() >= methods.methods.items()
+    assert own_order.known.facts.lines.items() >= methods.known.facts.lines.items()
     for name in ("S1", "S2", "S3", "S10"):
         trace = SEQUENCES[name].trace
         assert gets(qwen, trace, own_order) == gets(qwen, trace, methods), name
@@ -353,7 +353,8 @@ def test_0_20_1_raises_from_its_own_line_on_a_padded_step(qwen: Model, release: 
     assert (facts.raised.type, facts.raised.call) == ("ValueError", "get")
     name, _, line = facts.raised.where.rpartition(":")
     assert name == of.filename
-    assert of.methods["_get_deepstack_input_embeds"] < int(line) < of.methods["_set_deepstack_input_embeds"]
+    lines = of.known.facts.lines
+    assert lines["_get_deepstack_input_embeds"] < int(line) < lines["_set_deepstack_input_embeds"]
 
 
 @pytest.mark.network
@@ -408,7 +409,7 @@ def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches:
 
 
 def test_options_of_the_base_class_are_taken(tmp_path: Path) -> None:
-    """`handle_oov_mm_token` of vLLM 0.17.1: refused by our base class, it was told as a fault of theirs."""
+    """`handle_oov_mm_token` of vLLM 0.17.1: refused by our base class, it looked like a fault of theirs."""
     options = "is_multimodal=is_multimodal, handle_oov_mm_token=True)"
     text = COUNTED.replace("main, is_multimodal=is_multimodal)", f"main, {options}")
     assert options in text

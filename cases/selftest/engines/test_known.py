@@ -1,4 +1,4 @@
-"""The bare name of an engine's package: its newest release, which the index is asked for."""
+"""The bare name of an engine's package: its newest release, which the index is queried for."""
 
 import zipfile
 from collections.abc import Iterator

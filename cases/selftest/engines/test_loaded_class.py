@@ -218,7 +218,7 @@ def test_an_import_that_replaces_functions_of_torch_is_refused(tmp_path: Path) -
 
 
 def test_a_statement_about_the_class_that_raises_refuses_it(tmp_path: Path) -> None:
-    of = Rebound(behind=f"NoSuchRegistry.add({NAME})\n")
+    of = Rebound(after=f"NoSuchRegistry.add({NAME})\n")
     result = judged(of, tmp_path)
     assert isinstance(result, tuple)
     assert (

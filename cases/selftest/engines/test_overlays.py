@@ -55,7 +55,7 @@ def judged(text: str) -> Iterator[tuple[str, ClassVerdicts]]:
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClassVerdicts]:
-    """Both classes under a plugin that packs the payload of the first alone."""
+    """Both classes under a plugin that packs only the payload of the first."""
     return dict(judged(over(tmp_path_factory.mktemp("tpu"), tpu_files())))
 
 
@@ -150,19 +150,18 @@ def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:
 
 def test_a_class_of_the_base_that_no_patch_names_is_left_out(tmp_path: Path) -> None:
     found = classes_of(open_source(over(tmp_path, ascend_files())))
-    assert [one.found.model_class for one in found] == [VL]
+    assert [item.found.model_class for item in found] == [VL]
 
 
 def test_a_derived_class_is_patched_too(tmp_path: Path) -> None:
     files = vllm_files(VL)
     member = next(name for name in files if name.endswith("qwen3_vl.py"))
     files[member] += f"\n\nclass Derived({VL}):\n    pass\n"
-    found = {
-        one.found.model_class: one for one in classes_of(open_source(over(tmp_path, tpu_files(), files)))
-    }
+    classes = classes_of(open_source(over(tmp_path, tpu_files(), files)))
+    found = {item.found.model_class: item for item in classes}
     assert found["Derived"].methods is not None
     assert found["Derived"].found.methods is found[VL].found.methods
-    assert OMNI not in {name for name, one in found.items() if one.methods}
+    assert OMNI not in {name for name, item in found.items() if item.methods}
 
 
 def test_the_source_is_named_after_both(tmp_path: Path) -> None:
@@ -225,10 +224,8 @@ def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
 
 
 def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
-    found = {
-        one.found.model_class: one
-        for one in classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
-    }
+    classes = classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
+    found = {item.found.model_class: item for item in classes}
     assert found[VL].methods is not None
     assert found[OMNI].methods is None
     assert f"has no class {OMNI} that keeps a deepstack payload" in found[OMNI].refusals[-1].text
@@ -312,7 +309,7 @@ def test_the_released_wrap_of_vllm_ascend() -> None:
 
 
 def judged_as_far(text: str) -> Iterator[tuple[str, ClassVerdicts]]:
-    """Yield every class of a source that can be driven, with its verdicts."""
+    """Yield every class of a source that is not refused, with its verdicts."""
     with SourceWorker(text) as worker:
         for found in worker.classes():
             if found.model_class in {VL, OMNI}:

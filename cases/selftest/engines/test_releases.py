@@ -1,4 +1,4 @@
-"""Released vLLM sources, fetched from the configured index, answer S1..S10 as their revision does."""
+"""Released vLLM sources, fetched from the configured index, return what their revision does for S1..S10."""
 
 import linecache
 from contextlib import AbstractContextManager, suppress
@@ -40,7 +40,7 @@ def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:
 
 
 def reads(buffer: MethodsBuffer, trace: Trace) -> list[Read]:
-    """What each get of the trace answers; clear may raise, as it does in some revisions."""
+    """Return what each get of the trace returns; clear may raise, as it does in some revisions."""
     answers: list[Read] = []
     for step in trace:
         if step.op is Op.SET:
@@ -71,8 +71,9 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
 def test_sequences(release: str, model: str) -> None:
     bound = methods_of(released(release), model)
     assert bound.model_class == VLLM.by_methods[model].class_name
-    found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
-    assert found == {name: each.of(REVISION_OF[release]) for name, each in SEQUENCES.items()}
+    for sequence in SEQUENCES.values():
+        found = reads(new_buffer(bound), Trace.parse(sequence.trace))
+        assert found == sequence.of(REVISION_OF[release]), sequence.trace
 
 
 @of_each_revision

@@ -1,4 +1,4 @@
-"""SGLang: a payload argument is read by its effect, and each released prefill runner keeps or loses it."""
+"""SGLang: a payload argument is read by its effect, and each released prefill runner replays or loses it."""
 
 import io
 import re
@@ -39,7 +39,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
-from deepstack_harness.engines.bind import ArgumentClass, DrivenClass, ReplayedArgument
+from deepstack_harness.engines.bind import ArgumentClass, DefinedClass, ReplayedArgument
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
@@ -63,13 +63,13 @@ LOST = "input_deepstack_embeds has no static slot"
 LEVELS, HIDDEN = 3, 5
 
 
-def class_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
+def class_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
     """Return the only class of a source, defined in this process: the files are ours."""
     (found,) = classes_of(open_alone(str(write(root, files))))
     return found
 
 
-def replayed(found: DrivenClass, size: int, visual: int) -> torch.Tensor:
+def replayed(found: DefinedClass, size: int, visual: int) -> torch.Tensor:
     """Replay a padded step with N visual rows of ones; return the levels (levels, size - 1, hidden)."""
     assert isinstance(found.methods, ArgumentClass)
     engine = replace(found.methods, replays=True)
@@ -161,9 +161,9 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
 def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
     found, verdicts = audited(write(tmp_path, sglang_files(runner=runner)))
-    assert found.ways.not_driven is not None
-    assert found.ways.not_driven.file.endswith(RUNNER)
-    assert found.ways.not_driven.line is not None
+    assert found.ways.no_graphs is not None
+    assert found.ways.no_graphs.file.endswith(RUNNER)
+    assert found.ways.no_graphs.line is not None
     assert not verdicts.broken
     assert all(row.regime is Regime.LIVE for row in verdicts.rows)
 
@@ -190,7 +190,7 @@ def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize("release", ["0.5.16", "0.5.19", "0.5.21", "0.5.23"])
 def test_released_text_models(release: str) -> None:
     with SourceWorker(f"sglang=={release}") as worker:
-        found = {one.model_class: one for one in worker.classes()}
+        found = {audited.model_class: audited for audited in worker.classes()}
         for name in ("Qwen3LLMModel", "Qwen3MoeLLMModel"):
             assert "input_deepstack_embeds has no static slot" in found[name].ways.lost
             verdicts = judge_class(found[name], worker)
@@ -198,10 +198,8 @@ def test_released_text_models(release: str) -> None:
             assert verdicts.broken_in(Regime.CAPTURED) == {R.BOUNDARY}
             assert verdicts.kept == ASKED - {R.BOUNDARY}
             assert not verdicts.rules({Verdict.FAIL})
-        undriven = [one for one in found.values() if not one.ways.methods]
-        assert all(
-            one.ways.refusals[-1].file.endswith(".py") and one.ways.refusals[-1].line for one in undriven
-        )
+        reasons = [audited.ways.refusals[-1] for audited in found.values() if not audited.ways.methods]
+        assert all(reason.file.endswith(".py") and reason.line for reason in reasons)
 
 
 def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +234,7 @@ def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.Cap
 )
 def test_a_graph_without_a_slot_loses_the_payload(tmp_path: Path, member: str, text: str) -> None:
     found = class_in(tmp_path, with_runner(member, text, "0.5.14"))
-    assert found.graphs.replays, found.graphs.not_driven
+    assert found.graphs.replays, found.graphs.no_graphs
     assert found.graphs.lost.startswith(LOST)
     assert not replayed(found, 8, 3).any()
 
@@ -244,7 +242,7 @@ def test_a_graph_without_a_slot_loses_the_payload(tmp_path: Path, member: str, t
 @pytest.mark.parametrize(("member", "text"), [(RUNNER, EXECUTE_FILE), (BREAKABLE, BREAKABLE_FILE)])
 def test_a_slot_that_is_filled_keeps_it(tmp_path: Path, member: str, text: str) -> None:
     found = class_in(tmp_path, with_runner(member, text, "0.5.14", slot=True))
-    assert found.graphs.replays, found.graphs.not_driven
+    assert found.graphs.replays, found.graphs.no_graphs
     assert not found.graphs.lost
     assert torch.equal(replayed(found, 8, 3), expected(8, 3))
 
@@ -263,7 +261,7 @@ def test_a_runner_that_runs_visual_steps_eagerly_keeps_it(tmp_path: Path) -> Non
 
 def test_a_runner_without_a_graph_of_its_own_hands_the_payload_on(tmp_path: Path) -> None:
     found = class_in(tmp_path, piecewise("0.5.10"))
-    assert found.graphs.replays, found.graphs.not_driven
+    assert found.graphs.replays, found.graphs.no_graphs
     assert not found.graphs.lost
     assert torch.equal(replayed(found, 8, 3), expected(8, 3))
 
@@ -287,7 +285,7 @@ def test_a_newer_runner_that_is_not_driven_is_not_passed_over(tmp_path: Path) ->
     assert PIECEWISE in files
     found = class_in(tmp_path, files)
     assert not found.graphs.replays
-    assert "has no _execute_body_capture" in str(found.graphs.not_driven)
+    assert "has no _execute_body_capture" in str(found.graphs.no_graphs)
 
 
 TREES = {

@@ -23,7 +23,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.classes import define_class
 from deepstack_harness.engines.known import engine_of, find_classes, open_source
 from deepstack_harness.errors import ExitCode, MachineError
@@ -45,14 +45,14 @@ SHARES = SPLIT_FILE.replace(
 """Rows are split evenly, the mask by tokens."""
 
 
-def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
+def found_in(root: Path, files: Mapping[str, str]) -> DefinedClass:
     """Return the only splitter of a source, defined here: these files are ours."""
     source = open_source(str(write(root, files)))
     (cut,) = find_classes(source)
     return define_class(source, cut)
 
 
-def judged(found: DrivenClass) -> list[JudgedCase]:
+def judged(found: DefinedClass) -> list[JudgedCase]:
     """Return every case of a splitter, judged by R9."""
     assert found.splits, found.refusals
     return [
@@ -63,7 +63,7 @@ def judged(found: DrivenClass) -> list[JudgedCase]:
 
 def broken(cases: list[JudgedCase]) -> list[str]:
     """Return `RANKS STEPS` of each case that breaks R9."""
-    return [f"{one.case.arm.ranks} {one.case.trace}" for one in cases if R9 in one.broken]
+    return [f"{judged.case.arm.ranks} {judged.case.trace}" for judged in cases if R9 in judged.broken]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def broken(cases: list[JudgedCase]) -> list[str]:
 )
 def test_a_right_splitter_keeps_r9_in_every_case(tmp_path: Path, files: Mapping[str, str]) -> None:
     cases = judged(found_in(tmp_path, files))
-    assert {(verdict, said) for one in cases for said, verdict in one.verdicts} == {(Verdict.PASS, R9)}
-    assert len({one.case.id for one in cases}) == len(cases) == 15
+    assert {verdict for case in cases for verdict in case.verdicts} == {(R9, Verdict.PASS)}
+    assert len({judged.case.id for judged in cases}) == len(cases) == 15
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_a_right_splitter_keeps_r9_in_every_case(tmp_path: Path, files: Mapping[
 )
 def test_a_wrong_splitter_breaks_r9(tmp_path: Path, text: str, said: str) -> None:
     cases = judged(found_in(tmp_path, megatron_files(text)))
-    details = [judgement.detail for one in cases if R9 in one.broken for judgement in one.judgements]
-    assert said in details[0]
+    judgement, *_ = next(judged.judgements for judged in cases if R9 in judged.broken)
+    assert said in judgement.detail
 
 
 def test_rows_split_evenly_are_right_where_all_tokens_are_visual(tmp_path: Path) -> None:

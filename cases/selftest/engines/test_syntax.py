@@ -1,4 +1,4 @@
-"""Hashes of functions: of their text alone, equal to what a running interpreter tells."""
+"""Hashes of functions: only of their text, equal to what a running interpreter computes."""
 
 import inspect
 import sys
@@ -63,8 +63,8 @@ def test_they_are_those_of_inspect(tmp_path: Path) -> None:
     spec.loader.exec_module(module)
     del sys.modules[spec.name]
     members = [inspect.unwrap(getattr(module.Runner, name)) for name in ("first", "decorated", "last")]
-    told = [sha256(inspect.getsource(one).encode()).hexdigest() for one in members]
-    assert [found[name] for name in NAMES] == told
+    running = [sha256(inspect.getsource(member).encode()).hexdigest() for member in members]
+    assert [found[name] for name in NAMES] == running
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def judged(root: Path, writer: str) -> ClassVerdicts:
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
-    """A class that hands its decoder no level in a step of text."""
+    """A class that passes its decoder no level in a step of text."""
     return judged(tmp_path_factory.mktemp("empty"), EMPTY_ON_TEXT)
 
 

@@ -1,4 +1,4 @@
-"""vLLM-Omni: recognised by its folders, judged by every rule, and its erasing get told by R2 under graphs."""
+"""vLLM-Omni: recognised by its folders, judged by every rule; R2 finds its erasing get under graphs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ def judged(root: Path, files: Mapping[str, str]) -> ClassVerdicts:
 
 @pytest.fixture(scope="module")
 def erasing(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
-    """A class whose get zeroes the rows behind the payload."""
+    """A class whose get zeroes the rows after the payload."""
     return judged(tmp_path_factory.mktemp("erasing"), omni_files(ERASES))
 
 

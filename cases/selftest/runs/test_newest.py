@@ -89,7 +89,7 @@ def test_a_reason_without_a_line_is_told_with_the_line_before(night: Night) -> N
     night(DRIVEN)
     without = replace(REFUSED, line=None, why="no list of rows")
     code, printed = night(
-        replace(DRIVEN, account=Account(unjudged=(without,)), places={}, live_alone=(NO_GRAPHS,))
+        replace(DRIVEN, account=Account(unjudged=(without,)), places={}, no_graphs=(NO_GRAPHS,))
     )
     assert code is ExitCode.BROKEN
     assert lost(printed) == [

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import Way
+from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
 
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
@@ -23,12 +23,12 @@ ACME_FLOW = KnownEngine(
     payload=ArgumentFiles(
         argument="image_levels",
         folder="flow",
-        text=Way(MappingProxyType({"get": "forward"}), frozenset({"layers", "norm"})),
+        text=CalledMethods(MappingProxyType({"get": "forward"}), frozenset({"layers", "norm"})),
         replay="it captures no graph",
         by_family={"qwen3_vl": "FlowDecoder"},
     ),
     calls="block_buffers.flow_calls:CALLS",
-    cannot_ask={
+    inapplicable={
         Rule.STRUCTURE: "the payload is read by its effect, which has no structure",
         Rule.CAPACITY: _NO_STORAGE,
         Rule.ADDRESS: _NO_STORAGE,

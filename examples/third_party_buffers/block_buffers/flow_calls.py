@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.bind import EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.stand_ins import UNBOUNDED
 from deepstack_harness.errors import StepUnavailable
@@ -52,7 +52,7 @@ class FlowEngine:
         self._reader.begin()
         levels = None if payload is None else list(payload)
         self._decoder(self._like.new_zeros(tokens, self._like.size(1)), image_levels=levels)
-        return levels_of(self._reader.take(), self._levels)
+        return split_levels(self._reader.take(), self._levels)
 
     def capture(self, tokens: int) -> None:
         """Raise `StepUnavailable`: the engine captures nothing."""

@@ -1,4 +1,4 @@
-"""Audits of the classes of a package source, and of the systems beside them.
+"""Audits of the classes of a package source, and of the systems next to them.
 
 Private: what is public is imported from `deepstack_harness` itself.
 """

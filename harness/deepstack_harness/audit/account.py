@@ -2,11 +2,11 @@
 
 All Python files of the package are looked at, in all folders.  Two things make a carrier:
 
-- the shape: a class stores an attribute in `embed_input_ids`, and its `forward` hands it to a part
+- the shape: a class stores an attribute in `embed_input_ids`, and its `forward` passes it to a part
   of the model (`engines.carriers`), whatever the names are;
-- the word: code hands a payload on under a name that has the engine's word in it, as a parameter that is no
-  flag, a keyword of a call, or a place that it assigns to.  What constructors are given is configuration.
-  Comments, texts, weight names and imports hand nothing on.
+- the word: code passes a payload on under a name that has the engine's word in it, as a parameter that is no
+  flag, a keyword of a call, or a place that it assigns to. What constructors are given is configuration.
+  Comments, texts, weight names and imports pass nothing on.
 
 A carrier that was not judged is no fault, and no proof that there is none: every audit fails for it, unless
 `fixtures/known_carriers.toml` has it with a reason.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import islice
 
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.known import KNOWN_CARRIERS, KnownCarrier
@@ -31,13 +31,13 @@ from deepstack_harness.engines.carriers import (
     Carrier,
     FindMethod,
     find_carrier,
-    reached,
+    methods_reached,
     stored_by,
 )
 from deepstack_harness.engines.discover import ArgumentFiles, collector_paused, depth_limited
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of
-from deepstack_harness.engines.syntax import Function, parse, writes
+from deepstack_harness.engines.syntax import Function, parse, statements_in, writes
 from deepstack_harness.errors import Reason, UsageError
 from deepstack_harness.sources.source import Source, decode, inside_package
 
@@ -53,7 +53,7 @@ _DEFINES_EMBED = f"def {EMBED}(".encode()
 class UnjudgedCarrier:
     """A class or function that carries a payload and was not judged.
 
-    `line` is None where no single line of the file is meant, and `member` is empty for an entry alone.
+    `line` is None where no single line of the file is meant; `member` is empty for an entry of the catalogue.
     `reason` is that of its entry among the known carriers, empty without one.
     """
 
@@ -88,7 +88,7 @@ class Account:
 
     `judged` are the files whose carriers were all judged, `unjudged` the carriers that were not, and
     `without` the files that have the word and carry nothing.  `outdated` are classes that were judged
-    although a known carrier says that they cannot be.
+    although they are listed as known carriers that cannot be.
     """
 
     judged: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def account_of(
     unchanged: Collection[tuple[str, str]] = (),
     among: Collection[str] | None = None,
 ) -> Account:
-    """Look at the Python files of a source; `classes` are its deepstack classes, driven or refused.
+    """Look at the Python files of a source; `classes` are its deepstack classes, judged or refused.
 
     `entries` are the known carriers, by default those that come with the harness.  `unchanged` are classes by
     file and name that are judged elsewhere, and `among` the files to look at, by default all.  Raises what
@@ -132,7 +132,7 @@ def account_of(
 
 @dataclass(frozen=True)
 class _Class:
-    """A class statement, and the file it stands in."""
+    """A class statement, and its file."""
 
     node: ast.ClassDef
     member: str
@@ -175,7 +175,7 @@ class _Accountant:
         self._version_known = source.version is not None
         self._words = tuple(sorted({WORD, engine.word}))
         self._refused = [audited for audited in classes if not audited.can_be_judged]
-        self._methods_alone = [
+        self._only_methods = [
             audited
             for audited in classes
             if audited.ways.methods
@@ -185,10 +185,10 @@ class _Accountant:
         judged = {
             (audited.found.member, audited.found.class_name) for audited in classes if audited.can_be_judged
         }
-        self._judged, self._driven = judged, judged | set(unchanged)
-        self._driven_files = {member for member, _ in self._driven}
-        if self._driven:
-            self._driven_files |= set(_driven_along(engine, classes))
+        self._judged, self._covered = judged, judged | set(unchanged)
+        self._covered_files = {member for member, _ in self._covered}
+        if self._covered:
+            self._covered_files |= set(_files_called(engine, classes))
         self._trees: dict[str, ast.Module] = {}
         self._unread: dict[str, str] = {}
         self._by_name: dict[str, list[_Class]] = {}
@@ -204,7 +204,7 @@ class _Accountant:
         shapes = list(self._shapes())
         carriers = [*self._refusals(), *self._unjudged(shapes)]
         unjudged_files = {carrier.member for carrier in carriers}
-        judged = self._driven_files | {
+        judged = self._covered_files | {
             owner.member for owner, _ in shapes if owner.member not in unjudged_files
         }
         for member in worded:
@@ -229,12 +229,11 @@ class _Accountant:
         )
 
     def _having(self, pattern: str) -> list[str]:
-        """Return the files whose text has the pattern."""
         wanted = re.compile(pattern.encode())
         return sorted(name for name, data in self._files.items() if wanted.search(data))
 
     def _parse(self, members: Iterable[str]) -> None:
-        """Parse files, and note their classes, and those that cannot be parsed."""
+        """Parse files; record their classes, and the error of a file that does not parse."""
         for member in members:
             if member in self._trees or member in self._unread:
                 continue
@@ -244,12 +243,12 @@ class _Accountant:
                 self._unread[member] = str(error)
                 continue
             self._trees[member] = tree
-            for node in _statements(tree.body):
+            for node in statements_in(tree.body):
                 if isinstance(node, ast.ClassDef):
                     self._by_name.setdefault(node.name, []).append(_Class(node, member))
 
     def _parse_relatives(self) -> None:
-        """Parse base classes of what embeds, and then what derives from it or reads what it stores."""
+        """Parse the bases of classes that embed, then what derives from these or reads what they store."""
         self._parse_bases()
         storing = {
             owner.node.name: stored
@@ -263,7 +262,7 @@ class _Accountant:
             self._parse_bases()
 
     def _parse_bases(self) -> None:
-        """Parse the base classes of all classes that embed or run, as far as the source has them."""
+        """Parse the bases of all classes that have one of the two methods, where the source has them."""
         looked: set[str] = set()
         while True:
             steps = [owner for owner in self._classes if {EMBED, FORWARD} & owner.methods.keys()]
@@ -288,19 +287,19 @@ class _Accountant:
                 yield from self._lineage(base, (*derived, owner.key))
 
     def _base(self, owner: _Class, name: str) -> _Class | None:
-        """Return what a class means by the name of a base: one of its own file, or of the nearest folder."""
-        others = [each for each in self._by_name.get(name, ()) if each.key != owner.key]
-        return max(others, key=lambda each: _nearness(each.member, owner.member), default=None)
+        """Return the base class of a name: from the class's own file, or from the nearest folder."""
+        others = [other for other in self._by_name.get(name, ()) if other.key != owner.key]
+        return max(others, key=lambda other: _nearness(other.member, owner.member), default=None)
 
     def _lookup(self, owner: _Class) -> FindMethod:
         lineage = list(self._lineage(owner))
-        return lambda name: next((each.methods[name] for each in lineage if name in each.methods), None)
+        return lambda name: next((base.methods[name] for base in lineage if name in base.methods), None)
 
     def _refusals(self) -> Iterator[UnjudgedCarrier]:
-        """Yield the classes that were found and cannot be driven, or cannot be driven whole."""
+        """Yield the classes that were found and cannot be called, or not in the order of their engine."""
         for audited in self._refused:
             yield self._refusal(audited)
-        for audited in self._methods_alone:
+        for audited in self._only_methods:
             owner = self._owner(audited)
             if owner is not None and all(map(self._lookup(owner), (EMBED, FORWARD))):
                 yield self._refusal(audited, f"only its methods were driven, not its {EMBED} and {FORWARD}: ")
@@ -324,7 +323,7 @@ class _Accountant:
             method = self._lookup(owner)
             carrier = find_carrier(method) if owner.methods else None
             if carrier is not None:
-                steps = {*reached(EMBED, method), *reached(FORWARD, method)}
+                steps = {*methods_reached(EMBED, method), *methods_reached(FORWARD, method)}
                 if steps & owner.methods.keys() or _constructs(owner, carrier):
                     yield owner, carrier
 
@@ -332,36 +331,34 @@ class _Accountant:
         refused = {(audited.found.member, audited.found.class_name) for audited in self._refused}
         for owner, carrier in shapes:
             if owner.key not in refused and not self._is_judged(owner):
-                kept = ", ".join(f"self.{name}" for name in carrier.attributes)
-                why = (
-                    f"nothing drives it: {EMBED} stores {kept}, which {FORWARD} hands to a part of the model"
-                )
+                stored = ", ".join(f"self.{name}" for name in carrier.attributes)
+                use = f"which {FORWARD} hands to a part of the model"
+                why = f"nothing drives it: {EMBED} stores {stored}, {use}"
                 yield UnjudgedCarrier(owner.node.name, owner.member, owner.node.lineno, why)
 
     def _is_judged(self, owner: _Class) -> bool:
-        """Return whether a class was driven, or a class that has both methods from it."""
+        """Return whether a class is covered, or a class that inherits both methods from it."""
         method = self._lookup(owner)
         for derived in self._classes:
-            if derived.key in self._driven:
+            if derived.key in self._covered:
                 other = self._lookup(derived)
                 same = all(method(name) is other(name) for name in (EMBED, FORWARD))
                 if owner.key == derived.key or (
-                    same and owner.key in {each.key for each in self._lineage(derived)}
+                    same and any(base.key == owner.key for base in self._lineage(derived))
                 ):
                     return True
         return False
 
     def _by_word(self, member: str) -> Iterator[UnjudgedCarrier]:
-        """Yield the classes and functions of a file that hand a payload on under a name with the word."""
+        """Yield the classes and functions of a file that pass a payload on under a name with the word."""
         stem = member.rpartition("/")[2]
         if member in self._unread:
             yield UnjudgedCarrier(stem, member, None, self._unread[member])
             return
         for node in self._trees[member].body:
-            act = next(_acts(node, self._words), None)
-            if act is not None:
+            for line, text in islice(_payload_uses(node, self._words), 1):
                 name = getattr(node, "name", stem)
-                yield UnjudgedCarrier(name, member, act.line, f"nothing drives it: {act.text}")
+                yield UnjudgedCarrier(name, member, line, f"nothing drives it: {text}")
 
     def _reason(self, name: str, member: str) -> str:
         reason = next((entry.reason for entry in self._known if entry.names(name, member)), "")
@@ -372,8 +369,8 @@ class _Accountant:
         )
 
 
-def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
-    """Yield the files of an engine that are driven together with its classes, as those of a mixin are."""
+def _files_called(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
+    """Yield the other files of an engine that calls of its classes run, such as that of a mixin."""
     for audited in classes:
         places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
         yield from (place.partition(":")[0] for place in places if place)
@@ -384,11 +381,11 @@ def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Itera
 def _constructs(owner: _Class, carrier: Carrier) -> bool:
     """Return whether a constructor of a class makes what it carries, or leaves out that of its base."""
     own = [owner.methods[name] for name in _CONSTRUCTORS if name in owner.methods]
-    kept = {f"self.{name}" for name in carrier.attributes}
+    stored = {f"self.{name}" for name in carrier.attributes}
     inherits = any(
-        isinstance(each, ast.Name) and each.id == "super" for node in own for each in ast.walk(node)
+        isinstance(part, ast.Name) and part.id == "super" for node in own for part in ast.walk(node)
     )
-    return any(writes(node) & kept for method in own for node in method.body) or bool(own and not inherits)
+    return any(writes(node) & stored for method in own for node in method.body) or bool(own and not inherits)
 
 
 def _nearness(member: str, other: str) -> tuple[bool, int]:
@@ -405,43 +402,26 @@ def _any_of(names: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(names)))
 
 
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements and those below `if`, `try`, `with`, classes and functions, not expressions."""
-    waiting = list(reversed(body))
-    while waiting:
-        node = waiting.pop()
-        yield node
-        blocks = (getattr(node, name, ()) for name in ("body", "orelse", "handlers", "finalbody"))
-        waiting += [each for block in blocks for each in block]
-
-
-class _Act(NamedTuple):
-    """A line that hands a payload on, and a sentence about it."""
-
-    line: int
-    text: str
-
-
-def _acts(node: ast.AST, words: Sequence[str], function: str = "") -> Iterator[_Act]:
-    """Yield what hands a payload on under a name with one of the words, in the order of the text."""
+def _payload_uses(node: ast.AST, words: Sequence[str], function: str = "") -> Iterator[tuple[int, str]]:
+    """Yield the lines that pass a payload on under a name with one of the words, each with a sentence."""
     if isinstance(node, Function):
         function = node.name
         yield from _parameters(node, words)
     elif isinstance(node, ast.Call) and function not in _CONSTRUCTORS:
         for keyword in node.keywords:
             if _has(keyword.arg, words) and _is_computed(keyword.value):
-                yield _Act(keyword.value.lineno, f"it hands on '{keyword.arg}'")
+                yield keyword.value.lineno, f"it hands on '{keyword.arg}'"
     elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and function not in _CONSTRUCTORS:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for place in (each for target in targets for each in _places(target)):
+        for place in (place for target in targets for place in _places(target)):
             named = any(_has(name, words) for name in _names_in(place))
             if named and node.value is not None and _is_computed(node.value):
-                yield _Act(node.lineno, f"it stores into '{ast.unparse(place)}'")
+                yield node.lineno, f"it stores into '{ast.unparse(place)}'"
     for child in ast.iter_child_nodes(node):
-        yield from _acts(child, words, function)
+        yield from _payload_uses(child, words, function)
 
 
-def _parameters(node: Function, words: Sequence[str]) -> Iterator[_Act]:
+def _parameters(node: Function, words: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield the parameters of a function that may be a payload: constructors and flags have none."""
     if node.name in _CONSTRUCTORS:
         return
@@ -452,21 +432,18 @@ def _parameters(node: Function, words: Sequence[str]) -> Iterator[_Act]:
         [*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
     ):
         flag = isinstance(default, ast.Constant) and isinstance(default.value, bool | int | str)
-        if _has(parameter.arg, words) and not flag and not _is_flag_type(parameter.annotation):
-            yield _Act(parameter.lineno, f"{node.name} is given '{parameter.arg}'")
-
-
-def _is_flag_type(annotation: ast.expr | None) -> bool:
-    """Return True for `bool`, `int | None`, `Optional[str]` and the like."""
-    names = set(re.findall(r"[\w.]+", ast.unparse(annotation))) if annotation else set()
-    return bool(names & {"bool", "int", "str"}) and names <= {"bool", "int", "str", "None", "Optional"}
+        text = ast.unparse(parameter.annotation) if parameter.annotation else ""
+        types = set(re.findall(r"[\w.]+", text))  # of `bool`, `int | None`, `Optional[str]` and the like
+        flag |= bool(types & {"bool", "int", "str"}) and types <= {"bool", "int", "str", "None", "Optional"}
+        if _has(parameter.arg, words) and not flag:
+            yield parameter.lineno, f"{node.name} is given '{parameter.arg}'"
 
 
 def _places(target: ast.expr) -> Iterator[ast.expr]:
     """Yield the attributes and members that an assignment changes, without plain variables."""
     if isinstance(target, ast.Tuple | ast.List):
-        for each in target.elts:
-            yield from _places(each)
+        for element in target.elts:
+            yield from _places(element)
     elif isinstance(target, ast.Attribute | ast.Subscript):
         yield target
 
@@ -476,7 +453,7 @@ def _names_in(place: ast.expr) -> Iterator[str]:
     if isinstance(place, ast.Attribute):
         yield place.attr
     elif isinstance(place, ast.Subscript):
-        constants = (each.value for each in ast.walk(place.slice) if isinstance(each, ast.Constant))
+        constants = (node.value for node in ast.walk(place.slice) if isinstance(node, ast.Constant))
         yield from (value for value in constants if isinstance(value, str))
         yield from _names_in(place.value)
     elif isinstance(place, ast.Name):
@@ -484,7 +461,7 @@ def _names_in(place: ast.expr) -> Iterator[str]:
 
 
 def _is_computed(value: ast.expr) -> bool:
-    """Tell a value that may be a payload from None, a number, a text and an empty container."""
+    """Return whether a value may be a payload: it is no constant and no empty container."""
     match value:
         case ast.Constant() | ast.List(elts=[]) | ast.Tuple(elts=[]) | ast.Dict(keys=[]):
             return False

@@ -1,4 +1,4 @@
-"""Audit one source: judge its classes and the systems beside them, and account for what was not judged.
+"""Audit one source: judge its classes and the systems next to them, and account for what was not judged.
 
 A finding has a place, the file inside the package and the lines of the method that the rule is
 about.
@@ -21,7 +21,7 @@ from deepstack_harness.contract.verdicts import BROKEN, FaultKind, Row, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import Reason, UsageError
-from deepstack_harness.sources.source import Source, inside_package
+from deepstack_harness.sources.source import Source
 from deepstack_harness.text import plural
 
 
@@ -44,7 +44,7 @@ class AuditScope:
 WHOLE = AuditScope()
 
 _VERBS = {Rule.FRESHNESS: "set", Rule.CAPACITY: "set", Rule.CLEAR: "clear"}
-"""Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
+"""The verb of the method that a rule is about; all other rules are about what get returns."""
 _Statement = ast.ClassDef | ast.FunctionDef
 """A class, or a function that splits a payload over ranks."""
 _FORWARD_FIRST = ("forward", "embed_input_ids")
@@ -58,7 +58,13 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
     The lines are those of the method that the rule is about, be it the class's own or inherited, or of its
     `forward` where its methods keep the rule; without such a method they are those of the class.
     """
-    methods, statement = _methods(source, audited), _statement(source, audited)
+    member, statement = audited.found.member, _statement(source, audited)
+    own_methods = statement.body if isinstance(statement, ast.ClassDef) else ()
+    methods = audited.ways.places or {
+        node.name: f"{member}:{node.lineno}-{node.end_lineno}"
+        for node in reversed(own_methods)  # of several with one name the first one counts
+        if isinstance(node, ast.FunctionDef)
+    }
 
     def placed(row: Row) -> Row:
         in_forward = (row.regime, row.rule) in verdicts.in_forward
@@ -68,46 +74,22 @@ def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> C
             return replace(row, where=audited.patched_at)
         if row.shape == FaultKind.NO_EFFECT:  # of the text model: MEMBER:LINE NAME
             return replace(row, where=audited.ways.compiled.partition(" ")[0])
-        place = _place_of(row.rule, methods, in_forward=in_forward)
+        verb = _VERBS.get(row.rule, "get")
+        own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
+        whole = _EMBED_FIRST if verb == "set" else _FORWARD_FIRST
+        names = (*(() if in_forward else own), *whole)
+        place = next((methods[name] for name in names if name in methods), "")
         lines = f":{statement.lineno}-{statement.end_lineno}" if statement else ""
-        return replace(row, where=place or f"{audited.found.member}{lines}")
+        return replace(row, where=place or f"{member}{lines}")
 
     rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
-
-
-def class_at(source: Source, audited: AuditedClass) -> str:
-    """Return `MEMBER:LINE` of a class."""
-    statement = _statement(source, audited)
-    return f"{audited.found.member}:{statement.lineno}" if statement else audited.found.member
 
 
 def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     statements = parse(source.read(audited.found.member)).body
     classes = (node for node in statements if isinstance(node, _Statement))
     return next((node for node in classes if node.name == audited.found.class_name), None)
-
-
-def _methods(source: Source, audited: AuditedClass) -> Mapping[str, str]:
-    """Return `MEMBER:FIRST-LAST` of the methods of a class, by name, those that it inherits too."""
-    if audited.ways.places:
-        return audited.ways.places
-    methods: dict[str, str] = {}
-    member = audited.found.member
-    for statement in parse(source.read(member)).body:
-        if isinstance(statement, ast.ClassDef) and statement.name == audited.found.class_name:
-            for node in statement.body:
-                if isinstance(node, ast.FunctionDef):
-                    methods.setdefault(node.name, f"{member}:{node.lineno}-{node.end_lineno}")
-    return methods
-
-
-def _place_of(rule: Rule, methods: Mapping[str, str], *, in_forward: bool) -> str:
-    """Return `MEMBER:FIRST-LAST` of the method that a rule is about; empty where there is none."""
-    verb = _VERBS.get(rule, "get")
-    own = [name for name in methods if "deepstack" in name and verb in name.split("_")]
-    whole = [name for name in (_EMBED_FIRST if verb == "set" else _FORWARD_FIRST) if name in methods]
-    return next((methods[name] for name in (*(() if in_forward else own), *whole)), "")
 
 
 GRAPHS = "graphs"
@@ -118,10 +100,10 @@ GRAPHS = "graphs"
 class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
-    `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven, and `loaded` what the package lacked that was
-    imported to make a class, by the class.  `places` has `MEMBER:LINE` of everything
-    that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
+    `references` are the issues that known failures wait for, by class or subject and rule. `no_graphs` has
+    the reasons why graphs of an engine could not be replayed, and `loaded` what the package did not have
+    that was imported to make a class, by the class. `places` has `MEMBER:LINE` of everything that could be
+    called: classes, subjects of the systems next to them, and `GRAPHS` of the engine's runner.
     `members` has the file of every class that carries a payload, and `derived_from` the classes that it is
     derived from, the nearest first, judged or not.
     """
@@ -132,7 +114,7 @@ class AuditedSource:
     systems: SourceSystems
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
-    live_alone: tuple[Reason, ...] = ()
+    no_graphs: tuple[Reason, ...] = ()
     loaded: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
@@ -140,7 +122,7 @@ class AuditedSource:
 
     @property
     def subjects(self) -> tuple[ClassVerdicts, ...]:
-        """The classes, then the subjects of the systems beside them."""
+        """The classes, then the subjects of the systems next to them."""
         return (*self.classes, *self.systems.subjects)
 
 
@@ -149,7 +131,7 @@ def audit_source(
     say: Callable[[str], None],
     scope: AuditScope = WHOLE,
     *,
-    may_lack_classes: bool = False,
+    may_be_empty: bool = False,
     known_as: str = "",
     stated: Version | None = None,
     source: Source | None = None,
@@ -160,7 +142,7 @@ def audit_source(
     `stated` is the release of a tree, as the user states it; `source` is what `text` names, where it was
     opened before.
 
-    Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
+    Raises `UsageError` for what is no source, or has nothing that carries a payload and must not be empty,
     and `MachineError` where a file cannot be fetched.
     """
     with SourceWorker(text, stated=stated, source=source) as worker:
@@ -172,12 +154,15 @@ def audit_source(
             say(f"looking through all files of {name}")
         account, among = Account(), scope.among if scope.account else ()
         if scope.account or not all(audited.can_be_judged for audited in classes):
-            # Classes that cannot be driven are in the account whichever files are looked through.
+            # Classes that cannot be called are in the account whichever files are looked through.
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
-        # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
+        # A plugin is not judged over a base that has none of its classes, whatever its own files carry.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
-        if not (carries or may_lack_classes or scope.unchanged):
-            raise _without_classes(source)
+        if not (carries or may_be_empty or scope.unchanged):
+            package, since = engine_of(source).package, engine_of(source).since
+            raise UsageError(
+                f"{label} has no class with a deepstack buffer; {package.title} has had one since {since}"
+            )
         drivable = [audited for audited in classes if audited.can_be_judged]
         verdicts = []
         for number, audited in enumerate(drivable, 1):
@@ -187,19 +172,19 @@ def audit_source(
             if refused is None:
                 verdicts.append(judged)
             else:
-                classes = [refused if each is audited else each for each in classes]
+                classes = [refused if other is audited else other for other in classes]
         if len(verdicts) < len(drivable):
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
             drivable = [audited for audited in classes if audited.can_be_judged]
         systems = SourceSystems(label, (), ())
         if scope.systems:
             say(f"judging placeholder ranges and dual streams of {name}")
-            systems = _with_system_places(judge_systems(worker), engine_of(source).package.module)
+            systems = judge_systems(worker)
         why = worker.failed_control() if verdicts or systems.judged else None
     if why is not None:
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
         systems = systems.unjudged(why)
-    reasons = (audited.ways.not_driven for audited in drivable)
+    reasons = (audited.ways.no_graphs for audited in drivable)
     references = dict(_references(source, (*verdicts, *systems.subjects)))
     return AuditedSource(
         label,
@@ -216,7 +201,7 @@ def audit_source(
 
 
 def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[tuple[tuple[str, Rule], str]]:
-    """Yield (subject, rule) and the issue of its known failure; without a version, of those seen alone."""
+    """Yield (subject, rule) and the issue of its known failure; without a version, only of those seen."""
     for subject in subjects:
         known = known_rules_of(source, subject.model_class)
         rows = (row for row in subject.rows if row.verdict is Verdict.XFAIL)
@@ -226,26 +211,12 @@ def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[t
                 yield (subject.model_class, rule), reference
 
 
-def _without_classes(source: Source) -> UsageError:
-    engine = engine_of(source)
-    title, since = engine.package.title, engine.since
-    return UsageError(
-        f"{source.label} has no class with a deepstack buffer; {title} has had one since {since}"
-    )
-
-
 def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:
-    places = {audited.model_class: class_at(source, audited) for audited in classes if audited.ended is None}
+    places = {}
     for audited in classes:
+        if audited.ended is None:
+            statement, member = _statement(source, audited), audited.found.member
+            places[audited.model_class] = f"{member}:{statement.lineno}" if statement else member
         if audited.replayed_at:
             places[f"{GRAPHS} of {audited.model_class}"] = audited.replayed_at
     return places | {subject.subject: subject.where or source.label for subject in systems.judged}
-
-
-def _with_system_places(systems: SourceSystems, module: str) -> SourceSystems:
-    """Return the systems with the place of each subject in its rows."""
-    subjects = []
-    for subject in systems.judged:
-        where = inside_package(subject.where, module) or None
-        subjects.append(replace(subject, rows=tuple(replace(row, where=where) for row in subject.rows)))
-    return replace(systems, judged=tuple(subjects))

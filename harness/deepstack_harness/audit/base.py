@@ -4,8 +4,8 @@ A class is reached where a changed file is one that it depends on (`Finder.files
 has the name of the class or sets one of its members from elsewhere.  Where a function changes that decides
 the order of calls, every class is reached.  All other classes are the same in both, and judged in neither.
 
-What was judged of a commit or of a release is stored in the cache under its name, so that the next change
-beside it judges the changed source alone.
+What was judged of a commit or of a release is stored in the cache under its name, so that only the changed
+source is judged when it is compared with the same base again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packaging.version import Version
 from deepstack_harness import files
 from deepstack_harness.audit.account import UnjudgedCarrier, account_of
 from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
-from deepstack_harness.audit.gate import Base, SeenClass, gives_payload, seen
+from deepstack_harness.audit.gate import Base, SeenClass, gives_payload, seen_classes
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.system_files import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.catalogue.orders import deciding_functions
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 class BaseClass(msgspec.Struct):
     """A class of a base: its file, what it depends on, and its verdicts, None where it was not judged yet.
 
-    No `files` stand for all: of an engine whose classes are found in another way nobody knows them.
+    No `files` mean all of them: they are not known for engines whose classes are found in another way.
     """
 
     member: str
@@ -83,77 +83,73 @@ def base_of(text: str, sources: list[str]) -> Iterator[str]:
 def audit_change(
     text: str, base: str, say: Say, names: Collection[str] = (), *, stated: Version | None = None
 ) -> tuple[AuditedSource, Base]:
-    """Judge what is other in a source than in its base, or the classes `names` alone, and the same there.
+    """Judge what a change of its base reaches in a source, or only the classes `names`; the same in the base.
 
     `stated` is the release of a tree, and of its base.  Raises what `audit_source` and `base_of` raise.
     """
     with base_of(base, [text]) as folder:
         of_base = stated if folder != base else None
         before, after = _opened(folder, of_base), _opened(text, stated)
-        name = base if folder == base else f"{base} of {text}"
+        label = base if folder == base else f"{base} of {text}"
         store = _store(folder, base, stated)
-        record = _load(store) or _listed(before, f"looking for classes in {name}", say)
+        record = _load(store) or _listed(before, f"looking for classes in {label}", say)
         change = _Change(before, after, record)
-        wanted = {each for each in change.members if each in names} if names else change.reached()
-        systems = not names and change.reaches_systems()
+        wanted = change.members.keys() & {*names} if names else change.reached()
+        systems = not names and not change.files.isdisjoint({RANGES_MEMBER, HELPERS_MEMBER})
         audited = audit_source(
             text,
             say,
             AuditScope(
-                lambda each, _: each in wanted,
+                lambda model_class, _: model_class in wanted,
                 _others(change.members, wanted),
                 systems,
                 account=not names,
                 among=change.files,
             ),
-            may_lack_classes=bool(change.members),
+            may_be_empty=bool(change.members),
             stated=stated,
             source=after,
         )
         needed = change.needed(wanted)
 
         def judge_missing() -> None:
-            missing = {each for each in needed if record.classes[each].seen is None}
+            missing = {name for name in needed if record.classes[name].seen is None}
             if not (missing or (systems and record.systems is None)):
                 return
-            part = AuditScope(lambda each, _: each in missing, systems=systems, account=False)
+            part = AuditScope(lambda model_class, _: model_class in missing, systems=systems, account=False)
             judged = audit_source(
-                folder, say, part, may_lack_classes=True, known_as=name, stated=of_base, source=before
+                folder, say, part, may_be_empty=True, known_as=label, stated=of_base, source=before
             )
-            found = seen(judged.classes)
-            for each in missing:
-                record.classes[each].seen = found.get(each, SeenClass())
-            record.systems = seen(judged.systems.subjects) if systems else record.systems
+            found = seen_classes(judged.classes)
+            for name in missing:
+                record.classes[name].seen = found.get(name, SeenClass())
+            record.systems = seen_classes(judged.systems.subjects) if systems else record.systems
             _save(store, record)
 
         judge_missing()
         # A class that gave no payload shows the faults of the classes above it since it gives one.
-        mended = [
-            each
-            for each in audited.classes
-            if (known := record.classes.get(each.model_class)) and gives_payload(each, known.seen)
-        ]
         needed |= {
             above
-            for each in mended
-            for above in change.derived_from.get(each.model_class, ())
+            for verdicts in audited.classes
+            if (known := record.classes.get(verdicts.model_class)) and gives_payload(verdicts, known.seen)
+            for above in change.derived_from.get(verdicts.model_class, ())
             if above in record.classes
         }
         judge_missing()
-        compared = {each: record.classes[each].seen or SeenClass() for each in needed}
-        lost = [change.lost(each) for each in needed if compared[each].rows and change.is_lost(each)]
+        compared = {name: record.classes[name].seen or SeenClass() for name in needed}
+        lost = [change.lost(name) for name in needed if compared[name].rows and change.is_lost(name)]
         account = replace(audited.account, unjudged=(*audited.account.unjudged, *lost))
         audited = replace(audited, account=account, members=change.members, derived_from=change.derived_from)
-        members = {each: known.member for each, known in record.classes.items()}
+        members = {name: known.member for name, known in record.classes.items()}
         carriers: Collection[str] = ()
         if account.failing:
-            say(f"looking through all files of {name}")
+            say(f"looking through all files of {label}")
             with SourceWorker(folder, source=before) as worker:
-                classes = worker.classes(lambda each, _: each in needed)
+                classes = worker.classes(lambda model_class, _: model_class in needed)
                 carrying = account_of(
                     worker.source, classes, unchanged=_others(members, needed), among=change.files
                 )
-            carriers = {each.name for each in carrying.unjudged}
+            carriers = {carrier.name for carrier in carrying.unjudged}
         compared |= record.systems or {}
         return audited, Base(base, compared, members, carriers, frozenset(change.files))
 
@@ -169,17 +165,17 @@ def _opened(text: str, stated: Version | None) -> Source:
 
 
 def _listed(source: Source, step: str, say: Say) -> BaseRecord:
-    """Return the classes of a source, none of them judged."""
+    """Return a record with the classes of a source, none of them judged."""
     say(step)
     if not _has_finder(source):
-        return BaseRecord({each.model_class: BaseClass(each.member) for each in find_classes(source)})
+        return BaseRecord({found.model_class: BaseClass(found.member) for found in find_classes(source)})
     with collector_paused(), depth_limited(source):
         finder = finder_of(source)
         return BaseRecord({
             name: BaseClass(
-                each.member, tuple(sorted(finder.files_of(name))), tuple(finder.derived_from(name))
+                carrier.member, tuple(sorted(finder.files_of(name))), tuple(finder.derived_from(name))
             )
-            for name, each in finder.carriers.items()
+            for name, carrier in finder.carriers.items()
         })  # fmt: skip
 
 
@@ -191,7 +187,7 @@ _SETS_MEMBER = r"(?<!self)\.(?:forward|embed_input_ids|\w*deepstack\w*)\s*=[^=]|
 
 
 class _Change:
-    """What is other in one source than in another one, and which classes it reaches."""
+    """The differences between two versions of a source, and the classes that they reach."""
 
     def __init__(self, before: Source, after: Source, record: BaseRecord) -> None:
         self._before, self._after, self._record = before, after, record
@@ -204,14 +200,14 @@ class _Change:
         )
         self.members, self.derived_from = dict[str, str](), dict[str, list[str]]()
         if not _has_finder(after):
-            self.members = {each.model_class: each.member for each in find_classes(after)}
+            self.members = {found.model_class: found.member for found in find_classes(after)}
             return
         with collector_paused(), depth_limited(after):
             finder = finder_of(after)
-            known = {(each.member, name.rpartition(".")[2]) for name, each in record.classes.items()}
+            known = {(base.member, name.rpartition(".")[2]) for name, base in record.classes.items()}
             if record.classes:
                 finder.assume(known, self.files)
-            self.members = {name: each.member for name, each in finder.carriers.items()}
+            self.members = {name: carrier.member for name, carrier in finder.carriers.items()}
             self.derived_from = {name: finder.derived_from(name) for name in self.members}
 
     def reached(self) -> set[str]:
@@ -219,24 +215,20 @@ class _Change:
         known = self._record.classes
         if not self.files:
             return set()
-        if self._decides() or not all(each.files for each in known.values()):
+        if self._decides() or not all(base.files for base in known.values()):
             return set(self.members)
         return {name for name in self.members if name not in known or self._reaches(name, known[name])}
-
-    def reaches_systems(self) -> bool:
-        """Return whether a file of the systems beside the classes is changed."""
-        return bool({RANGES_MEMBER, HELPERS_MEMBER} & self.files)
 
     def needed(self, wanted: Collection[str]) -> set[str]:
         """Return the classes of the base that some classes of the source are compared with.
 
         Those that a changed file reaches and that are gone from the source are among them.
         """
-        above = {each for name in wanted for each in self.derived_from.get(name, ())}
+        above = {base for name in wanted for base in self.derived_from.get(name, ())}
         gone = {
             name
-            for name, each in self._record.classes.items()
-            if name not in self.members and each.member in self.files
+            for name, known in self._record.classes.items()
+            if name not in self.members and known.member in self.files
         }
         fresh = {name for name in wanted if name not in self._record.classes}
         return (set(wanted) | gone | (above if fresh else set())) & self._record.classes.keys()
@@ -267,9 +259,9 @@ class _Change:
     def _reaches(self, name: str, known: BaseClass) -> bool:
         if self.files & {*known.files, self.members[name]}:
             return True
-        if any(self._record.classes[each].member in self.files for each in known.derived_from):
+        if any(self._record.classes[above].member in self.files for above in known.derived_from):
             return True
-        named = {each.rpartition(".")[2] for each in (name, *known.derived_from)}
+        named = {model_class.rpartition(".")[2] for model_class in (name, *known.derived_from)}
         # Another module may set a member of a class by any name that it gives the class.
         acts = rf"\b(?:{'|'.join(map(re.escape, named))})\b[^\"'\n]*="
         return re.search(f"{acts}|{_SETS_MEMBER}", self._lines) is not None

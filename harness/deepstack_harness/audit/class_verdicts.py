@@ -1,9 +1,9 @@
 """The verdicts on a class after a plan of cases: for each rule and regime the row that decides.
 
-The regimes are judged apart.  A fault that breaks several rules is reported once: a rule is an effect of
-another rule if it was never seen broken alone, that is, if the other rule broke at an earlier step or at
-the same step of each trace that breaks it.  A rule that graphs show broken is an effect of the same rule
-in live use if the trace breaks it without graphs too.
+The regimes are judged apart. A fault that breaks several rules is reported once: a rule is an effect of
+another rule if it was never seen broken by itself, that is, if the other rule broke at an earlier step or at
+the same step of each trace that breaks it. A rule that graphs show broken is an effect of the same rule in
+live use if the trace breaks it without graphs too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ _NOT_OF_BUFFERS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK})
 
 
 def effects_in(cases: Iterable[JudgedCase]) -> dict[Place, Place]:
-    """Return the broken rules that were never seen broken alone, each with the rule that explains it."""
+    """Return the broken rules that never broke by themselves, each with the rule that explains it."""
     first: dict[Place, dict[str, int]] = {}
     for judged in cases:
         for judgement in judged.judgements:
@@ -59,9 +59,11 @@ def effects_in(cases: Iterable[JudgedCase]) -> dict[Place, Place]:
     effects: dict[Place, Place] = {}
     for number, effect in enumerate(ranked):
         causes = (place for place in ranked[:number] if place not in effects and place[0] is effect[0])
-        cause = next((place for place in causes if _explains(first[place], first[effect])), None)
-        if cause is not None:
-            effects[effect] = cause
+        for cause in causes:
+            steps = first[cause]
+            if all(case in steps and steps[case] <= step for case, step in first[effect].items()):
+                effects[effect] = cause
+                break
     return effects
 
 
@@ -81,10 +83,6 @@ def same_without_graphs(
     return effects
 
 
-def _explains(cause: Mapping[str, int], effect: Mapping[str, int]) -> bool:
-    return all(case in cause and cause[case] <= step for case, step in effect.items())
-
-
 def _without_graphs(planned: PlannedCase) -> PlannedCase:
     """Return a case whose replays are live steps, and that captures nothing."""
     trace = planned.case.trace
@@ -96,7 +94,7 @@ def _without_graphs(planned: PlannedCase) -> PlannedCase:
 
 
 _NOT_OF_METHODS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.GRAPHS})
-"""Rules of a compiled decoder, or of ranks: methods that are driven alone say nothing about them."""
+"""Rules of a compiled decoder, or of ranks: calls of the methods do not test them."""
 
 
 Finding = tuple[Row, tuple[Row, ...]]
@@ -122,12 +120,12 @@ class BrokenTrace(msgspec.Struct, frozen=True):
 def _broken_traces(cases: Iterable[JudgedCase]) -> tuple[BrokenTrace, ...]:
     return tuple(
         BrokenTrace(
-            judged.case.regime, each.rule, str(judged.case.trace), each.value, each.shape, each.effect,
-            each.steps, each.wrong_rows,
+            judged.case.regime, failed.rule, str(judged.case.trace), failed.value, failed.shape,
+            failed.effect, failed.steps, failed.wrong_rows,
         )
         for judged in cases
-        for each in judged.judgements
-        if each.verdict is Verdict.FAIL
+        for failed in judged.judgements
+        if failed.verdict is Verdict.FAIL
     )  # fmt: skip
 
 
@@ -162,7 +160,7 @@ class ClassVerdicts(RuleVerdicts):
     """The verdicts on one class of a source, or of a user: for every rule and regime the row that decides.
 
     That is the failing row with the shortest trace, else a row that could not be judged, else a row that
-    passed, else the row that says why the rule does not apply.
+    passed, else the row with the reason why the rule does not apply.
     """
 
     source: str
@@ -171,7 +169,7 @@ class ClassVerdicts(RuleVerdicts):
     effects: Effects = field(default_factory=dict)
     """Broken rules that another broken rule of this class explains."""
     in_forward: frozenset[Place] = frozenset()
-    """Broken rules that the methods of this class keep when they are called alone."""
+    """Broken rules that pass when only the methods of this class are called."""
     broken_traces: tuple[BrokenTrace, ...] = ()
     """Every trace that breaks a rule; of a rule that is broken and has none here, its row has the one."""
 
@@ -183,7 +181,7 @@ class ClassVerdicts(RuleVerdicts):
     @property
     @override
     def kept(self) -> frozenset[Rule]:
-        """Rules that were put to the test, and kept in every regime."""
+        """Rules that were put to the test, and pass in every regime."""
         return super().kept - self.broken
 
     @property
@@ -228,7 +226,7 @@ def sum_up(
 ) -> ClassVerdicts:
     """Return the verdicts on a class after these cases, of which there is at least one.
 
-    `rules` are those to report; by default all that methods alone say something about.
+    `rules` are those to report; by default all that calls of the methods test.
     """
     ended = any(judged.observation.ended and judged.broken for judged in cases)
     rows = [
@@ -241,17 +239,11 @@ def sum_up(
     if rules is None:
         judged_rules = (judgement.rule for judgement in cases[0].judgements)
         rules = [rule for rule in judged_rules if rule not in _NOT_OF_METHODS]
-    deciding = (_with_all_chances(_deciding(rule, rows), rows) for rule in rules)
+    deciding = (_deciding(rule, rows) for rule in rules)
     return ClassVerdicts(
-        source, model_class, tuple(beside_known(deciding, known)), effects_in(cases),
+        source, model_class, tuple(against_known(deciding, known)), effects_in(cases),
         broken_traces=_broken_traces(cases),
     )  # fmt: skip
-
-
-def _with_all_chances(row: Row, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
-    """Return the row that decides with the chances that the rule had in all cases."""
-    chances = sum(other.chances or 0 for _, other in rows if other.rule is row.rule)
-    return replace(row, chances=chances) if row.verdict in KEPT | BROKEN else row
 
 
 def sum_up_regimes(
@@ -262,37 +254,39 @@ def sum_up_regimes(
     parts = (sum_up(part, source, model_class, plain_first=True) for part in by_regime if part)
     rows = [row for part in parts for row in part.rows]
     # What is known of a rule is known of either regime, so all of its rows have to be seen at once.
-    rows = sorted(beside_known(rows, known), key=lambda row: list(Rule).index(row.rule))
+    rows = sorted(against_known(rows, known), key=lambda row: list(Rule).index(row.rule))
     return ClassVerdicts(
         source, model_class, tuple(rows), effects_in(cases), broken_traces=_broken_traces(cases)
     )
 
 
-def beside_each_other(
-    verdicts: ClassVerdicts, alone: Sequence[JudgedCase], in_order: Sequence[JudgedCase]
+def compare_ways(
+    verdicts: ClassVerdicts, by_methods: Sequence[JudgedCase], in_order: Sequence[JudgedCase]
 ) -> ClassVerdicts:
-    """Return the verdicts with what each way to drive the class says of a rule that the other one breaks.
+    """Return the verdicts, with a note on each rule that breaks in only one of two ways to call the class.
 
-    `alone` are the cases that call the methods, `in_order` those of the class's own `embed_input_ids` and
-    `forward`.
+    `by_methods` are the cases that call the methods, `in_order` those of the class's own `embed_input_ids`
+    and `forward`.
     """
-    ways = [_seen_verdicts(alone), _seen_verdicts(in_order)]
-    by_methods, by_forward = ({place for place, seen in way.items() if Verdict.FAIL in seen} for way in ways)
-    kept = [{place for place, seen in way.items() if seen <= _KEEPS} for way in ways]
+    ways = [_seen_verdicts(by_methods), _seen_verdicts(in_order)]
+    methods_break, forward_breaks = (
+        {place for place, seen in way.items() if Verdict.FAIL in seen} for way in ways
+    )
+    passing = [{place for place, seen in way.items() if seen <= _PASSING} for way in ways]
 
-    def beside(row: Row) -> str:
+    def detail(row: Row) -> str:
         place = (row.regime, row.rule)
-        if place in by_forward & kept[0]:
+        if place in forward_breaks & passing[0]:
             return f"{row.detail}; its methods keep it when they are called alone"
-        if place in by_methods & kept[1]:
+        if place in methods_break & passing[1]:
             return f"{row.detail}; its own embed_input_ids and forward keep it in the engine's orders"
         return row.detail
 
-    rows = (replace(row, detail=beside(row)) if row.verdict in BROKEN else row for row in verdicts.rows)
-    return replace(verdicts, rows=tuple(rows), in_forward=frozenset(by_forward - by_methods))
+    rows = (replace(row, detail=detail(row)) if row.verdict in BROKEN else row for row in verdicts.rows)
+    return replace(verdicts, rows=tuple(rows), in_forward=frozenset(forward_breaks - methods_break))
 
 
-_KEEPS = frozenset({Verdict.PASS, Verdict.SKIP})
+_PASSING = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
 def _seen_verdicts(cases: Iterable[JudgedCase]) -> dict[Place, set[Verdict]]:
@@ -304,8 +298,8 @@ def _seen_verdicts(cases: Iterable[JudgedCase]) -> dict[Place, set[Verdict]]:
     return {place: seen for place, seen in by_place.items() if seen != {Verdict.SKIP}}
 
 
-def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[Row]:
-    """Put the rows of one class beside known failures (rule -> reference); None leaves them as they are."""
+def against_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[Row]:
+    """Compare the rows of one class with known failures (rule -> reference); None leaves them as they are."""
     rows = list(rows)
     if known is None:
         return rows
@@ -342,12 +336,8 @@ def _is_expected(row: Row, known: Mapping[Rule, str], seen: Collection[Rule]) ->
         return False
     if isinstance(known, KnownRules) and known.states(row.rule, row.regime):
         return True
-    return row.rule not in seen and _known_in_either(row.rule, known)
-
-
-def _known_in_either(rule: Rule, known: Mapping[Rule, str]) -> bool:
-    """Return True where no entry states the regimes in which a known failure of the rule shows."""
-    return not isinstance(known, KnownRules) or not any(known.states(rule, regime) for regime in Regime)
+    states_regime = isinstance(known, KnownRules) and any(known.states(row.rule, regime) for regime in Regime)
+    return row.rule not in seen and not states_regime
 
 
 def _is_new(row: Row, known: Mapping[Rule, str] | None) -> bool:
@@ -358,18 +348,22 @@ def _is_new(row: Row, known: Mapping[Rule, str] | None) -> bool:
 
 
 def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
-    """Return the worst row of a rule; of equals that of the shortest trace, then the first in the plan."""
-    of_rule = ((weight, row) for weight, row in rows if row.rule is rule)
+    """Return the worst row of a rule, with the chances that the rule had in all cases.
+
+    Of equals it is the row of the shortest trace, then the first in the plan.
+    """
+    of_rule = [(weight, row) for weight, row in rows if row.rule is rule]
     _, row = min(of_rule, key=lambda pair: pair[0])
-    return row
+    chances = sum(other.chances or 0 for _, other in of_rule)
+    return replace(row, chances=chances) if row.verdict in KEPT | BROKEN else row
 
 
 def _weight(judged: JudgedCase, row: Row, *, ended: bool, plain_first: bool) -> tuple[float, int]:
     """Return the rank of a verdict, the worst first, and the length of the trace.
 
     With `plain_first` a trace of unusual inputs comes after all others: known failures have plain ones.
-    Where a method has `ended` a process, that is the finding: a rule that was kept in other traces stays
-    kept, though it could not be judged in a trace that was cut short or not played.
+    Where a method has `ended` a process, that is the finding: a rule that passes in other traces passes,
+    though it could not be judged in a trace that was cut short or not played.
     """
     rank = float(WORST_FIRST.index(row.verdict))
     seen = judged.observation
@@ -411,24 +405,26 @@ class RegimeVerdicts:
     `same_live` are rules that are broken under graphs, and by the same trace without graphs too.
     """
 
-    of: Mapping[Regime, ClassVerdicts]
+    by_regime: Mapping[Regime, ClassVerdicts]
     same_live: Effects = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
         """Each cause once, over both regimes: its row, and the rows of what it explains."""
-        rows = [row for verdicts in self.of.values() for row in verdicts.rows]
-        within = {place: cause for verdicts in self.of.values() for place, cause in verdicts.effects.items()}
+        rows = [row for verdicts in self.by_regime.values() for row in verdicts.rows]
+        within = {
+            place: cause for verdicts in self.by_regime.values() for place, cause in verdicts.effects.items()
+        }
         return by_cause(rows, {**within, **self.same_live})
 
     def chosen(self, regime: str) -> list[ClassVerdicts]:
         """Return the verdicts of the regimes that `live`, `captured` or `both` names."""
-        return [verdicts for each, verdicts in self.of.items() if regime in (BOTH, each)]
+        return [verdicts for judged, verdicts in self.by_regime.items() if regime in (BOTH, judged)]
 
 
 def regimes_of(regime: str) -> Collection[Regime]:
     """Return the regimes that a choice names."""
-    return [each for each in Regime if each and regime in (BOTH, each)]
+    return [named for named in Regime if named and regime in (BOTH, named)]
 
 
 def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:

@@ -1,20 +1,20 @@
 """Judge a class of a source: the rules that it breaks, and how the engine comes to it.
 
 Every class is judged by the orders in which its engine calls it, played on its own `embed_input_ids` and
-`forward`, or on its methods where these two cannot be driven.  A class with get, set and clear is judged by
+`forward`, or on its methods where these two cannot be called. A class with get, set and clear is judged by
 the audit traces on these methods too, live and captured.  What either of the two breaks is broken.  A
 text model whose payload is an argument is judged live by the audit traces, and captured by the graphs
 of its own engine.  A plugin that gives each rank of a step its rows, and a function that splits a
 payload over ranks, are judged by R9, rank by rank in one process.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from deepstack_harness.audit.class_verdicts import (
     ClassVerdicts,
-    beside_each_other,
+    compare_ways,
     same_without_graphs,
     sum_up,
     sum_up_regimes,
@@ -61,25 +61,24 @@ def judge_replayed(audited: AuditedClass, traces: Iterable[str], worker: SourceW
 
 
 def explain_limits(
-    verdicts: ClassVerdicts, audited: AuditedClass, cannot_ask: Mapping[Rule, str]
+    verdicts: ClassVerdicts, audited: AuditedClass, inapplicable: Mapping[Rule, str]
 ) -> ClassVerdicts:
-    """Return the verdicts with what cannot be asked of the engine, and with what its graphs lose."""
-    return replace(verdicts, rows=tuple(_explained(verdicts.rows, audited, cannot_ask)))
+    """Return the verdicts with the rules that do not apply to the engine, and with what its graphs lose."""
+    lost = f"{audited.ways.lost} ({audited.replayed_at})" if audited.ways.lost else ""
+
+    def explained(row: Row) -> Row:
+        if row.rule in inapplicable:
+            return not_judged(row, inapplicable[row.rule])
+        if lost and row.regime is Regime.CAPTURED and row.verdict in BROKEN:
+            return replace(row, detail=f"{row.detail}; {lost}")
+        return row
+
+    return replace(verdicts, rows=tuple(map(explained, verdicts.rows)))
 
 
 def not_judged(row: Row, why: str) -> Row:
     """Return the row of a rule that was not put to the test, with the reason."""
     return replace(row, verdict=Verdict.SKIP, value=None, detail=why, expected=None)
-
-
-def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
-    for row in rows:
-        if row.rule in cannot_ask:
-            yield not_judged(row, cannot_ask[row.rule])
-        elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and audited.ways.lost:
-            yield replace(row, detail=f"{row.detail}; {audited.ways.lost} ({audited.replayed_at})")
-        else:
-            yield row
 
 
 def known_rules_of(source: Source, model_class: str) -> KnownRules:
@@ -114,31 +113,28 @@ def judge_split(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule
     unpadded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in UNPADDED]
     cases = [*padded, *unpadded]
     (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.SHARDING]).rows
-    return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
+    if row.verdict not in BROKEN:
+        return row
+    if any(Rule.SHARDING in judged.broken for judged in padded):
+        return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
+    # An engine that pads does not come to a fault of other steps.
+    detail = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
+    if latent_argument(worker.source.package, Rule.SHARDING) is None:
+        return replace(row, reach=UNKNOWN, detail=detail)
+    return replace(row, reach=LATENT, evidence=Evidence.READ, detail=detail)
 
 
 def _judge_on_ranks(audited: AuditedClass, worker: SourceWorker, text: str, ranks: int) -> JudgedCase:
     """Play one trace on every rank, and judge it as a step that ranks share."""
     buffer = buffer_of(worker.source, audited.model_class)
-    (alone,) = plan_audit(WHERE, buffer, [Trace.parse(text)])
-    shared = PlannedCase(replace(alone.case, arm=ArmSpec.parse(f"eager/tp{ranks}")), None)
+    (single,) = plan_audit(WHERE, buffer, [Trace.parse(text)])
+    shared = PlannedCase(replace(single.case, arm=ArmSpec.parse(f"eager/tp{ranks}")), None)
     source = SourceClass(worker.text, audited.model_class)
-    result = worker.call(PLAY_SPLIT, {"case": alone.case, "source": source, "ranks": ranks})
+    result = worker.call(PLAY_SPLIT, {"case": single.case, "source": source, "ranks": ranks})
     if isinstance(result, WorkerEnd):
         return unjudged_case(shared, result.sentence)
     seen = value_of(result, f"the rows of each rank of {audited.model_class}")
     return judge_case(shared, seen)
-
-
-def _with_split_reach(row: Row, package: str, padded: Sequence[JudgedCase]) -> Row:
-    """Return the row with its reach: an engine that pads comes to a fault of padded steps alone."""
-    broken = [judged for judged in padded if Rule.SHARDING in judged.broken]
-    if broken:
-        return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
-    kept = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
-    if latent_argument(package, Rule.SHARDING) is None:
-        return replace(row, reach=UNKNOWN, detail=kept)
-    return replace(row, reach=LATENT, evidence=Evidence.READ, detail=kept)
 
 
 STEPS = (
@@ -158,9 +154,21 @@ def judge_splitter(
     audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None
 ) -> ClassVerdicts:
     """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
-    cases = list(_judge_splits(audited, worker))
-    label = worker.source.label
-    verdicts = sum_up(cases, label, audited.model_class, known, rules=(Rule.SHARDING,))
+
+    def play(case: Case) -> Observation:
+        named = {"text": worker.text, "model_class": audited.model_class}
+        result = worker.call(SPLIT, {**named, "case": case})
+        if not isinstance(result, WorkerEnd):
+            return value_of(result, f"the parts of {audited.model_class}")
+        # The last step of the case ended the process.
+        *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
+        raised = Raised(kind_of(result), result.reason, "decoder", "", ends=True)
+        steps = (*before, replace(last, raised=raised))
+        return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
+
+    plan = plan_splits(buffer_of(worker.source, audited.model_class))
+    cases = list(judge_cases(plan, play, (Rule.SHARDING,), given_up=gives_up(worker)))
+    verdicts = sum_up(cases, worker.source.label, audited.model_class, known, rules=(Rule.SHARDING,))
     rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
 
@@ -171,32 +179,9 @@ def plan_splits(buffer: BufferRef) -> list[PlannedCase]:
         replace(planned, case=replace(planned.case, arm=ArmSpec(ranks=ranks)))
         for tokens, before in STEPS
         for ranks in RANKS
-        for planned in plan_audit(WHERE, buffer, [_trace(before, -(-tokens // ranks) * ranks)])
+        for padded in [-(-tokens // ranks) * ranks]
+        for planned in plan_audit(WHERE, buffer, [Trace.parse(f"cap 64: {before}; forward {padded}")])
     ]
-
-
-def _trace(before: str, padded: int) -> Trace:
-    return Trace.parse(f"cap 64: {before}; forward {padded}")
-
-
-def _judge_splits(audited: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
-    def play(case: Case) -> Observation:
-        named = {"text": worker.text, "model_class": audited.model_class}
-        result = worker.call(SPLIT, {**named, "case": case})
-        if isinstance(result, WorkerEnd):
-            return _ended(case, result)
-        return value_of(result, f"the parts of {audited.model_class}")
-
-    plan = plan_splits(buffer_of(worker.source, audited.model_class))
-    return judge_cases(plan, play, (Rule.SHARDING,), given_up=gives_up(worker))
-
-
-def _ended(case: Case, end: WorkerEnd) -> Observation:
-    """Return the observation of a case whose last step ended the process."""
-    *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
-    raised = Raised(kind_of(end), end.reason, "decoder", "", ends=True)
-    steps = (*before, replace(last, raised=raised))
-    return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
 
 
 @dataclass(frozen=True)
@@ -210,9 +195,9 @@ class PlayedOrder:
 def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
     """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
 
-    A class without methods is judged by the orders alone.  Each broken rule is given
-    its reach in either regime, as far as the class can be driven in its own call order, and says where the
-    other way to drive the class keeps it.  Every rule of a class whose definition ended the worker is ERROR.
+    A class without methods is judged only by the orders. Each broken rule gets its reach in either regime, as
+    far as the class can be called in its own call order, with a note where it passes in the other way to call
+    the class. Every rule of a class whose definition ended the worker is ERROR.
     """
     source = worker.source
     known = known_rules_of(source, audited.model_class)
@@ -222,24 +207,29 @@ def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
     if audited.ways.splits:
         return judge_splitter(audited, worker, known)
     traces = LIVE_TRACES if audited.argument else None
-    alone = _play(audited, worker, "methods", traces) if audited.ways.methods else []
+    by_methods = _play(audited, worker, "methods", traces) if audited.ways.methods else []
     played = play_orders(audited, worker)
     in_order = [order.judged for order in played]
-    cases = [*alone, *in_order]
+    cases = [*by_methods, *in_order]
     verdicts = sum_up_regimes(cases, source.label, audited.model_class, known)
     if audited.ways.methods and audited.ways.forward:
-        verdicts = beside_each_other(verdicts, alone, in_order)
-    verdicts = explain_limits(verdicts, audited, engine_of(source).cannot_ask)
+        verdicts = compare_ways(verdicts, by_methods, in_order)
+    verdicts = explain_limits(verdicts, audited, engine_of(source).inapplicable)
     rows = tuple(_with_reach(row, audited, worker, played) for row in verdicts.rows)
-    rows = (*judge_compiled(audited, worker, known), *rows, *_shared_rows(audited, worker, known))
+    overlay = engine_of(source).overlay
+    splits = overlay is not None and overlay.splits and audited.ways.methods
+    shared = [judge_split(audited, worker, known)] if splits else []
+    rows = (*judge_compiled(audited, worker, known), *rows, *shared)
     if not isinstance(source, Release):
-        rows = tuple(_beside_known_reach(row, known) for row in rows)
-    same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_play_once_more, audited, worker))
+        rows = tuple(_against_known_reach(row, known) for row in rows)
+    broken = (row for row in rows if row.regime is Regime.CAPTURED and row.verdict in BROKEN)
+    by_graphs = {row.rule: row.trace for row in broken}
+    same = same_without_graphs(cases, by_graphs, partial(_play_once_more, audited, worker))
     return replace(verdicts, rows=rows, effects={**verdicts.effects, **same})
 
 
-def _beside_known_reach(row: Row, known: KnownRules) -> Row:
-    """Return a known failure of a tree as a new one where default settings lead to it in this tree alone."""
+def _against_known_reach(row: Row, known: KnownRules) -> Row:
+    """Return a known failure of a tree as a new one if default settings lead to it only in this tree."""
     entry = known.entry_of(row.rule, row.regime, row.shape, row.trace)
     if (
         row.verdict is not Verdict.XFAIL
@@ -259,8 +249,8 @@ COMPILED_TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16; forward 1"
 def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
     """Return the row of R0: what the class's own text model computes, compiled with all guards dropped.
 
-    The layers of the text model are stand-ins; its own `forward` runs.  Return nothing for a class of an
-    engine whose text models nobody looks for.
+    The layers of the text model are replaced by linear maps; its own `forward` runs. The list is empty for an
+    engine whose text models are not looked for.
     """
     buffer = buffer_of(worker.source, audited.model_class)
     (planned,) = plan_compiled(WHERE, buffer, COMPILED_TRACE)
@@ -282,20 +272,8 @@ def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[R
     return [replace(row, reach=DEFAULT, evidence=Evidence.READ, detail=detail)]
 
 
-def _shared_rows(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
-    """Return the row of R9 for a plugin that gives ranks their rows."""
-    overlay = engine_of(worker.source).overlay
-    splits = overlay is not None and overlay.splits and audited.ways.methods
-    return [judge_split(audited, worker, known)] if splits else []
-
-
-def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
-    broken = (row for row in rows if row.regime is Regime.CAPTURED and row.verdict in BROKEN)
-    return {row.rule: row.trace for row in broken}
-
-
 def _play_once_more(audited: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
-    """Play one more case, in the way that the class was driven on its trace."""
+    """Play one more case, in the way in which the class was called on its trace."""
     traces = {order.trace for order in worker.orders.replayed}
     whole = audited.argument or planned.case.trace in traces or not audited.ways.methods
     way: Way = "forward" if audited.ways.forward and whole else "methods"
@@ -306,9 +284,9 @@ def _play_once_more(audited: AuditedClass, worker: SourceWorker, planned: Planne
 def play_orders(audited: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     """Play every order of the engine on the class itself, or else on its methods.
 
-    Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
-    outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
-    same rules break on every order that a release takes.
+    Where `forward` cannot be called, the methods are called as it would call them: set for
+    `embed_input_ids`, get and clear for the outer forward. On the classes of vLLM 0.19.1 to 0.33.0 that have
+    both, the same rules break on every order that a release takes.
     """
     orders = worker.orders
     replayed = () if audited.argument and not audited.replayed_at else orders.replayed
@@ -323,18 +301,18 @@ def reach_in(
 ) -> tuple[str, Evidence | None]:
     """Return how the engine comes to break `rule`, by the orders that were played, and what that rests on.
 
-    `latent` is said only of a class that was driven in the engine's own call order, and of a rule with a
-    written argument (`catalogue.latent`), `unknown` otherwise: its `embed_input_ids` and `forward` may do
-    more than to call the methods.
+    It is `latent` only for a class that was called in the engine's own order, and a rule with a written
+    argument (`catalogue.latent`); else `unknown`, since `embed_input_ids` and `forward` may do more than to
+    call the methods.
     """
     source = worker.source
-    orders = [each.order for each in played if rule in each.judged.broken]
+    orders = [order.order for order in played if rule in order.judged.broken]
     reach = reach_of(orders, source.version)
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
-    driven = audited.ways.forward and worker.orders.live
+    in_order = audited.ways.forward and worker.orders.live
     argued = latent_argument(source.package, rule) is not None
-    return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
+    return (LATENT, Evidence.READ) if in_order and argued else (UNKNOWN, None)
 
 
 def _play_orders(
@@ -342,7 +320,7 @@ def _play_orders(
 ) -> list[PlayedOrder]:
     way: Way = "forward" if audited.ways.forward else "methods"
     judged = _play(audited, worker, way, [order.trace for order in orders], replayed=replayed)
-    return [PlayedOrder(order, each) for order, each in zip(orders, judged, strict=True)]
+    return [PlayedOrder(*played) for played in zip(orders, judged, strict=True)]
 
 
 def _play(
@@ -371,14 +349,8 @@ def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: S
     needed = engine_of(worker.source).needs.get(audited.model_class)
     if needed and reach == DEFAULT:
         reach = f"{FLAG}{needed}"
-    detail = f"{row.detail}{_tried(of_regime)}" if reach == UNKNOWN else row.detail
+    detail = row.detail
+    if reach == UNKNOWN:
+        tried = f"{plural(len(of_regime), 'order')} of the engine tried"
+        detail = f"{detail}; {tried if of_regime else 'no order of the engine is known'}"
     return replace(row, reach=reach, evidence=evidence, detail=detail)
-
-
-def _tried(played: Sequence[PlayedOrder]) -> str:
-    """Return how many orders did not lead to a fault whose reach is unknown."""
-    return (
-        f"; {plural(len(played), 'order')} of the engine tried"
-        if played
-        else "; no order of the engine is known"
-    )

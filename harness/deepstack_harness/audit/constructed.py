@@ -2,7 +2,7 @@
 
 `play.constructed_work` makes and runs a class in a worker of its own; this process judges it by the oracle
 of every R0.  The row of a constructed class has the evidence `constructed`.  It is never merged with the row
-of the furnished class: `disagreement` says where the two differ.
+of the furnished class: `disagreement` is a sentence about where the two differ.
 """
 
 from collections.abc import Collection, Mapping

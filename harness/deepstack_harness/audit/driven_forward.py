@@ -23,13 +23,13 @@ from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.loaded_class import forward_classes, functions_in, functions_over
+from deepstack_harness.engines.loaded_class import derive_with_functions, forward_classes, functions_in
 from deepstack_harness.engines.model_class import BY_FORWARD, ModelClass
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import Function, class_named, parse, reads
 from deepstack_harness.engines.text_decoder import TextHost
-from deepstack_harness.engines.text_model import FORWARD_ALONE, Attributes, arguments_of, attributes_of
+from deepstack_harness.engines.text_model import ONLY_FORWARD, Attributes, arguments_of, attributes_of
 from deepstack_harness.errors import Reason, SourceError, UsageError
 
 N = TypeVar("N", bound=ast.AST)
@@ -195,7 +195,7 @@ class RegionMaker:
         An engine puts more around a class that it compiles: a `__call__` of its own, and bases that lead to
         all of its package, whose state nobody can put back before each run.
         """
-        made, functions = functions_over(self.loaded, self._model(cls), FORWARD_ALONE, TextHost)
+        made, functions = derive_with_functions(self.loaded, self._model(cls), ONLY_FORWARD, TextHost)
         forward = next(node for node in functions if node.name == FORWARD)
         made.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # a class that nothing else derives from
         if any(

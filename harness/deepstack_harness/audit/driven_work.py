@@ -385,7 +385,7 @@ def _given_by_whole(caller: LoadedCaller) -> object:
     for bound in caller.whole:
         try:
             cpu = torch.device("cpu")
-            host = bound.model(2 * TOKENS, HIDDEN, LAYERS, dtype=torch.float32, device=cpu, handing=None)
+            host = bound.model(2 * TOKENS, HIDDEN, LAYERS, dtype=torch.float32, device=cpu, convention=None)
             ForwardBuffer(host).get(TOKENS)
         except Exception:  # noqa: BLE001  # over stand-ins a caller may raise anything
             continue

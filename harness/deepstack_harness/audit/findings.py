@@ -38,9 +38,9 @@ def audit_findings(
     ]
     levels = list(LEVELS)
 
-    def rank(each: ReportedRow) -> tuple[bool, int, bool]:
-        file = each.file_lines[0]
-        return not each.fails, levels.index(each.level), file.removeprefix(each.folder) not in changed
+    def rank(row: ReportedRow) -> tuple[bool, int, bool]:
+        file = row.file_lines[0]
+        return not row.fails, levels.index(row.level), file.removeprefix(row.folder) not in changed
 
     return sorted(found, key=rank) if result.base is not None else found
 
@@ -52,10 +52,11 @@ def _broken(source: AuditedSource, result: GateResult) -> Iterator[ReportedRow]:
         for row, also in verdicts.findings:
             shown = shown_of((row, also), result.failing)
             key = *cause_of(shown), shown in result.failing
-            causes.setdefault(key, []).append((shown, tuple(each for each in (row, *also) if each != shown)))
+            effects = tuple(other for other in (row, *also) if other != shown)
+            causes.setdefault(key, []).append((shown, effects))
     for members in causes.values():
-        row, also = min(members, key=lambda each: REACHES.index(reach_kind(each[0].reach)))
-        names = list(dict.fromkeys(subject_of(each) for each, _ in members))
+        row, also = min(members, key=lambda member: REACHES.index(reach_kind(member[0].reach)))
+        names = list(dict.fromkeys(subject_of(shown) for shown, _ in members))
         file = (row.where or "").partition(":")[0]
         subject = next((name for name in names if source.members.get(name) == file), subject_of(row))
         known = source.references.get((subject_of(row), row.rule), "")

@@ -1,4 +1,4 @@
-"""Which findings turn the exit code of `audit` to 1: the gate, and what a finding is compared with.
+"""The gate: the findings that turn the exit code of `audit` to 1, and what they are compared with.
 
 A base is another version of the same source.  A finding is new where the base does not have it, and where
 it is worse than that of the base: an engine comes to it more easily, more traces show it, other rows or
@@ -49,15 +49,10 @@ def cause_of(row: Row) -> Cause:
     return row.where or subject_of(row), row.rule, row.regime, row.shape or ""
 
 
-def causes_of(rows: Iterable[Row]) -> set[Cause]:
-    """Return the distinct causes of broken rules."""
-    return set(map(cause_of, rows))
-
-
 def shown_of(finding: Finding, failing: Collection[Row]) -> Row:
     """Return the row to show of a broken rule and its effects: the first that fails, be it an effect."""
     row, also = finding
-    return next((each for each in (row, *also) if each in failing), row)
+    return next((shown for shown in (row, *also) if shown in failing), row)
 
 
 class Gate(StrEnum):
@@ -66,7 +61,7 @@ class Gate(StrEnum):
     ANY: all.  NEW: those that the base does not have; without a base, those that no catalogue knows.  FLAG:
     those that default settings or a flag lead to.  DEFAULT: those that default settings lead to.  A fault of
     unknown reach counts in both, since nobody has read the orders of that engine.  With a base ANY, FLAG and
-    DEFAULT are about the new findings alone.  Without one, known failures that are mended, or were not put to
+    DEFAULT are only about the new findings. Without one, known failures that are mended, or were not put to
     the test, count in ANY and FLAG.
     """
 
@@ -98,14 +93,14 @@ class Base:
     changed: Collection[str] = ()
 
 
-def seen(classes: Iterable[ClassVerdicts]) -> dict[str, SeenClass]:
+def seen_classes(classes: Iterable[ClassVerdicts]) -> dict[str, SeenClass]:
     """Return what a comparison needs of judged classes, by name."""
-    return {each.model_class: SeenClass(each.rows, each.broken_traces) for each in classes}
+    return {verdicts.model_class: SeenClass(verdicts.rows, verdicts.broken_traces) for verdicts in classes}
 
 
 @dataclass(frozen=True)
 class NewFinding:
-    """A row that the base does not have so, and in words what is new about it."""
+    """A row that is not in the base, or not as bad there, and in words what is new about it."""
 
     row: Row
     why: str
@@ -116,10 +111,10 @@ class GateResult:
     """The one value that headline, last line and exit code of an audit are made of.
 
     `failing` and `unjudged` are rows: findings that count, and rules that could not be judged and count.
-    `base` is the name of the base, None without one; beside it `new` are the findings that are new whether
-    they count or not, `stay` and `causes` are the numbers of causes that the base has too and that fail, and
-    `mended` are the rows of the base whose rule is kept now.  Carriers that were not judged, and entries of
-    known carriers that are outdated, fail every audit; a carrier of the base does not.
+    `base` is the name of the base, None without one. Of a comparison with it, `new` are the findings that are
+    new whether they count or not, `stay` and `causes` are the numbers of causes that the base has too and
+    that fail, and `mended` are the rows of the base whose rule passes now. Carriers that were not judged,
+    and entries of known carriers that are outdated, fail every audit; a carrier of the base does not.
     """
 
     gate: Gate
@@ -140,7 +135,7 @@ class GateResult:
 
     def why(self, row: Row) -> str:
         """Return what is new about a row; empty for one that is not, and without a base."""
-        return next((each.why for each in self.new if each.row == row), "")
+        return next((finding.why for finding in self.new if finding.row == row), "")
 
     def in_base(self, row: Row) -> bool | None:
         """Return whether the base has a row as bad; None without a base."""
@@ -148,7 +143,7 @@ class GateResult:
 
 
 def judge_gate(audited: Sequence[AuditedSource], gate: Gate, base: Base | None = None) -> GateResult:
-    """Return what fails: the findings that `gate` lets count, of those that are new beside `base`."""
+    """Return what fails: the findings that count in `gate`, of those that are not in `base`."""
     rows = [row for source in audited for verdicts in source.subjects for row in verdicts.rows]
     carriers = [
         carrier
@@ -162,21 +157,21 @@ def judge_gate(audited: Sequence[AuditedSource], gate: Gate, base: Base | None =
         failing = tuple(row for row in rows if _counts(row, gate))
         unjudged = tuple(row for row in rows if row.verdict is Verdict.ERROR)
         return GateResult(gate, failing, unjudged, tuple(carriers), outdated)
-    new = [each for source in audited for each in _new_findings(source, base)]
-    changed = {each.row for each in new}
-    failing = tuple(each.row for each in new if each.row.verdict in BROKEN and _is_reached(each.row, gate))
-    findings = [each for source in audited for verdicts in source.subjects for each in verdicts.findings]
-    shown = [shown_of(each, failing) for each in findings]
+    new = [finding for source in audited for finding in _new_findings(source, base)]
+    changed = [finding.row for finding in new]
+    failing = tuple(row for row in changed if row.verdict in BROKEN and _is_reached(row, gate))
+    subjects = [verdicts for source in audited for verdicts in source.subjects]
+    shown = [shown_of(finding, failing) for verdicts in subjects for finding in verdicts.findings]
     return GateResult(
         gate,
         failing,
-        tuple(each.row for each in new if each.row.verdict not in BROKEN),
+        tuple(row for row in changed if row.verdict not in BROKEN),
         tuple(carrier for carrier in carriers if carrier.name not in base.carriers),
         outdated,
         base.name,
         tuple(new),
-        len(causes_of(row for row in shown if row not in changed)),
-        len(causes_of(row for row in shown if row in failing)),
+        len({cause_of(row) for row in shown if row not in changed}),
+        len({cause_of(row) for row in shown if row in failing}),
         tuple(row for source in audited for row in _mended(source, base)),
     )
 
@@ -205,10 +200,10 @@ def counterpart(name: str, source: AuditedSource, base: Base) -> tuple[str, bool
         return name, False
     member = source.members.get(name)
     gone = [old for old, there in base.members.items() if old not in source.members and there == member]
-    fresh = [each for each, there in source.members.items() if each not in base.members and there == member]
+    fresh = [new for new, there in source.members.items() if new not in base.members and there == member]
     if len(gone) == len(fresh) == 1:
         return gone[0], False
-    return next((each for each in source.derived_from.get(name, ()) if each in base.members), ""), True
+    return next((above for above in source.derived_from.get(name, ()) if above in base.members), ""), True
 
 
 def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
@@ -220,8 +215,8 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
         if not derived:
             worse = differences(verdicts, before).items()
             lineage = [
-                judged.get(each) or base.classes.get(each, SeenClass())
-                for each in source.derived_from.get(name, ())
+                judged.get(above) or base.classes.get(above, SeenClass())
+                for above in source.derived_from.get(name, ())
             ]
             reasons = {
                 place: why
@@ -253,7 +248,7 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
 
 
 def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
-    """Return whether zeros are read now where the base had None, which is mended: both ignore the images."""
+    """Return whether a class that gave None in the base gives zeros now: it still ignores its images."""
     regime, rule = place
     old = _row_of((regime, Rule.STRUCTURE), before)
     row = _row_of(place, now)
@@ -265,10 +260,9 @@ def _still_ignored(place: Place, now: ClassVerdicts, before: SeenClass) -> bool:
         or not _gives(regime, now, before)
     ):
         return False
-    known = {each.trace for each in _traces(before, old)}
-    reach, before_reach = (REACHES.index(reach_kind(each.reach)) for each in (row, old))
-    zeros = all(each.shape == FaultKind.ZEROS and each.trace in known for each in _traces(now, row))
-    return zeros and reach >= before_reach
+    known = {broken.trace for broken in _traces(before, old)}
+    zeros = all(trace.shape == FaultKind.ZEROS and trace.trace in known for trace in _traces(now, row))
+    return zeros and _reach_rank(row) >= _reach_rank(old)
 
 
 def _came_to_light(
@@ -281,14 +275,16 @@ def _came_to_light(
     row = _row_of(place, now)
     if row is None or row.verdict not in BROKEN or not _gives(place[0], now, before):
         return False
-    reach = REACHES.index(reach_kind(row.reach))
     return any(
-        other.verdict in BROKEN
-        and other.where == row.where
-        and reach >= REACHES.index(reach_kind(other.reach))
-        for each in above
-        if (other := _row_of(place, each))
+        other.verdict in BROKEN and other.where == row.where and _reach_rank(row) >= _reach_rank(other)
+        for verdicts in above
+        if (other := _row_of(place, verdicts))
     )
+
+
+def _reach_rank(row: Row) -> int:
+    """Return the rank of a row's reach: the lower, the more easily an engine comes to it."""
+    return REACHES.index(reach_kind(row.reach))
 
 
 def gives_payload(now: ClassVerdicts, before: SeenClass | None) -> bool:
@@ -298,7 +294,7 @@ def gives_payload(now: ClassVerdicts, before: SeenClass | None) -> bool:
 
 def _gives(regime: Regime, now: ClassVerdicts, before: SeenClass) -> bool:
     """Return whether a class gives all levels of its payload now, and did not in the base."""
-    was, row = (_row_of((regime, Rule.STRUCTURE), each) for each in (before, now))
+    was, row = (_row_of((regime, Rule.STRUCTURE), verdicts) for verdicts in (before, now))
     return bool(was and row and was.verdict in BROKEN and row.verdict in KEPT)
 
 
@@ -326,7 +322,7 @@ def differences(
 ) -> dict[Place, str]:
     """Return the rules that are worse than before, by regime and rule, each with what is worse.
 
-    Without `chances` rules that are kept are not compared.
+    Without `chances` rules that pass are not compared.
     """
     old = {(row.regime, row.rule): row for row in before.rows}
     found = {
@@ -352,7 +348,7 @@ def _difference(
         return "" if old is not None and old.verdict is Verdict.ERROR else _LOST
     if old is None or old.verdict not in BROKEN:
         return "not in the base"
-    if REACHES.index(reach_kind(row.reach)) < REACHES.index(reach_kind(old.reach)):
+    if _reach_rank(row) < _reach_rank(old):
         return f"reach {row.reach}, in the base {old.reach}"
     if other := _settings(row) - _settings(old):
         return f"another setting leads there: {' or '.join(sorted(other))}"
@@ -365,7 +361,8 @@ def _settings(row: Row) -> set[str]:
 
 def _traces(of: ClassVerdicts | SeenClass, row: Row) -> list[BrokenTrace]:
     """Return the traces that break the rule of a row; the row's own one where the rest are not known."""
-    found = [each for each in of.broken_traces if (each.regime, each.rule) == (row.regime, row.rule)]
+    place = (row.regime, row.rule)
+    found = [broken for broken in of.broken_traces if (broken.regime, broken.rule) == place]
     steps = () if row.step is None else (row.step,)
     own = BrokenTrace(row.regime, row.rule, row.trace, row.value, row.shape, row.effect, steps)
     return found or [own]
@@ -379,16 +376,16 @@ def _worse_traces(
     A trace that another rule of the base broke no later, and as badly, shows nothing new of a known rule.
     """
     known: dict[str, list[BrokenTrace]] = {}
-    for each in before:
-        known.setdefault(each.trace, []).append(each)
-    for each in now:
-        if each.trace not in known:
-            if any(_hides(other, each) for other in others):
+    for old in before:
+        known.setdefault(old.trace, []).append(old)
+    for broken in now:
+        if broken.trace not in known:
+            if any(_hides(other, broken) for other in others):
                 continue
-            return f"also broken on '{each.trace}'"
-        reasons = [_worse(each, old) for old in known[each.trace]]
+            return f"also broken on '{broken.trace}'"
+        reasons = [_worse(broken, old) for old in known[broken.trace]]
         if all(reasons):
-            return f"on '{each.trace}' {reasons[0]}"
+            return f"on '{broken.trace}' {reasons[0]}"
     return ""
 
 
@@ -404,7 +401,10 @@ def _hides(before: BrokenTrace, now: BrokenTrace) -> bool:
 
 
 _ABOUT = 1.01
-"""Factor up to which two distances are equal: an output is summed in another order after a refactoring."""
+"""Factor up to which two distances are equal: an output is summed in another order after a refactoring.
+
+A distance that grows by less is not reported as new; it still breaks its rule.
+"""
 
 
 def _worse(now: BrokenTrace, before: BrokenTrace) -> str:
@@ -427,7 +427,7 @@ def _worse(now: BrokenTrace, before: BrokenTrace) -> str:
 
 
 def _fewer_chances(now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenClass) -> dict[Place, str]:
-    """Return the rules that are kept, or not tested, and were put to the test more often before.
+    """Return the rules that pass, or are not tested, and were put to the test more often before.
 
     A class with more room comes less often to its capacity: its steps test R2 in place of R4.  A trace that
     breaks a rule counts as a chance of it even where no call was one.
@@ -442,9 +442,10 @@ def _fewer_chances(now: ClassVerdicts | SeenClass, before: ClassVerdicts | SeenC
         if old.verdict in BROKEN:
             was -= len(_traces(before, old))
         if old.rule is Rule.CAPACITY:
-            calls = [_row_of((old.regime, Rule.BOUNDARY), each) for each in (now, before)]
-            less = [(each.chances or 0) if each else 0 for each in calls]
-            was = 0 if less[0] >= less[1] else was
+            at_boundary = (old.regime, Rule.BOUNDARY)
+            rows = (_row_of(at_boundary, verdicts) for verdicts in (now, before))
+            calls, calls_before = ((row.chances or 0) if row else 0 for row in rows)
+            was = 0 if calls >= calls_before else was
         if tested < was:
             found[place] = f"tested {tested} times, in the base {was} times"
     return found

@@ -1,7 +1,7 @@
 """Placeholder ranges (R12): variants of ours, the class of a source, and what they return for short masks.
 
 A multimodal item takes `length` positions of a prompt from `offset` on; a boolean mask `is_embed`
-(length,) says which of them receive an embedding, None means all (`PlaceholderRange`,
+(length,) is True for those that receive an embedding, None means all (`PlaceholderRange`,
 vllm/multimodal/inputs.py).
 
 The contract: `get_num_embeds()` counts the positions that do, and `get_embeds_indices_in_range(start,
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeIs
 
-from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE, range_file
+from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import (
     Bounds,
@@ -34,7 +34,7 @@ from deepstack_harness.contract.oracles.neighbours import bounds_within, placeho
 from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.syntax import class_named
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, read_since
 
 
 class PlaceholderRange(Protocol):
@@ -107,43 +107,37 @@ class ReferenceRange(ListRange):
         return super().get_embeds_indices_in_range(start_idx, end_idx)
 
 
-class _Empty(TensorRange):
+class EmptyTensorRange(TensorRange):
     """A fault: the embeddings of an empty mask are its last entry, which raises `IndexError`."""
 
     def get_num_embeds(self) -> int:
+        """See `PlaceholderRange`."""
         return self.length if self.embeds_cumsum is None else int(self.embeds_cumsum[-1])
 
 
-class _Wraps(TensorRange):
-    """A fault: what lies before position 0 is looked for at the end where `end_idx` is 0."""
+class EmptyListRange(EmptyTensorRange, ListRange):
+    """List range that counts the embeddings of an empty mask by its last entry."""
+
+
+class WrapsTensorRange(TensorRange):
+    """A fault: where `end_idx` is 0, the count before it is read at index -1, the end."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
+        """See `PlaceholderRange`."""
         if self.embeds_cumsum is None:
             return start_idx, end_idx
         return self._before(start_idx), int(self.embeds_cumsum[end_idx - 1])
 
 
-class EmptyTensorRange(_Empty):
-    """Tensor range that counts the embeddings of an empty mask by its last entry."""
+class WrapsListRange(WrapsTensorRange, ListRange):
+    """List range that reads the count before position 0 at the end."""
 
 
-class EmptyListRange(_Empty, ListRange):
-    """List range that counts the embeddings of an empty mask by its last entry."""
-
-
-class WrapsTensorRange(_Wraps):
-    """Tensor range that looks for what lies before position 0 at the end."""
-
-
-class WrapsListRange(_Wraps, ListRange):
-    """List range that looks for what lies before position 0 at the end."""
-
-
-class FaultyTensorRange(_Empty, _Wraps):
+class FaultyTensorRange(EmptyTensorRange, WrapsTensorRange):
     """Both faults, as vLLM 0.16.0 .. 0.19.1 have them."""
 
 
-class FaultyListRange(_Empty, _Wraps, ListRange):
+class FaultyListRange(FaultyTensorRange, ListRange):
     """Both faults: the first form of #40143."""
 
 
@@ -177,32 +171,27 @@ class BoundRange:
 def bind_range(source: Source) -> BoundRange:
     """Import the file of `PlaceholderRange`.
 
-    Raises `UsageError` when this vLLM has no such class, or one that cannot be made
-    or asked; `MachineError` when it cannot be fetched.
+    Raises `UsageError` when this vLLM has no such class, or one that cannot be made or has not both methods;
+    `MachineError` when it cannot be fetched.
     """
-    file = range_file(source)
+    file = read_since(source, RANGES_MEMBER, RANGES_SINCE)
     root = class_named(file, RANGES_CLASS)
-    _refuse_without_methods(root, file.filename)
+    methods = {
+        node.name
+        for node in root.body
+        if isinstance(node, ast.FunctionDef)
+        # Up to 0.15 get_num_embeds is a cached property, which a scheduler cannot call.
+        and not any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+    if missing := [name for name in _METHODS if name not in methods]:
+        raise UsageError(
+            f"{file.filename}:{root.lineno}: {RANGES_CLASS} has no method {', '.join(missing)}, "
+            f"as vLLM has since {RANGES_SINCE}"
+        )
     loaded = loaded_of(source)
     # vLLM has torch from a lazy loader of its own.
     made = loaded.supplied(RANGES_MEMBER, RANGES_CLASS, {"torch": torch})
     return BoundRange(loaded, file.filename, root.lineno, made)
-
-
-def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:
-    methods = {
-        node.name for node in root.body if isinstance(node, ast.FunctionDef) and not _is_property(node)
-    }
-    if lacking := [name for name in _METHODS if name not in methods]:
-        raise UsageError(
-            f"{filename}:{root.lineno}: {RANGES_CLASS} has no method {', '.join(lacking)}, "
-            f"as vLLM has since {RANGES_SINCE}"
-        )
-
-
-def _is_property(node: ast.FunctionDef) -> bool:
-    # Up to 0.15 get_num_embeds is a cached one, which nobody can call.
-    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 OFFSET = 5  # that a placeholder does not begin the prompt must not matter
@@ -211,7 +200,7 @@ OFFSET = 5  # that a placeholder does not begin the prompt must not matter
 def observe_ranges(subject: SystemSubject, make: MakeRange) -> RangeObservation:
     """Return what ranges of `make` return for every short mask; an exception is recorded as its text."""
     return RangeObservation(
-        subject, kept_as(make), tuple(_observed(make, *each) for each in placeholders()),
+        subject, stored_type(make), tuple(_observed(make, *placeholder) for placeholder in placeholders()),
         str(torch.__version__),
     )  # fmt: skip
 
@@ -230,19 +219,19 @@ def as_tensor(mask: str | None) -> Tensor | None:
     return None if mask is None else torch.tensor([bit == "1" for bit in mask], dtype=torch.bool)
 
 
-def kept_as(make: MakeRange) -> str:
+def stored_type(make: MakeRange) -> str:
     """Return the type in which a class stores its cumulative sum: `tensor`, `list`, or `unknown`."""
     stored = _result(lambda: getattr(make(0, 2, as_tensor("01")), "embeds_cumsum", None))
     return {Tensor: "tensor", list: "list"}.get(type(stored), "unknown")
 
 
 def _bounds(placeholder: PlaceholderRange, start: int, end: int) -> Bounds | str:
-    answer = _result(lambda: placeholder.get_embeds_indices_in_range(start, end))
+    result = _result(lambda: placeholder.get_embeds_indices_in_range(start, end))
     # A tensor that equals the right number is no index: lists are sliced with it.
-    match answer:
-        case (int(first), int(last)) if type(answer) is tuple:
+    match result:
+        case (int(first), int(last)) if type(result) is tuple:
             return first, last
-    return str(answer)
+    return str(result)
 
 
 def _result(call: Callable[[], Any]) -> Any:  # noqa: ANN401  # what code of a source returns

@@ -1,15 +1,15 @@
-"""Warm workers that define and drive the classes of one source; this process only finds them and judges.
+"""Warm workers that define and call the classes of one source; this process only finds them and judges.
 
-`SourceWorker` drives all classes of a source, `FamilyWorker` the one class that a source has for a model
-family.  A worker has no network: this process reads every file that a call is about, from `source`, before
+`SourceWorker` calls all classes of a source, `FamilyWorker` the one class that a source has for a model
+family. A worker has no network: this process reads every file that a call is about, from `source`, before
 the call.  A release is cached by that, if need be privately, and the worker finds it on the disk.
 
-Controls are buffers of ours that are played behind a source in its worker.
+Controls are buffers of ours that are played after a source in its worker.
 
-Code under test shares a process with the code that measures it, and may replace that code, on purpose or
-by accident.  Judging is out of its reach.  Behind each source `reference` has to pass in the same process,
-and a mutant of each rule has to be caught.  This detects a worker that measures nothing any more; it does
-not detect code that lets go of the harness before the controls, or that knows them.
+Code under test shares a process with the code that measures it, and may replace that code, on purpose or by
+accident. Judging is out of its reach. After each source `reference` has to pass in the same process, and a
+mutant of each rule has to be caught. This detects a worker that measures nothing any more; it does not detect
+code that restores the harness before the controls, or that recognises them.
 """
 
 from collections.abc import Callable, Iterable
@@ -62,9 +62,15 @@ from deepstack_harness.workers.profiles import (
 )
 
 IMPORT_S = 300.0
-"""Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too."""
+"""Seconds for a call that imports a package: vLLM took 6 to 20 s of a processor that others use too.
+
+A slower import ends the worker, and the rules of the class are ERROR.
+"""
 MOST_ENDS = 3
-"""Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
+"""Workers that one class may end before the rest of its cases is left out: each may take its whole time.
+
+The cases that are left out are ERROR, and never a pass.
+"""
 
 
 def judge_plan(
@@ -72,8 +78,8 @@ def judge_plan(
 ) -> list[JudgedCase]:
     """Play a plan, one case after the other, and judge each.
 
-    `source` is the class of a source that all cases are about.  A class that has ended its worker three
-    times is given up: the cases behind are not judged.  Raises the errors that the worker raised.
+    `source` is the class of a source that all cases are about. After a class has ended its worker three
+    times, the rest of its cases are not judged. Raises the errors that the worker raised.
     """
 
     def play(case: Case) -> Observation:
@@ -83,7 +89,7 @@ def judge_plan(
 
 
 def gives_up(worker: CaseWorker) -> Callable[[], str]:
-    """Return a function that says why no more cases are played, as soon as the worker was ended thrice."""
+    """Return a function that returns why no more cases are played, once the worker was ended three times."""
     before = worker.ends
 
     def given_up() -> str:
@@ -113,12 +119,21 @@ JudgePlan = Callable[[list[PlannedCase]], list[JudgedCase]]
 
 def control_fault(judge: JudgePlan) -> str | None:
     """Play the controls where code under test was played; return what went wrong, None for nothing."""
+    tampered = "tampered: the process measures wrongly after it ran this code"
     try:
-        return _reference_fails(judge) or next(
-            filter(None, (_passes(name, judge) for name in CONTROLS)), None
-        )
+        cases = judge(plan_audit(_WHERE, registered(_RIGHT)))
+        if wrong := sorted({rule for judged in cases for rule in judged.broken}):
+            return f"{tampered}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
+        if not all(judged.observation.steps and not judged.observation.ended for judged in cases):
+            return f"{tampered}: '{_RIGHT}' cannot be played behind it"
+        for name in CONTROLS:
+            rule = MUTANTS[name].rule
+            plan = plan_audit(_WHERE, registered(name))
+            if not any(rule in judged.broken for planned in plan for judged in judge([planned])):
+                return f"{tampered}: '{name}', which breaks {rule}, is not caught behind it"
     except HarnessError as error:
         return f"the controls behind it could not be played: {error}"
+    return None
 
 
 def unjudged(verdicts: ClassVerdicts, why: str) -> ClassVerdicts:
@@ -127,40 +142,15 @@ def unjudged(verdicts: ClassVerdicts, why: str) -> ClassVerdicts:
     return replace(verdicts, rows=tuple(rows))
 
 
-def _reference_fails(judge: JudgePlan) -> str | None:
-    cases = judge(_plan(_RIGHT))
-    wrong = sorted({rule for judged in cases for rule in judged.broken})
-    if wrong:
-        return f"{_NOT_TRUSTED}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
-    if not all(judged.observation.steps and not judged.observation.ended for judged in cases):
-        return f"{_NOT_TRUSTED}: '{_RIGHT}' cannot be played behind it"
-    return None
-
-
-def _passes(name: str, judge: JudgePlan) -> str | None:
-    rule = MUTANTS[name].rule
-    for planned in _plan(name):
-        if any(rule in judged.broken for judged in judge([planned])):
-            return None
-    return f"{_NOT_TRUSTED}: '{name}', which breaks {rule}, is not caught behind it"
-
-
-_NOT_TRUSTED = "tampered: the process measures wrongly after it ran this code"
-
-
-def _plan(name: str) -> list[PlannedCase]:
-    return plan_audit(_WHERE, registered(name))
-
-
 NO_WAYS = ClassWays()
-"""The ways of a class that nothing drives."""
+"""The ways of a class that cannot be called."""
 
 
 @dataclass(frozen=True)
 class AuditedClass:
-    """One class of a source, and the ways in which it can be driven.
+    """One class of a source, and the ways in which it can be called.
 
-    `ended` says how the worker ended that defined the class; then no way is known.
+    `ended` is how the worker ended that defined the class, as a sentence; then no way is known.
     """
 
     found: FoundClass
@@ -174,7 +164,7 @@ class AuditedClass:
 
     @property
     def can_be_judged(self) -> bool:
-        """True if there is something to say about the class."""
+        """True if there will be rows about the class."""
         return self.ways.methods or self.ways.forward or self.ways.splits or self.ended is not None
 
     @property
@@ -189,7 +179,7 @@ class AuditedClass:
 
     @property
     def replayed_at(self) -> str:
-        """The place of the replay of an engine's own graphs; empty where they are not driven."""
+        """The place of the replay of an engine's own graphs; empty where they are not replayed."""
         if not self.ways.replays:
             return ""
         return self.runner.replayed_at if self.runner else self._step_at
@@ -206,7 +196,7 @@ class AuditedClass:
 
 
 class SourceWorker(CaseWorker):
-    """A warm worker that drives all classes of the source that `text` names."""
+    """A warm worker that calls all classes of the source that `text` names."""
 
     def __init__(
         self,
@@ -307,7 +297,7 @@ class FamilyWorker(CaseWorker):
         return observation_of(case, self.play(case, named))
 
     def where_returned(self, case: Case, seen: Observation, tokens: int) -> str:
-        """Return FILE:LINE of the `return` by which an empty buffer answers `get(tokens)`."""
+        """Return FILE:LINE of the `return` that `get(tokens)` of an empty buffer ends at."""
         sizes = (case.trace.capacity, seen.hidden, seen.levels)
         result = self.call(WHERE_RETURNED, {
             "source": self._named, "tokens": tokens, "sizes": sizes, "dtype": seen.dtype,

@@ -26,9 +26,8 @@ def observe_ordering(
 ) -> OrderingObservation:
     """Return the facts of `way` on the CPU, and what was seen `on_device`.
 
-    A way that stands for its op is compiled: the op once by `backends`, stacks of as many
-    `layers` by `growth` (`aot_eager`, `inductor`).  Behind one op all ways are the same
-    to a compiler.  Raises `NotMeasured`.
+    A `way` with `subgraphs` is compiled: its op once by `backends`, stacks of as many `layers` by `growth`
+    (`aot_eager`, `inductor`). All ways with the same op are the same to a compiler. Raises `NotMeasured`.
     """
     subgraphs = count_growth(layers, named=way.named, backend=growth) if way.subgraphs else ()
     return OrderingObservation(

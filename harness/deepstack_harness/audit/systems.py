@@ -1,22 +1,27 @@
 """Judge the systems that play no trace: placeholder ranges, dual streams and generated kernels.
 
-Each system has an auditor, which answers in rows; systems are named in `catalogue.registry.SYSTEMS`,
-and `repro` and `audit` ask them through `SystemAuditor`.  Only variants of ours run in this process,
-and what imports torch is imported for them alone: those of a source run in its worker.
+Each system has an auditor, which returns rows; systems are named in `catalogue.registry.SYSTEMS`, and `repro`
+and `audit` call them through `SystemAuditor`. Only variants of ours run in this process, and what imports
+torch is only imported for them: those of a source run in its worker.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
 import msgspec
 from typing_extensions import TypeIs, override
 
-from deepstack_harness.audit.class_verdicts import ClassVerdicts, beside_known
+from deepstack_harness.audit.class_verdicts import ClassVerdicts, against_known
 from deepstack_harness.audit.source_worker import SourceWorker, unjudged
-from deepstack_harness.audit.system_files import RANGES_CLASS, helper_file, range_file
+from deepstack_harness.audit.system_files import (
+    HELPERS_MEMBER,
+    HELPERS_SINCE,
+    RANGES_CLASS,
+    RANGES_MEMBER,
+    RANGES_SINCE,
+)
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
@@ -35,7 +40,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Verdict
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import inside_package, read_since
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.remote import Remote
 
@@ -44,8 +49,8 @@ from deepstack_harness.workers.remote import Remote
 class JudgedSubject(RuleVerdicts):
     """A subject of an incident with its verdicts: a row for each rule, and the rules that it must break.
 
-    `must_break` is None where no catalogue says so (a user's source).  `figures` are further
-    measurements, in words: ratios, counts.  `where` is the file and line that was judged, of a source.
+    `must_break` is None where no catalogue has them (a user's source). `figures` are further measurements, in
+    words: ratios, counts. `where` is the file and line that was judged, of a source.
     """
 
     subject: str
@@ -68,7 +73,7 @@ class JudgedSubject(RuleVerdicts):
 
     @property
     def as_expected(self) -> bool:
-        """Say whether exactly the expected rules are broken, and every rule could be judged."""
+        """True if exactly the expected rules are broken, and every rule could be judged."""
         return self.breaks_exactly(self.must_break)
 
 
@@ -103,7 +108,7 @@ def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
 
 @dataclass(frozen=True)
 class SourceSystems:
-    """The judged subjects of one source, and a sentence for each system that the source lacks."""
+    """The judged subjects of one source, and a sentence for each system that is not in the source."""
 
     label: str
     judged: tuple[JudgedSubject, ...]
@@ -124,35 +129,26 @@ class SourceSystems:
 
 
 def judge_systems(worker: SourceWorker) -> SourceSystems:
-    """Judge every system that sources have something of, beside its known failures.
+    """Judge every system that sources have something of; rows have their place, and whether they are known.
 
     Raises `MachineError` where a file cannot be fetched.
     """
+    source, engine = worker.source, engine_of(worker.source)
     judged: list[JudgedSubject] = []
     refusals: list[str] = []
-    if not engine_of(worker.source).systems:
-        return SourceSystems(worker.source.label, (), ())
-    for incident in catalogue():
-        if incident.system in SYSTEMS_OF_SOURCES:
-            try:
-                judged += _beside_known(worker.source, _judge_system(incident, worker))
-            except UsageError as error:
-                refusals.append(str(error))
-    return SourceSystems(worker.source.label, tuple(judged), tuple(refusals))
-
-
-def _judge_system(incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
-    for subject in system_of(incident).theirs(incident, worker):
-        # An audit is about rules, not about an incident.
-        yield replace(subject, rows=tuple(replace(row, incident=None) for row in subject.rows))
-
-
-def _beside_known(source: Source, subjects: Iterable[JudgedSubject]) -> list[JudgedSubject]:
-    known = partial(known_rules_of, source.package, source.version)
-    return [
-        replace(subject, rows=tuple(beside_known(subject.rows, known(subject.subject))))
-        for subject in subjects
-    ]
+    for incident in catalogue() if engine.systems else ():
+        if incident.system not in SYSTEMS_OF_SOURCES:
+            continue
+        try:
+            for subject in list(system_of(incident).theirs(incident, worker)):
+                # An audit is about rules, not about an incident.
+                where = inside_package(subject.where, engine.package.module) or None
+                rows = (replace(row, incident=None, where=where) for row in subject.rows)
+                known = known_rules_of(source.package, source.version, subject.subject)
+                judged.append(replace(subject, rows=tuple(against_known(rows, known))))
+        except UsageError as error:
+            refusals.append(str(error))
+    return SourceSystems(source.label, tuple(judged), tuple(refusals))
 
 
 class PlaceholderRanges:
@@ -170,7 +166,7 @@ class PlaceholderRanges:
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the class of the source."""
-        range_file(worker.source)
+        read_since(worker.source, RANGES_MEMBER, RANGES_SINCE)  # the worker has no network
         result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.RANGES, worker, result)
@@ -196,8 +192,8 @@ class DualStreams:
             yield JudgedSubject(name, must_break(incident, name), (row,), _subgraphs(seen))
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
-        """Judge every helper of the source; none stands for an op, so nothing is compiled."""
-        helper_file(worker.source)
+        """Judge every helper of the source; none is called by an op, so nothing is compiled."""
+        read_since(worker.source, HELPERS_MEMBER, HELPERS_SINCE)  # the worker has no network
         result = worker.call(_OBSERVE_HELPERS, {"text": worker.text})
         for fact in result.facts:
             helper = msgspec.convert(fact, ObservedHelper)
@@ -253,7 +249,7 @@ def _subgraphs(seen: OrderingObservation) -> str:
 
 _SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)
 VARIANTS: Mapping[str, Subject] = {
-    # Traced with as many rows as the buffer has, both sizes would be one symbol; so the code alone tells.
+    # Traced with as many rows as the buffer has, both sizes would be one symbol: only the code shows them.
     "granite_rows": replace(_SLICED, revision="granite_rows", profile_tokens=512),
     "granite_full": replace(_SLICED, revision="granite_full"),
     "granite_full_cut_in_graph": replace(_SLICED, revision="granite_full", profile_tokens=512),
@@ -267,10 +263,17 @@ class Kernels:
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant; one child measures all."""
-        subjects = [_variant(name) for name in incident.revisions]
-        for name, subject, (judgement, seen) in zip(
-            incident.revisions, subjects, _judge_kernel_variants(subjects), strict=True
-        ):
+        if unknown := [name for name in incident.revisions if name not in VARIANTS]:
+            known = ", ".join(VARIANTS)
+            raise UsageError(f"unknown variant '{unknown[0]}' of system kernels; known are {known}")
+        subjects = [VARIANTS[name] for name in incident.revisions]
+        judged: list[tuple[Judgement, Measurement | None]]
+        try:
+            measured = measure(subjects)
+            judged = [(compiler.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measured]
+        except NotMeasured as why:
+            judged = [(error(Rule.WORK, str(why)), None) for _ in subjects]
+        for name, subject, (judgement, seen) in zip(incident.revisions, subjects, judged, strict=True):
             row = _kernel_row(incident, name, subject, judgement, seen)
             yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
@@ -280,20 +283,6 @@ class Kernels:
             f"incident {incident.id} is about code generated for decoders of ours, "
             f"and no class of {worker.source.label} is compiled for it: leave --source out"
         )
-
-
-def _variant(name: str) -> Subject:
-    if name not in VARIANTS:
-        raise UsageError(f"unknown variant '{name}' of system kernels; known are {', '.join(VARIANTS)}")
-    return VARIANTS[name]
-
-
-def _judge_kernel_variants(subjects: Sequence[Subject]) -> list[tuple[Judgement, Measurement | None]]:
-    try:
-        measurements = measure(subjects)
-    except NotMeasured as why:
-        return [(error(Rule.WORK, str(why)), None) for _ in subjects]
-    return [(compiler.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measurements]
 
 
 def _figures(seen: Measurement) -> str:

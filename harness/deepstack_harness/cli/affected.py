@@ -28,7 +28,7 @@ from deepstack_harness.catalogue.known import KnownFailure, Seen
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, all_of, outcome
-from deepstack_harness.engines.known import NOT_DRIVEN, all_engines, locate_source
+from deepstack_harness.engines.known import NOT_JUDGED, all_engines, locate_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.sources.request import ReleaseRequest, parse_source
 from deepstack_harness.text import plural
@@ -88,7 +88,7 @@ def _look_up(package: str, version: Version, model: str | None) -> Document[Exit
 def _release(text: str) -> tuple[str, Version]:
     """Return package and version of what a user names; raises `UsageError` for what is no known release."""
     known = tuple(
-        dict.fromkeys((*(engine.package.name for engine in all_engines()), *packages(), *NOT_DRIVEN))
+        dict.fromkeys((*(engine.package.name for engine in all_engines()), *packages(), *NOT_JUDGED))
     )
     if canonicalize_name(text) in known and not Path(text).exists():
         raise UsageError(f"'{text}' names no release: write {text}==VERSION or installed:{text}")

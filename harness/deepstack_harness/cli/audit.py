@@ -173,7 +173,7 @@ def run(args: Namespace) -> Document[ExitCode]:
                 # A class that is not there is refused with the names of those that are.
                 lacking = bool(args.classes)
                 audited = [
-                    audit_source(text, say, scope, stated=stated, may_lack_classes=lacking)
+                    audit_source(text, say, scope, stated=stated, may_be_empty=lacking)
                     for text in args.source
                 ]
             else:

@@ -75,7 +75,7 @@ def show_groups(classes: Sequence[ClassVerdicts], audited: Sequence[AuditedSourc
     labels: dict[str, list[str]] = {}
     places: dict[str, str] = {}
     for judged in audited:
-        for reason in judged.live_alone:
+        for reason in judged.no_graphs:
             labels.setdefault(reason.text, []).append(judged.label)
             if reason.where:
                 places.setdefault(reason.text, f", at {reason.where}")

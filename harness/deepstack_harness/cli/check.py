@@ -78,14 +78,14 @@ def run(args: Namespace) -> Document[ExitCode]:
 
         parse_device(args.device)
     regimes, advised, adapter = _judge(args)
-    for verdicts in regimes.of.values():
+    for verdicts in regimes.by_regime.values():
         yield from verdicts.rows
     if adapter is not None:
         yield from show_adapter(adapter, _texts(args))
     yield from show_regimes(regimes)
     yield from show_advice(regimes, advised)
     good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
-    kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
+    kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.by_regime.values()))
     wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
     if asked_less := _not_asked(regimes, adapter):
         wrong += f"; not tested: {names_of(asked_less)}"
@@ -97,7 +97,7 @@ def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Ru
     """Return the rules that no call of an adapted buffer tested in any regime."""
     tested = {
         row.rule
-        for verdicts in regimes.of.values()
+        for verdicts in regimes.by_regime.values()
         for row in verdicts.rows
         if row.verdict is not Verdict.SKIP
     }
@@ -126,7 +126,7 @@ def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
 
 def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
     """Iterate over the regimes in which a rule is broken, or could not be judged."""
-    for regime, verdicts in regimes.of.items():
+    for regime, verdicts in regimes.by_regime.items():
         if verdicts.broken:
             yield f"{regime} use breaks {names_of(verdicts.broken)}"
         if verdicts.unjudged:
@@ -168,8 +168,8 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter |
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
         why = None if worker.ends else failed_control(worker)
     if why is not None:
-        of = {regime: unjudged(verdicts, why) for regime, verdicts in regimes.of.items()}
-        regimes, advised = replace(regimes, of=of, same_live={}), []
+        by_regime = {regime: unjudged(verdicts, why) for regime, verdicts in regimes.by_regime.items()}
+        regimes, advised = replace(regimes, by_regime=by_regime, same_live={}), []
     return regimes, advised, adapter
 
 
@@ -187,13 +187,18 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
     """Print a line per rule with its verdict in each regime, then every broken rule in full."""
     from deepstack_harness.audit.class_verdicts import RULES, WHO_IS_CAPTURED
 
-    yield table_line(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
+    yield table_line(
+        _COLUMNS, ["", "", *(str(regime) for regime in regimes.by_regime), "put to the test by"], "dim"
+    )
     for rule in RULES:
-        rows = [next(row for row in regimes.of[regime].rows if row.rule is rule) for regime in regimes.of]
+        rows = [
+            next(row for row in regimes.by_regime[regime].rows if row.rule is rule)
+            for regime in regimes.by_regime
+        ]
         verdict = worst(row.verdict for row in rows)
         cells = [rule, rule.word, *(row.verdict.word for row in rows), _tested_by(rule, rows)]
         yield table_line(_COLUMNS, cells, verdict.style)
-    rows = [row for verdicts in regimes.of.values() for row in verdicts.rows]
+    rows = [row for verdicts in regimes.by_regime.values() for row in verdicts.rows]
     findings = [*regimes.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
     for rule in sorted({row.rule for row, _ in findings}, key=list(Rule).index):
         yield BLANK
@@ -203,7 +208,7 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
     if findings:
         yield BLANK
         yield Line(WHERE)
-    captured = regimes.of.get(Regime.CAPTURED)
+    captured = regimes.by_regime.get(Regime.CAPTURED)
     if captured and captured.broken:
         yield Line(f"captured: {WHO_IS_CAPTURED}")
 
@@ -219,7 +224,7 @@ def _tested_by(rule: Rule, rows: Sequence[Row]) -> str:
 
 def show_advice(regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> Document:
     """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
-    broken = {rule for verdicts in regimes.of.values() for rule in verdicts.broken}
+    broken = {rule for verdicts in regimes.by_regime.values() for rule in verdicts.broken}
     details = [
         f"  {judgement.detail}"
         for result in cases

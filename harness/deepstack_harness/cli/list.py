@@ -198,7 +198,7 @@ def _rules() -> Iterable[Item]:
 
 def _engines() -> Iterable[Item]:
     """Yield every engine that carries deepstack; the second value is whether its sources can be judged."""
-    from deepstack_harness.engines.known import DECLARED, ENGINES, NOT_DRIVEN
+    from deepstack_harness.engines.known import DECLARED, ENGINES, NOT_JUDGED
 
     for engine in ENGINES:
         name = engine.package.name
@@ -206,7 +206,7 @@ def _engines() -> Iterable[Item]:
     for name, entry in DECLARED.items():
         if entry.distribution:
             yield {"name": name, "summary": entry.refused or entry.summary, "driven": not entry.refused}
-    for name, why in NOT_DRIVEN.items():
+    for name, why in NOT_JUDGED.items():
         yield {"name": name, "summary": f"not judged: {why}", "driven": False}
 
 

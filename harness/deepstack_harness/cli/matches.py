@@ -65,8 +65,8 @@ def _heading(match: Match) -> str:
 
 def _notes(asked: str) -> Document:
     """Yield a sentence for each engine of the words whose sources cannot be judged."""
-    from deepstack_harness.engines.known import NOT_DRIVEN
+    from deepstack_harness.engines.known import NOT_JUDGED
 
     words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
-    for name in words & NOT_DRIVEN.keys():
-        yield Line(f"{name} cannot be judged: {NOT_DRIVEN[name]}")
+    for name in words & NOT_JUDGED.keys():
+        yield Line(f"{name} cannot be judged: {NOT_JUDGED[name]}")

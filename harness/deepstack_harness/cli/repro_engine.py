@@ -96,7 +96,7 @@ def _driven_class(name: str, classes: dict[str, AuditedClass], source: Source) -
     if not audited.can_be_judged:
         raise UsageError(f"{name} of {source.label} cannot be called: {audited.ways.refusals[-1]}")
     if audited.ended is None and not audited.replayed_at:
-        why = f": {audited.ways.not_driven}" if audited.ways.not_driven else ""
+        why = f": {audited.ways.no_graphs}" if audited.ways.no_graphs else ""
         raise UsageError(f"{name} of {source.label}: its graphs cannot be replayed{why}")
     return audited
 

@@ -7,10 +7,10 @@ A new engine is a file in `kinds` with a `KnownEngine`, and one line in `known.E
 2. Loading imports the package of the source in a sandboxed worker, over `stubs` for what is missing: `load`.
    `loaded_class` furnishes a class that Python has made, `argument_parts` an engine whose payload is an
    argument, and `rebinding` finds what may change a class later.
-3. Binding puts classes behind the `Buffer` interface, over `stand_ins`: `bound_class` and `text_decoder` for
+3. Binding gives classes the `Buffer` interface, over `stand_ins`: `bound_class` and `text_decoder` for
    a model class, `bind` for other engines, `classes` for the choice of each engine.
 
-`live` starts an installed engine instead, and compares its answers.
+`live` starts an installed engine instead, and compares its outputs.
 
 Private: what is public is imported from `deepstack_harness` itself.
 """

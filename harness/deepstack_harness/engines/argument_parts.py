@@ -8,7 +8,7 @@ from torch import nn
 
 from deepstack_harness.engines.discover import ArgumentModel, ClassPart
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.loaded_class import derive_class
 from deepstack_harness.engines.model_class import KnownModel
 from deepstack_harness.errors import Reason, UsageError, reason_of
 
@@ -30,9 +30,9 @@ class Hosts:
 class ArgumentParts:
     """A text model that is given the payload, and the engine around it.
 
-    `known` is what is known of the text model, and `text` its class.  An engine whose text models are given
-    mask and levels as they come has None for `wrapper` and `writer`.  `runner` is a reason where the source
-    has none that can be driven.
+    `known` is what is known of the text model, and `text` its class. An engine whose text models are given
+    mask and levels as they come has None for `wrapper` and `writer`. `runner` is a reason where the source
+    has none that can be called.
     """
 
     found: ArgumentModel
@@ -46,20 +46,20 @@ class ArgumentParts:
     def runner_verbs(self) -> Mapping[str, str]:
         """Methods of the runner.
 
-        `get` captures the text model, and is missing where no graph stands in for the model; `set` runs a
-        step that replays it.
+        `get` captures the text model, and is missing where the runner captures no graph around it; `set` runs
+        a step that replays the graph.
         """
         part = self.found.runner
-        return (part.way.verbs or {}) if isinstance(part, ClassPart) else {}
+        return (part.called.verbs or {}) if isinstance(part, ClassPart) else {}
 
 
 def load_parts(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> ArgumentParts:
     """Import the parts; raise `UsageError`, with file and line, for those that cannot be made."""
     files, names = found.files, hosts.names
-    known, text = made_over(loaded, found.text, files.text, hosts.text, names)
+    known, text = derive_class(loaded, found.text, files.text, hosts.text, names)
     wrapper = writer = None
     if files.wrapper is not None:
-        _, wrapper = made_over(loaded, files.wrapper.model, files.wrapper.way, hosts.wrapper, names)
+        _, wrapper = derive_class(loaded, files.wrapper.model, files.wrapper.called, hosts.wrapper, names)
     if files.writer is not None:
         writer = loaded.supplied(files.writer.member, files.writer.function, names)
     return ArgumentParts(found, known, text, wrapper, writer, _runner(loaded, found, hosts))
@@ -70,6 +70,6 @@ def _runner(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> type[nn
     if isinstance(part, Reason):
         return part
     try:
-        return made_over(loaded, part.model, part.way, hosts.runner, hosts.names)[1]
+        return derive_class(loaded, part.model, part.called, hosts.runner, hosts.names)[1]
     except UsageError as error:
         return reason_of(error)

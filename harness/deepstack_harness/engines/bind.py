@@ -1,11 +1,11 @@
-"""Bind engines that keep no payload between calls, so that cases can be played on them.
+"""Bind engines that store no payload between calls, so that cases can be played on them.
 
 There are two kinds:
 
-- An engine whose payload is an argument of its text model (`ArgumentClass`).  It has no storage: `set`
-  keeps the arguments of one step, `get` runs that step, and `clear` ends it.  It has no get either, so that
+- An engine whose payload is an argument of its text model (`ArgumentClass`). It has no storage: `set`
+  holds the arguments of one step, `get` runs that step, and `clear` ends it. It has no get either, so that
   the payload is read by its effect: the text model's own forward runs over hidden states of zeros, with
-  layers that record their input and return zeros.  What was added after layer i is level i, whatever its
+  layers that record their input and return zeros. What was added after layer i is level i, whatever its
   layout was.
 - An engine that splits the payload over ranks (`PayloadSplitter`).
 
@@ -98,7 +98,7 @@ class ArgumentBuffer:
 
         Raises `StepUnavailable` for a step of fewer tokens than it has visual ones.
         """
-        self._refuse(tokens)
+        self._check_tokens(tokens)
         return self._engine.eager(tokens, self._payload)
 
     def clear(self, tokens: int, /) -> None:
@@ -109,7 +109,7 @@ class ArgumentBuffer:
         """Raise `StepUnavailable`: there is no storage."""
         raise StepUnavailable("the payload is an argument: there is no storage to resize")
 
-    def _refuse(self, tokens: int) -> None:
+    def _check_tokens(self, tokens: int) -> None:
         visual = 0 if self._payload is None else self._payload.size(1)
         if tokens < visual:
             raise StepUnavailable(f"no step of {tokens} tokens has {visual} visual ones")
@@ -133,7 +133,7 @@ class ReplayedArgument(ArgumentBuffer):
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...]:
         """Capture a dummy step of P tokens, or replay a step -> (P, hidden) per level."""
-        self._refuse(tokens)
+        self._check_tokens(tokens)
         if self._profile:
             self._profile = False
             self._engine.capture(tokens)
@@ -150,24 +150,24 @@ MakeEngine = Callable[..., ArgumentEngine]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The end of a rehearsal: whether graphs were driven.
+    """The end of a rehearsal: whether graphs were replayed.
 
-    `lost` is what graphs that were driven lose, and `not_driven` says why graphs were not driven.
+    `lost` is what graphs lose that were replayed, and `no_graphs` is the reason why none were.
     """
 
     replays: bool = False
     lost: str = ""
-    not_driven: Reason | None = None
+    no_graphs: Reason | None = None
 
 
 @dataclass(frozen=True)
 class ArgumentClass:
     """A text model of one source, with the engine around it that `make` makes.
 
-    `kinds` are the stand-ins: an attribute that one of them lacks is no fault of the engine.
+    `kinds` are classes of the harness: an attribute that one of them does not have is no fault of the engine.
     """
 
-    of: ArgumentParts
+    parts: ArgumentParts
     make: MakeEngine
     kinds: tuple[type, ...] = ()
     replays: bool = False
@@ -176,7 +176,7 @@ class ArgumentClass:
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> ArgumentBuffer:
         """Make the engine; raise `UsageError` for what needs the whole package."""
-        engine = self.make(self.of, capacity, hidden, levels, dtype=dtype, device=device)
+        engine = self.make(self.parts, capacity, hidden, levels, dtype=dtype, device=device)
         return ReplayedArgument(engine) if self.replays else ArgumentBuffer(engine)
 
     def under_graphs(self) -> "ArgumentClass":
@@ -186,12 +186,12 @@ class ArgumentClass:
     @property
     def model_class(self) -> str:
         """The text model's own name."""
-        return self.of.found.text.class_name
+        return self.parts.found.text.class_name
 
     @property
     def filename(self) -> str:
         """The file of the text model, as tracebacks show it."""
-        return self.of.known.file.filename
+        return self.parts.known.file.filename
 
     def rehearse(self) -> Rehearsal:
         """Run a text step and a visual one, with graphs where there are any.
@@ -199,7 +199,7 @@ class ArgumentClass:
         Raises `UsageError` where a step needs what only the whole package has.
         """
         try:
-            engine = self.make(self.of, 4, 5, 3, dtype=torch.float32, device=torch.device("cpu"))
+            engine = self.make(self.parts, 4, 5, 3, dtype=torch.float32, device=torch.device("cpu"))
         except Exception as error:
             raise self._refusal(error, ".__init__") from error
         visual = torch.ones(3, 3, 5)
@@ -207,24 +207,22 @@ class ArgumentClass:
             engine.eager(4, None)
         except Exception as error:  # every release serves text: what fails here is around the text model
             raise self._refusal(error) from error
-        self._run_steps(lambda: engine.eager(4, visual))
-        if isinstance(self.of.runner, Reason):
-            return Rehearsal(not_driven=self.of.runner)
+        with rehearsing(self._refusal, self._misses):
+            engine.eager(4, visual)
+        if isinstance(self.parts.runner, Reason):
+            return Rehearsal(no_graphs=self.parts.runner)
         try:
-            self._run_steps(lambda: engine.capture(4))
-            self._run_steps(lambda: engine.replay(4, 4, visual))
+            with rehearsing(self._refusal, self._misses):
+                engine.capture(4)
+            with rehearsing(self._refusal, self._misses):
+                engine.replay(4, 4, visual)
         except UsageError as error:
-            return Rehearsal(not_driven=reason_of(error))
+            return Rehearsal(no_graphs=reason_of(error))
         names, captured = (
             ", ".join(sorted(inputs)) for inputs in (engine.written - engine.captured, engine.captured)
         )
         lost = f"{names} has no static slot: a graph is captured with {captured} alone" if names else ""
         return Rehearsal(replays=True, lost=lost)
-
-    def _run_steps(self, steps: Callable[[], object]) -> None:
-        """Run steps; raise `UsageError` where they miss something.  All else is the engine's own fault."""
-        with rehearsing(self._refusal, self._misses):
-            steps()
 
     def _misses(self, error: Exception) -> bool:
         return misses_package(error) or isinstance(getattr(error, "obj", None), self.kinds)
@@ -235,7 +233,7 @@ class ArgumentClass:
 
 
 class EffectReader:
-    """Record of one forward: the hidden states (n, hidden) that each layer, and last the norm, was given."""
+    """Record of one forward: the hidden states (n, hidden) that each layer was given, and last the norm."""
 
     def __init__(self) -> None:
         """Start with an empty record."""
@@ -256,22 +254,19 @@ class EffectReader:
         return tuple(self._inputs)
 
 
-def levels_of(inputs: tuple[Tensor, ...], levels: int) -> tuple[Tensor, ...]:
+def split_levels(inputs: tuple[Tensor, ...], levels: int) -> tuple[Tensor, ...]:
     """Return a copy (n, hidden) of each level; `inputs` is what `EffectReader.take` returned.
 
     Raises `RuntimeError` for rows that were added before the first layer or after the last level.
     """
     first, *after = inputs
-    _refuse_rows(first, "before the first layer")
+    places = {"before the first layer": first}
     for number, rows in enumerate(after[levels:], levels):
-        _refuse_rows(rows, f"after layer {number}, where no level belongs")
+        places[f"after layer {number}, where no level belongs"] = rows
+    for place, rows in places.items():
+        if count := int((rows != 0).any(dim=-1).sum()):
+            raise RuntimeError(f"the text model adds {count} rows {place}")
     return tuple(rows.clone() for rows in after[:levels])
-
-
-def _refuse_rows(rows: Tensor, where: str) -> None:
-    """Raise `RuntimeError` for rows (n, hidden) that are not zeros."""
-    if count := int((rows != 0).any(dim=-1).sum()):
-        raise RuntimeError(f"the text model adds {count} rows {where}")
 
 
 T = TypeVar("T")
@@ -331,13 +326,13 @@ class ReplayedBuffer:
 class ReplayedClass:
     """A `BufferFactory` whose buffers are captured and replayed."""
 
-    of: BufferFactory
+    factory: BufferFactory
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> ReplayedBuffer:
         """Make a buffer of the class, with no graph captured."""
-        return ReplayedBuffer(self.of(capacity, hidden, levels, dtype=dtype, device=device))
+        return ReplayedBuffer(self.factory(capacity, hidden, levels, dtype=dtype, device=device))
 
 
 class PayloadSplitter(Protocol):
@@ -353,8 +348,8 @@ class PayloadSplitter(Protocol):
     ) -> tuple[Tensor, ...]:
         """Return the rows (P / ranks, hidden) that the text model of a rank adds at each level.
 
-        `marks` (N,) says which tokens of the step are visual, and each level has a row (n, hidden) for
-        each of these.  In a step of text `marks` is None, and each level is the row of a dummy image.
+        `marks` (N,) is True for the visual tokens of the step, and each level has a row (n, hidden) for
+        each of these. In a step of text `marks` is None, and each level is the row of a dummy image.
         `tokens` is P, the least multiple of `ranks` that holds the step.
         """
         ...
@@ -364,13 +359,13 @@ NOT_REHEARSED = Rehearsal()
 
 
 @dataclass(frozen=True)
-class DrivenClass:
-    """What drives one class of `source`, in the process that runs its code.
+class DefinedClass:
+    """One class of `source` in each way in which it can be called, in the process that runs its code.
 
-    `methods` drives its get, set and clear, or an engine whose payload is an argument, and `forward` its
-    `embed_input_ids` and `forward`; `splits` splits a payload over ranks.  `refusals` say why they are None.
-    `graphs` says what graphs of an engine lose.  `text` is the compiled text model behind the class, or says
-    why there is none.
+    `methods` calls its get, set and clear, or an engine whose payload is an argument, and `forward` its
+    `embed_input_ids` and `forward`; `splits` splits a payload over ranks. `refusals` are the reasons why
+    these are None. `graphs` has what graphs of an engine lose. `text` is the compiled text model that the
+    class calls, or the reason why there is none.
     """
 
     source: Source

@@ -1,15 +1,15 @@
 """Bind a model class of a source as a `BufferFactory`.
 
-A class is driven in one of two ways:
+A class is called in one of two ways:
 
 - `MethodsClass` calls the methods that get, set, clear and resize the payload.
 - `ForwardClass` calls the class in the engine's own order.  The class sets its buffer inside its
-  `embed_input_ids`, and reads and clears it inside its `forward`.  Both run unchanged, with the functions
-  that they import, over a language model that only records its arguments.  This shows what an engine really
+  `embed_input_ids`, and reads and clears it inside its `forward`. Both run unchanged, with the functions
+  that they import, over a language model that only records its arguments. This shows what an engine really
   reaches, and covers classes without get, set and clear.
 
-Both rehearse a class first, so that code which needs the rest of its package is refused, and is not judged
-as a faulty buffer.
+In both, a class is called once before it is judged (`rehearse`): code that needs the rest of its package is
+refused there, or it would be judged as a faulty buffer.
 """
 
 import inspect
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -38,11 +37,12 @@ from deepstack_harness.engines.stand_ins import (
     FirstRank,
     ForwardBuffer,
     ForwardHost,
-    Handing,
     Host,
     IntermediateTensors,
     Layout,
     LenientSettings,
+    Part,
+    PayloadConvention,
     RecordingModel,
     Role,
     Settings,
@@ -64,49 +64,44 @@ H = TypeVar("H", bound=Host)
 
 _STAND_INS = (Host, Settings, VisionTower, StageMissingLayer, IntermediateTensors, RecordingModel, FirstRank)
 _NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
-"""Python's "Kind.method() got an unexpected keyword argument" begins with one where a stand-in takes less."""
+"""Classes in the message "Kind.method() got an unexpected keyword argument", of ours that take too few."""
 
 
 @dataclass(frozen=True)
 class BoundClass(Generic[H]):
-    """A model class of one source; `host` is the class that was defined from `of`."""
+    """A model class of one source; `host` is the class that was defined from `known`."""
 
-    of: KnownModel
+    known: KnownModel
     host: type[H]
 
     @property
     def ref(self) -> BufferRef:
         """The reference by which cases and rows name the class."""
-        return buffer_of(self.of.source, self.model_class)
+        return buffer_of(self.known.source, self.model_class)
 
     @property
     def label(self) -> str:
         """The source's label, such as `vllm 0.22.1`."""
-        return self.of.source.label
+        return self.known.source.label
 
     @property
     def model_class(self) -> str:
         """The class's own name."""
-        return self.of.facts.class_name
+        return self.known.facts.class_name
 
     @property
     def filename(self) -> str:
         """The file of the class, as tracebacks show it."""
-        return self.of.facts.filename
-
-    @property
-    def methods(self) -> Mapping[str, int]:
-        """The methods that are called, and their lines."""
-        return self.of.facts.lines
+        return self.known.facts.filename
 
     def refusal(self, error: Exception, method: str = "") -> UsageError:
-        """Describe an error that comes of what a class lacks here: file and line, class, and the error."""
+        """Return an error about a part that is missing here: with file and line, the class, and `error`."""
         text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
         is_unset = isinstance(error, AttributeError) and isinstance(error.obj, Settings)
         return SourceError(replace(reason_at(error, self.filename, text), remains=is_unset))
 
     def refused(self, error: Exception) -> UsageError:
-        """Return an error that says what is wrong already as it is, and the refusal of any other."""
+        """Return a `UsageError` unchanged, and the refusal of any other error."""
         return error if isinstance(error, UsageError) else self.refusal(error)
 
     def _instance(
@@ -131,7 +126,7 @@ class BoundClass(Generic[H]):
         return instance
 
     def _arguments(self, config: Settings) -> dict[str, object]:
-        """Return what the class's `__init__` takes of what an engine passes."""
+        """Return those arguments of an engine that the class's `__init__` takes."""
         known: dict[str, object] = {"vllm_config": config, "prefix": ""}
         wanted = inspect.signature(self.host).parameters
         return {name: value for name, value in known.items() if name in wanted}
@@ -193,7 +188,7 @@ class MethodsBuffer:
     ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
-        With `listed`, get returns a list or tuple of levels; else their names say which is which.
+        With `listed`, get returns a list or tuple of levels; else a level is recognised by its name.
         """
         self._host = host
         self._levels = levels
@@ -208,12 +203,12 @@ class MethodsBuffer:
         return stored_rows(values, self._levels, in_objects=True) or 0
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the levels of an answer in their order, one (P, hidden) per level, or None.
+        """Return the levels that the class's get returns, in their order, each (P, hidden), or None.
 
-        Raises `UsageError` when the levels cannot be told from the answer.
+        Raises `UsageError` where their order is not known.
         """
-        answer = self._call("get", tokens)
-        return None if answer is None else self._in_level_order(answer)
+        payload = self._call("get", tokens)
+        return None if payload is None else self._in_level_order(payload)
 
     def set(self, payload: Tensor, /) -> None:
         """Pass on a payload (levels, N, hidden)."""
@@ -239,56 +234,45 @@ class MethodsBuffer:
 
         For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
         """
-        watch = _ReturnWatch(self._facts.filename, self._facts.verbs["get"])
+        watched, line = (self._facts.filename, self._facts.verbs["get"]), 0
+
+        def follow(frame: FrameType, event: str, _argument: object) -> "TraceFunction":
+            nonlocal line
+            if event == "return":
+                line = frame.f_lineno
+            return follow
+
+        def enter(frame: FrameType, _event: str, _argument: object) -> "TraceFunction | None":
+            return follow if (frame.f_code.co_filename, frame.f_code.co_name) == watched else None
+
         before = sys.gettrace()
-        sys.settrace(watch.enter)
+        sys.settrace(enter)
         try:
             self._call("get", tokens)
         finally:
             sys.settrace(before)
-        return f"{self._facts.filename}:{watch.line}"
+        return f"{watched[0]}:{line}"
 
-    def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
+    def _in_level_order(self, payload: object) -> tuple[Tensor, ...]:
         """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
-        tensors = getattr(answer, "tensors", answer)
+        tensors = getattr(payload, "tensors", payload)
         if self._listed and isinstance(tensors, list | tuple):
             return tuple(tensors)
-        if not isinstance(tensors, Mapping):
-            raise self._unordered(f"a {type(answer).__name__}")
-        names = [f"{STORAGE}_{level}" for level in range(len(tensors))]
-        if set(names) != tensors.keys():
-            raise self._unordered(f"the names {', '.join(map(str, tensors))}")
-        return tuple(tensors[name] for name in names)
-
-    def _unordered(self, answer: str) -> UsageError:
+        returned = f"a {type(payload).__name__}"
+        if isinstance(tensors, Mapping):
+            names = [f"{STORAGE}_{level}" for level in range(len(tensors))]
+            if set(names) == tensors.keys():
+                return tuple(tensors[name] for name in names)
+            returned = f"the names {', '.join(map(str, tensors))}"
         method = self._facts.verbs["get"]
-        text = (
-            f"{method} returns {answer} instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
-        )
-        return SourceError(Reason(text, self._facts.filename, self._facts.lines[method]))
-
-
-class _ReturnWatch:
-    """A trace function (`sys.settrace`) that keeps the line on which one function returned last."""
-
-    def __init__(self, filename: str, function: str) -> None:
-        self._watched = (filename, function)
-        self.line = 0
-
-    def enter(self, frame: FrameType, _event: str, _argument: object) -> "TraceFunction | None":
-        """Follow the watched function's frame, and no other."""
-        entered = (frame.f_code.co_filename, frame.f_code.co_name)
-        return self._follow if entered == self._watched else None
-
-    def _follow(self, frame: FrameType, event: str, _argument: object) -> "TraceFunction":
-        if event == "return":
-            self.line = frame.f_lineno
-        return self._follow
+        wanted = f"{STORAGE}_0, {STORAGE}_1, .."
+        text = f"{method} returns {returned} instead of {wanted}: cannot tell the levels apart"
+        raise SourceError(Reason(text, self._facts.filename, self._facts.lines[method]))
 
 
 @dataclass(frozen=True)
 class MethodsClass(BoundClass[Host]):
-    """A class whose buffer is driven by its methods.
+    """A class whose get, set, clear and resize are called.
 
     `dataclasses.replace(bound, surroundings=...)` builds the model in another way.
     """
@@ -311,19 +295,25 @@ class MethodsClass(BoundClass[Host]):
             lambda host: host.surround(self.surroundings.tower, self._visual()),
         )
         return MethodsBuffer(
-            instance, self.of.facts, levels, vision=self.surroundings.vision, listed=self.listed
+            instance, self.known.facts, levels, vision=self.surroundings.vision, listed=self.listed
         )
 
     def rehearse(self) -> None:
-        """Call each method once, and refuse a class that misses something.
+        """Call each method once; raise `UsageError` where one needs what only the whole package has.
 
-        In the middle of a run that would look like a fault of the buffer.  Raises `UsageError`
-        when a method needs what only the whole package has.
+        In the middle of a run that would look like a fault of the buffer.
         """
         buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
         with rehearsing(self.refused, self._misses):
             buffer.set(torch.ones(2, 3, 5))
-            self._check_storage(buffer)
+            try:
+                capacity = buffer.capacity
+            except (AttributeError, LookupError, TypeError):
+                capacity = 0
+            if not capacity:
+                names = " or ".join(f"self.{name}" for name in sorted(self.known.facts.storage or {STORAGE}))
+                text = f"{self.model_class} keeps no rows per level in {names}"
+                raise SourceError(Reason(text, self.filename))
             buffer.get(3)
             buffer.clear(3)
 
@@ -331,35 +321,25 @@ class MethodsClass(BoundClass[Host]):
         self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
     ) -> Settings:
         """Return the settings that the engine passes to the class."""
-        model = self.of.model
+        model = self.known.model
         return vllm_config(
             capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
             settings=model.parts.settings,
         )  # fmt: skip
 
     def _misses(self, error: Exception) -> bool:
-        """Return whether a method missed something that only the whole package would have."""
         return misses_package(error)
 
-    def _check_storage(self, buffer: MethodsBuffer) -> None:
-        try:
-            capacity = buffer.capacity
-        except (AttributeError, LookupError, TypeError):
-            capacity = 0
-        if not capacity:
-            names = " or ".join(f"self.{name}" for name in sorted(self.of.facts.storage or {STORAGE}))
-            raise SourceError(Reason(f"{self.model_class} keeps no rows per level in {names}", self.filename))
-
     def _visual(self) -> nn.Module | None:
-        """Return the vision tower, or what this release has in the place of a tower that is skipped."""
+        """Return the vision tower, or what this release uses for a tower that is skipped."""
         if self.surroundings.vision:
             return VisionTower()
-        return StageMissingLayer() if "StageMissingLayer" in self.of.facts.replaced.values() else None
+        return StageMissingLayer() if "StageMissingLayer" in self.known.facts.replaced else None
 
 
 @dataclass(frozen=True)
 class ForwardModels(BoundClass[ForwardHost]):
-    """A class whose objects have a language model that records, in whatever way they are driven."""
+    """A class whose objects have a language model that records, in whatever way they are called."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -375,40 +355,37 @@ class ForwardModels(BoundClass[ForwardHost]):
         *,
         dtype: torch.dtype,
         device: torch.device,
-        handing: Handing | None = NAMED_LEVELS,
+        convention: PayloadConvention | None = NAMED_LEVELS,
     ) -> ForwardHost:
-        """Make an object of the class, whose language model finds the payload where `handing` says.
+        """Make an object of the class, whose language model looks for the payload by the `convention`.
 
-        Without `handing` it keeps copies of all that it is given.
+        Without `convention` it records copies of all its arguments.
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
 
         def prepare(host: ForwardHost) -> None:
-            host.surround(Surroundings().tower, DeepstackTower(levels))
-            host.stand_in(self.of.facts.stood_in or (), levels)
-            recorder = RecordingModel(hidden, dtype, device, self.of.model.parts.answer, handing)
+            missing = {name: Part(levels) for name in self.known.facts.stood_in or ()}
+            recorder = RecordingModel(hidden, dtype, device, self.known.model.parts.output, convention)
             recorder.levels = levels
-            host.accompany(recorder)
+            tower = DeepstackTower(levels)
+            host.surround(Surroundings().tower, tower, missing, language_model=recorder)
 
-        config = _config(self.of, capacity, hidden, levels, dtype, device)
+        config = _config(self.known, capacity, hidden, levels, dtype, device)
         return self._instance(config, dtype, device, prepare)
 
 
 _TRIED_LEVELS, _TRIED_ROWS, _TRIED_HIDDEN = LEVELS_ALONE, 2, 5
-"""Sizes of a rehearsal.  They differ, so that the layout of a payload that is one tensor shows."""
+"""Sizes of a rehearsal. They differ, so that the layout of a payload that is one tensor shows."""
 _AROUND = frozenset({"input_ids", "positions", "intermediate_tensors", "inputs_embeds"})
 """Arguments of a language model that every engine passes."""
 
 
 @dataclass(frozen=True)
 class ForwardClass(ForwardModels):
-    """A class whose buffer is driven by its own `embed_input_ids` and `forward`.
+    """A class whose own `embed_input_ids` and `forward` are called, by the `convention` of its rehearsal."""
 
-    `handing` says how it takes a payload and hands it on, as its rehearsal showed.
-    """
-
-    handing: Handing = NAMED_LEVELS
+    convention: PayloadConvention = NAMED_LEVELS
 
     @override
     def __call__(
@@ -418,49 +395,54 @@ class ForwardClass(ForwardModels):
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
-        handing = self.handing.of_width(hidden)
+        convention = replace(self.convention, width=hidden)
         return ForwardBuffer(
-            self.model(capacity, hidden, levels, dtype=dtype, device=device, handing=handing),
-            handing,
-            self.of.facts.storage,
+            self.model(capacity, hidden, levels, dtype=dtype, device=device, convention=convention),
+            convention,
+            self.known.facts.storage,
         )
 
     def rehearse(self) -> "ForwardClass":
-        """Run a profile run, a text step and a visual step; return the class as it takes and hands a payload.
+        """Run a profile run, a text step and a visual step; return the class with its convention.
 
         Embeddings are given with the features that replace a token's own and without, and as each kind of
-        token, until the levels arrive.  Raises `UsageError` where a method needs what only the whole package
-        has: in the middle of a run that would look like a fault of the class.  Raises it too where what a
-        class hands on is no payload.
+        token, until the levels arrive. Raises `UsageError` where a method needs what only the whole package
+        has: in the middle of a run that would look like a fault of the class. Raises it too where no
+        argument of the language model is a payload.
         """
         tried = [
             replace(NAMED_LEVELS, required=False, main_features=main, token=token)
-            for main in (self.of.model.main_features, not self.of.model.main_features)
+            for main in (self.known.model.main_features, not self.known.model.main_features)
             for token in TOKEN_IDS.values()
         ]
         tried.append(replace(NAMED_LEVELS, required=False, by_token=True))
         raised: list[Exception] = []
-        seen = [each for handing in tried for each in self._arrivals(handing, raised)]
+        seen = [arrival for convention in tried for arrival in self._arrivals(convention, raised)]
         for wanted in (_Given.PAYLOAD, _Given.LEVELS, _Given.OTHER_ROWS):
-            if accepted := [handing for handing, given in seen if given is wanted]:
-                return replace(self, handing=accepted[0])
-        if self.of.facts.stood_in is None and _names_argument(self.host.forward, PAYLOAD):
+            if accepted := [convention for convention, given in seen if given is wanted]:
+                return replace(self, convention=accepted[0])
+        constants = self.host.forward.__code__.co_consts  # names of keywords are a tuple among these
+        if self.known.facts.stood_in is None and any(
+            PAYLOAD in names for names in constants if isinstance(names, tuple)
+        ):
             # It loses its payload by itself, or raises: for the run to report.
-            named = [handing for handing, _ in seen if handing.place == PAYLOAD]
-            return replace(self, handing=(named or tried)[0])
+            named = [convention for convention, _ in seen if convention.place == PAYLOAD]
+            return replace(self, convention=(named or tried)[0])
         why = f": {raised[-1]}" if raised else ""
         text = f"{self.model_class} was given a payload, and hands no rows of it to its language model{why}"
         raise SourceError(Reason(text, self.filename, remains=True))
 
-    def _arrivals(self, handing: Handing, raised: list[Exception]) -> Iterator[tuple[Handing, "_Given"]]:
-        """Yield what reached the language model of a visual step, for each argument that it was given.
+    def _arrivals(
+        self, convention: PayloadConvention, raised: list[Exception]
+    ) -> Iterator[tuple[PayloadConvention, "_Given"]]:
+        """Yield what each argument of the language model was in a visual step.
 
         Errors of the class's own are added to `raised`.
         """
         host = self.model(
-            4, _TRIED_HIDDEN, _TRIED_LEVELS, dtype=torch.float32, device=torch.device("cpu"), handing=None
+            4, _TRIED_HIDDEN, _TRIED_LEVELS, dtype=torch.float32, device=torch.device("cpu"), convention=None
         )
-        buffer = ForwardBuffer(host, handing)
+        buffer = ForwardBuffer(host, convention)
         payload = 1.0 + torch.arange(_TRIED_LEVELS * _TRIED_ROWS * _TRIED_HIDDEN, dtype=torch.float32)
         payload = payload.view(_TRIED_LEVELS, _TRIED_ROWS, _TRIED_HIDDEN)
         steps: tuple[Callable[[], object], ...] = (
@@ -470,30 +452,26 @@ class ForwardClass(ForwardModels):
             lambda: buffer.set(payload),
             lambda: buffer.get(_TRIED_ROWS),
         )
+
+        def misses(error: Exception) -> bool:
+            missed = misses_package(error)
+            if not missed:
+                raised.append(error)
+            return missed
+
         for step in steps:
-            with rehearsing(self.refusal, partial(_note_error, raised)):
+            with rehearsing(self.refusal, misses):
                 step()
-        if host.language_model.looks_up is not handing.by_token:
+        if host.language_model.looks_up is not convention.by_token:
             return
         arguments = host.language_model.arguments
         for place, value in arguments.items():
             if place not in _AROUND:
-                roles = tuple((each, _role(given, each == place)) for each, given in arguments.items())
-                yield _layout_of(replace(handing, place=place, roles=roles), value, payload)
-
-
-def _note_error(raised: list[Exception], error: Exception) -> bool:
-    """Return whether code missed its package; keep the error of code that did not."""
-    missed = misses_package(error)
-    if not missed:
-        raised.append(error)
-    return missed
-
-
-def _names_argument(function: Callable[..., object], name: str) -> bool:
-    """Return whether a function calls another one with a keyword."""
-    names = (each for each in function.__code__.co_consts if isinstance(each, tuple))
-    return any(name in each for each in names)
+                roles = tuple(
+                    (other, Role.PAYLOAD if other == place else _role(given))
+                    for other, given in arguments.items()
+                )
+                yield _layout_of(replace(convention, place=place, roles=roles), value, payload)
 
 
 class _Given(Enum):
@@ -505,49 +483,44 @@ class _Given(Enum):
     OTHER = auto()
 
 
-def _layout_of(handing: Handing, value: object, payload: Tensor) -> tuple[Handing, _Given]:
+def _layout_of(
+    convention: PayloadConvention, value: object, payload: Tensor
+) -> tuple[PayloadConvention, _Given]:
     """Return the layout in which `value` holds levels like those of `payload`, (levels, N, hidden)."""
-    nearest = (handing, _Given.OTHER)
+    nearest = (convention, _Given.OTHER)
     for layout in Layout if isinstance(value, Tensor) else (None,):
-        laid_out = replace(handing, layout=layout, sample=value)
+        laid_out = replace(convention, layout=layout, sample=value)
         try:
-            levels = levels_in(value, laid_out.of_width(payload.size(2))) or ()
+            levels = levels_in(value, replace(laid_out, width=payload.size(2))) or ()
         except (UsageError, RuntimeError, IndexError):
             continue
-        if len(levels) != len(payload) or any(not _is_level(each, payload.size(2)) for each in levels):
+        if len(levels) != len(payload) or not all(_is_level(level, payload.size(2)) for level in levels):
             continue
         if all(map(torch.equal, levels, payload)):
             return laid_out, _Given.PAYLOAD
-        if all(each.shape == payload.shape[1:] for each in levels):
+        if all(level.shape == payload.shape[1:] for level in levels):
             nearest = (laid_out, _Given.LEVELS)
         elif nearest[1] is _Given.OTHER:
             nearest = (laid_out, _Given.OTHER_ROWS)
     return nearest
 
 
-def _role(value: object, is_payload: bool) -> Role:
-    """Return what an argument of a language model is."""
-    if is_payload:
-        return Role.PAYLOAD
+def _is_level(value: object, hidden: int) -> bool:
+    """Return whether a value is a level (n, hidden) of any number of rows."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.shape[1:] == (hidden,)
+
+
+def _role(value: object) -> Role:
+    """Return the role of an argument of a language model that is not the payload."""
     if not isinstance(value, Tensor):
         return Role.OTHER
     return Role.HIDDEN if value.is_floating_point() else Role.POSITIONS
 
 
-def _is_level(value: object, hidden: int) -> bool:
-    """Return whether a value is a level (n, hidden) of any number of rows."""
-    return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.dim() == 2
-        and value.size(1) == hidden
-    )
-
-
 def _config(
     known: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
 ) -> Settings:
-    """Return the engine's settings, with what embedding and Granite's layout ask for.
+    """Return the engine's settings, with those that embedding and Granite's layout need.
 
     Granite adds a level before each layer in `deepstack_layer_map` (pairs of a layer of the tower
     and one of the decoder), then in `spatial_target_layers`: here level i goes to layer i, the

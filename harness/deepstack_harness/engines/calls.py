@@ -1,4 +1,4 @@
-"""What makes the classes of an engine run: each engine names one such object (`KnownEngine.calls`)."""
+"""Definitions of the classes of an engine: each engine names one such object (`KnownEngine.calls`)."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -6,16 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from deepstack_harness.engines.argument_parts import Hosts, load_parts
-from deepstack_harness.engines.bind import ArgumentClass, DrivenClass, MakeEngine
+from deepstack_harness.engines.bind import ArgumentClass, DefinedClass, MakeEngine
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass
 from deepstack_harness.engines.discover import SINCE, ArgumentModel, FoundClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import LoadedSource, loaded_of
-from deepstack_harness.engines.loaded_class import define_by_forward, settled
-from deepstack_harness.engines.model_class import BY_METHODS, ModelClass, Way
+from deepstack_harness.engines.loaded_class import construct, define_by_forward
+from deepstack_harness.engines.model_class import BY_METHODS, CalledMethods, ModelClass
 from deepstack_harness.engines.stand_ins import Host
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
-from deepstack_harness.engines.text_model import CompiledText
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -24,10 +23,10 @@ B = TypeVar("B", MethodsClass, ForwardClass)
 
 @runtime_checkable
 class EngineCalls(Protocol):
-    """What makes the classes of one engine run, in the process that runs their code."""
+    """Definition of the classes of one engine, in the process that runs their code."""
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
-        """Define a class in each way in which it can be called; refusals say why a way is missing."""
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
+        """Define a class in each way in which it can be called, with the reasons why others are missing."""
         ...
 
 
@@ -49,7 +48,7 @@ def model_of(found: FoundClass, engine: KnownEngine) -> ModelClass:
 
 @dataclass(frozen=True)
 class BufferCalls:
-    """Makes classes that store a payload run; see `EngineCalls`.
+    """Definition of classes that store a payload; see `EngineCalls`.
 
     `kind` knows the settings of the engine, and classes are derived from `host`.  `libraries` has objects by
     their dotted names, in the place of attributes of libraries that are missing, and `names` those in the
@@ -61,15 +60,17 @@ class BufferCalls:
     names: Mapping[str, object] | None = None
     libraries: Mapping[str, object] = field(default_factory=dict)
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class by its methods, by its forward, and with its text model.
 
         Raises what `Source.python_files` raises.
         """
         return self.define_as(source, found, model_of(found, engine), engine.files.forward)
 
-    def define_as(self, source: Source, found: FoundClass, model: ModelClass, way: Way | None) -> DrivenClass:
-        """Define a class of which `model` is known; by its forward too where there is a `way`."""
+    def define_as(
+        self, source: Source, found: FoundClass, model: ModelClass, called: CalledMethods | None
+    ) -> DefinedClass:
+        """Define a class of which `model` is known; by its forward too with the methods `called`."""
         loaded = loaded_of(source)
         refusals: list[Reason] = []
 
@@ -81,38 +82,31 @@ class BufferCalls:
                 return None
 
         methods = defined(lambda: self.by_methods(loaded, model))
-        forward = defined(lambda: define_by_forward(loaded, model, way)) if way else None
-        text = _text_family(loaded, forward, found.text)
-        return DrivenClass(source, found, methods, forward, tuple(refusals), text=text)
+        forward = defined(lambda: define_by_forward(loaded, model, called)) if called else None
+        text: TextFamily | str = found.text if isinstance(found.text, str) else ""
+        if isinstance(forward, ForwardClass) and not isinstance(found.text, str):
+            try:
+                text = text_family(loaded, forward, found.text)
+            except UsageError as error:
+                text = str(error)
+        return DefinedClass(source, found, methods, forward, tuple(refusals), text=text)
 
     def by_methods(self, loaded: LoadedSource, model: ModelClass) -> MethodsClass:
         """Define a class by its get, set and clear, and rehearse it; raise `UsageError` where that fails."""
         with loaded.without_stubs():
             loaded.absent.values.update(self.libraries)
-            bound = self.kind(*settled(loaded, model, BY_METHODS, self.names).over(self.host))
+            bound = self.kind(*construct(loaded, model, BY_METHODS, self.names).derive(self.host))
             bound.rehearse()
             return bound
 
 
 VLLM_CALLS = BufferCalls()
-"""Makes the classes of vLLM run, and those of its forks."""
-
-
-def _text_family(
-    loaded: LoadedSource, forward: ForwardClass | None, text: CompiledText | str
-) -> TextFamily | str:
-    """Return the text model that a class passes its payload to, as a decoder; or say why there is none."""
-    if not isinstance(forward, ForwardClass) or isinstance(text, str):
-        return text if isinstance(text, str) else ""
-    try:
-        return text_family(loaded, forward, text)
-    except UsageError as error:
-        return str(error)
+"""Those of vLLM, and of its forks."""
 
 
 @dataclass(frozen=True)
 class ArgumentCalls:
-    """Makes text models run that are given a payload, with the engine around them; see `EngineCalls`.
+    """Definition of text models that are given a payload, with the engine around them; see `EngineCalls`.
 
     `make`, `kinds` are those of `ArgumentClass`, and `hosts` those of `load_parts`.
     """
@@ -121,7 +115,7 @@ class ArgumentCalls:
     kinds: tuple[type, ...]
     hosts: Hosts
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a text model and rehearse it."""
         assert isinstance(found.methods, ArgumentModel)
         refusals = (found.forward,) if isinstance(found.forward, Reason) else ()
@@ -131,5 +125,5 @@ class ArgumentCalls:
             with loaded.without_stubs():
                 graphs = bound.rehearse()
         except UsageError as error:
-            return DrivenClass(source, found, refusals=(*refusals, reason_of(error)))
-        return DrivenClass(source, found, bound, refusals=refusals, graphs=graphs)
+            return DefinedClass(source, found, refusals=(*refusals, reason_of(error)))
+        return DefinedClass(source, found, bound, refusals=refusals, graphs=graphs)

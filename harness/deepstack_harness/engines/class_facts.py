@@ -1,8 +1,8 @@
 """Find the methods of a buffer in a class, and slice its `__init__` for what they read.
 
-`slice_init` is a backward slice.  Statements are kept as they are, inside their own `if`, `with` and `for`,
-so that the slice gives the attributes of the buffer the values that the whole `__init__` would give them.
-The rest, which builds a model of billions of weights, is left out.
+`slice_init` is a backward slice. Its statements are copied unchanged, inside their own `if`, `with` and
+`for`, so that the slice gives the attributes of the buffer the values that the whole `__init__` would give
+them. The rest, which builds a model of billions of weights, is left out.
 """
 
 import ast
@@ -31,7 +31,6 @@ _BLOCKS = (
     ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith,
     ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case,
 )  # fmt: skip
-_LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
 
 
 def slice_init(
@@ -39,51 +38,39 @@ def slice_init(
 ) -> Function:
     """Return a copy of `init` without the statements that do not matter to the names in `needed`.
 
-    Names in `provided` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
-    returns the names that a statement changes.  Checks that only raise are left out.
+    A statement that writes a needed name is part of the slice, and what it reads is needed too. Names in
+    `provided` (such as `self.visual`) exist already, so statements that set only these are left out. `writes`
+    returns the names that a statement changes. Checks that only raise are left out.
     """
-    kept = _Slice(init, set(needed), set(provided), writes).kept()
+    wanted, kept = {*needed, ANY_OF_SELF}, set[ast.AST]()
+    statements = list(_walk(init.body, ()))
+    before = -1
+    while before != (before := len(kept)):
+        for statement, around in statements:
+            if statement in kept or not _matters(statement, around, kept, wanted - set(provided), writes):
+                continue
+            for node in (statement, *around):
+                choices = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+                kept.update((node, *choices))
+                parts = (part for block in (node, *choices) for part in _own_parts(block))
+                wanted |= {name for part in parts for name in reads(part)}
     return cast(Function, _pruned_block(init, kept))
 
 
-class _Slice:
-    """Statements to keep: those that write a needed name, whose own reads are then needed too."""
-
-    def __init__(self, init: Function, needed: set[str], provided: set[str], writes: Writes) -> None:
-        self._statements = list(_walk(init.body, ()))
-        self._needed = needed | {ANY_OF_SELF}
-        self._provided = provided
-        self._writes = writes
-        self._kept: set[ast.AST] = set()
-
-    def kept(self) -> set[ast.AST]:
-        """Return all nodes to keep: pass over the statements until a pass adds none."""
-        before = -1
-        while before != len(self._kept):
-            before = len(self._kept)
-            for statement, around in self._statements:
-                if statement not in self._kept and self._matters(statement, around):
-                    self._keep(statement, *around)
-        return self._kept
-
-    def _keep(self, *nodes: ast.AST) -> None:
-        for node in nodes:
-            choices = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
-            self._kept.update((node, *choices))
-            parts = [part for each in (node, *choices) for part in _own_parts(each)]
-            self._needed |= {name for part in parts for name in reads(part)}
-
-    def _matters(self, node: ast.AST, around: Block) -> bool:
-        if isinstance(node, ast.Return) or _is_base_init(node):
+def _matters(
+    node: ast.AST, around: Block, kept: Collection[ast.AST], wanted: Collection[str], writes: Writes
+) -> bool:
+    """Return whether a statement is part of the slice, given what already is and the names it has to set."""
+    match node:
+        case ast.Return() | ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):  # also of a base
             return True
-        if isinstance(node, _LEAVES_BLOCK):
-            return bool(around) and around[-1] in self._kept
-        changed = {name for part in _own_parts(node) for name in self._writes(part)}
-        return bool(changed & self._needed - self._provided)
+        case ast.Raise() | ast.Break() | ast.Continue():
+            return bool(around) and around[-1] in kept
+    return any(name in wanted for part in _own_parts(node) for name in writes(part))
 
 
 def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Block]]:
-    """Yield every statement, handler and case, with the blocks it stands in, outermost first."""
+    """Yield every statement, handler and case, with the blocks around it, outermost first."""
     for node in nodes:
         yield node, around
         if isinstance(node, _BLOCKS):
@@ -98,24 +85,16 @@ def _own_parts(node: ast.AST) -> list[ast.AST]:
     return [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PARTS)]
 
 
-def _is_base_init(node: ast.AST) -> bool:
-    """Return whether a statement is `super().__init__()`, or the same by a base's name."""
-    match node:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):
-            return True
-    return False
-
-
-def _pruned(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
-    """Return a statement as it is, or a copy of a block with only what is kept inside it."""
-    return _pruned_block(node, kept) if isinstance(node, _BLOCKS) else node
-
-
-def _pruned_block(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
+def _pruned_block(node: ast.AST, kept: Collection[ast.AST]) -> ast.AST:
+    """Return a copy of a block, or of a function, without the statements that are not in the slice."""
     copied = copy.copy(node)
     for part, inner in ast.iter_fields(node):
         if part in {"body", "orelse", "finalbody", "handlers", "cases"} and inner:
-            left = [_pruned(each, kept) for each in inner if each in kept]
+            left = [
+                _pruned_block(child, kept) if isinstance(child, _BLOCKS) else child
+                for child in inner
+                if child in kept
+            ]
             setattr(copied, part, left or [ast.copy_location(ast.Pass(), inner[0])])
     return copied
 
@@ -166,20 +145,20 @@ def writes_by_calls(methods: Callable[[str], Iterable[Function]], node: ast.AST)
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFacts:
-    """What drives a class of a source needs to know of it, whoever made the class.
+    """Facts of a class of a source, for code that calls it.
 
-    `verbs` names the class's method for each of get, set, clear and resize.  `lines` has every
-    method that is called, with its line.  `replaced` maps each name that needs a stand-in to the
-    imported name.  `stood_in` are attributes whose allocation was left out, since it cannot be built, or
-    None; `optional` are names that the code asks for with a default of its own.  `storage` are the attributes
-    that set stores into.  `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
+    `verbs` names the class's method for each of get, set, clear and resize. `lines` has every method that
+    is called, with its line. `replaced` are the names of `METHODS_STAND_INS` that the methods use.
+    `stood_in` are attributes whose allocation was left out, since it cannot be built, or None; `optional`
+    are names that the code reads with a default of its own. `storage` are the attributes that set stores
+    into. `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
     """
 
     class_name: str
     filename: str
     verbs: Mapping[str, str]
     lines: Mapping[str, int]
-    replaced: Mapping[str, str]
+    replaced: frozenset[str]
     stood_in: frozenset[str] | None = None
     optional: frozenset[str] = frozenset()
     storage: frozenset[str] = frozenset()

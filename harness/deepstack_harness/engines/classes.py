@@ -1,7 +1,7 @@
-"""The deepstack classes of a source, made to run as its engine says (`KnownEngine.calls`)."""
+"""The deepstack classes of a source, defined by the calls of its engine (`KnownEngine.calls`)."""
 
 from deepstack_harness.contract.names import imported
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.bound_class import MethodsClass
 from deepstack_harness.engines.calls import BufferCalls, EngineCalls
 from deepstack_harness.engines.discover import IMPORTED, FoundClass, collector_paused, depth_limited
@@ -18,7 +18,7 @@ from deepstack_harness.sources.source import Source
 
 
 def calls_of(source: Source) -> EngineCalls:
-    """Return what makes the classes of a source run; raise `UsageError` where its engine has nothing such."""
+    """Return what makes the classes of a source run; raise `UsageError` where the engine's is missing."""
     engine = engine_of(source)
     try:
         calls = imported(engine.calls)
@@ -42,15 +42,15 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
         return calls.by_methods(loaded_of(source), model)
 
 
-def classes_of(source: Source) -> list[DrivenClass]:
+def classes_of(source: Source) -> list[DefinedClass]:
     """Find and bind every deepstack class of a source; raise what `find_classes` raises."""
     named = [found_named(source, found.model_class) for found in find_classes(source)]
     return [define_class(source, found) for found in named if found]
 
 
-def define_class(source: Source, found: FoundClass) -> DrivenClass:
+def define_class(source: Source, found: FoundClass) -> DefinedClass:
     """Define a class in each way in which it can be called, with the engine around it where there is one."""
     if isinstance(found.methods, Reason) and found.methods is not IMPORTED:
-        return DrivenClass(source, found, refusals=(found.methods,))
+        return DefinedClass(source, found, refusals=(found.methods,))
     with collector_paused():
         return calls_of(source).define(source, found, engine_of(source))

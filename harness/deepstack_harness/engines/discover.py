@@ -2,7 +2,7 @@
 
 Engines carry a payload in one of three ways:
 
-- A class keeps it between calls (`Finder`): its `forward`, its own or an inherited one, passes
+- A class stores it between calls (`Finder`): its `forward`, its own or an inherited one, passes
   `deepstack_input_embeds` (or the engine's name for it) to the language model without being given it.
 - The payload is an argument of the text model (`find_argument_models`), whose `forward` adds it.  Around it
   are the function that writes a step's payload, and the runner that captures and replays the text model.
@@ -24,10 +24,10 @@ from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     PLAIN_PARTS,
+    CalledMethods,
     EngineParts,
     FoundPatch,
     ModelClass,
-    Way,
 )
 from deepstack_harness.engines.syntax import (
     Function,
@@ -59,7 +59,7 @@ IMPORTED = Reason("the class is made by importing its package")
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Methods of one class that an engine is driven by.
+    """Methods of one class that are called in the place of its engine.
 
     `settings` are the engine's options that lead to the class, where they are not those of its orders, and
     `note` is a sentence about the class for whoever reads a verdict about it.
@@ -67,7 +67,7 @@ class ClassPart:
 
     member: str
     class_name: str
-    way: Way
+    called: CalledMethods
     settings: str = ""
     note: str = ""
 
@@ -89,23 +89,23 @@ class Writer:
 class ArgumentFiles:
     """The places of an engine whose payload is the argument `argument` of its text models.
 
-    `text` says how a text model is called, `wrapper` is the class that the writer asks about a payload, and
-    `replay` has the runners, newest first, or is a sentence that says why there is none.  `slots` is the file
-    that registers the inputs of a captured graph by their names.  `members` are the files of text models,
-    where they do not lie right in `folder`.  A class is judged if its method `adds` is given `argument` and
-    reads `self.KEEPS`.  `by_family` names the text model of each family.
+    `text` are the methods of a text model that are called. The writer calls methods of the class `wrapper`
+    about a payload. `replay` has the runners, newest first, or is the reason why there is none. `slots` is
+    the file that registers the inputs of a captured graph by their names. `members` are the files of text
+    models, where they are not right in `folder`. A class is judged if its method `adds` is given `argument`
+    and reads the attribute `reads`. `by_family` names the text model of each family.
     """
 
     argument: str
     folder: str
-    text: Way
+    text: CalledMethods
     replay: tuple[ClassPart, ...] | str
     wrapper: ClassPart | None = None
     writer: Writer | None = None
     slots: str = ""
     members: tuple[str, ...] = ()
     adds: str = "forward"
-    keeps: str = "layers"
+    reads: str = "layers"
     by_family: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -113,9 +113,9 @@ class ArgumentFiles:
 class ArgumentModel:
     """One text model of a source that is given the payload, with the engine around it; nothing of it has run.
 
-    `runner` captures and replays it, or is a sentence where the source has no runner that can be driven.
-    `has_slot` says that the payload is registered as an input of captured graphs.  `replayed_at` is the place
-    of the replay, `MEMBER:FIRST-LAST`.
+    `runner` captures and replays it, or is a sentence where the source has no runner that can be called.
+    With `has_slot` the payload is registered as an input of captured graphs. `replayed_at` is the place of
+    the replay, `MEMBER:FIRST-LAST`.
     """
 
     text: ModelClass
@@ -137,18 +137,18 @@ class ArgumentModel:
 
 @dataclass(frozen=True)
 class Parallel:
-    """The class that a splitter asks for the part of a rank, in one of the files right in `folders`."""
+    """The class that computes the part of a rank for a splitter, in one of the files right in `folders`."""
 
     folders: tuple[str, ...]
     class_name: str
-    way: Way
+    called: CalledMethods
 
 
 @dataclass(frozen=True)
 class SplitFiles:
     """The place of a splitter: the function `function`, in the files right in `folders` that name it.
 
-    Releases that lack one of the folders have another one.  `parallel` is the class that it asks.
+    Each release has some of the folders. `parallel` is the class that computes the part of a rank.
     """
 
     folders: tuple[str, ...]
@@ -158,7 +158,7 @@ class SplitFiles:
 
 @dataclass(frozen=True)
 class FoundSplitter:
-    """A splitter of a source in the file `member`, and the class that it asks; nothing of them has run."""
+    """A splitter of a source in the file `member`, with its class `parallel`; nothing of them has run."""
 
     member: str
     files: SplitFiles
@@ -171,7 +171,7 @@ class ModelFiles:
 
     `known` are the classes of which more is known than their names; `parts` are those of the engine.
     `payload_argument` is the argument by which a class passes its payload to its language model.
-    `forward` says how a class is called by its forward; None where it never is.
+    `forward` are the methods by which a class is called in the engine's order; None where it never is.
     """
 
     folder: str
@@ -179,18 +179,18 @@ class ModelFiles:
     known: Sequence[ModelClass] = ()
     parts: EngineParts = PLAIN_PARTS
     payload_argument: str = STORAGE
-    forward: Way | None = BY_FORWARD
+    forward: CalledMethods | None = BY_FORWARD
 
 
 @dataclass(frozen=True)
 class FoundClass:
-    """One class of a source that syntax shows to keep or take a payload; nothing of it has run.
+    """One class of a source that stores a payload or is given one, as syntax shows; nothing of it has run.
 
     `methods` is the engine around a text model whose payload is an argument, or a function that splits a
-    payload over ranks.  For all other classes it says that they are made by an import, or why a plugin's
-    patch is not there.  `forward` says why no class of the engine is called by its own forward.  `text` is
-    the compiled text model behind the class, or a sentence that says why there is none, and `patch` is what
-    a plugin does to the class.
+    payload over ranks. For all other classes it is `IMPORTED`, or the reason why a plugin's patch is
+    missing. `forward` is the reason why the class is not called by its own forward. `text` is the compiled
+    text model that the class calls, or the reason why there is none, and `patch` is what a plugin does to
+    the class.
     """
 
     model_class: str
@@ -280,8 +280,8 @@ def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
         file = source.read(member)
         statements = _CLASS.findall(file.text)
         for name in dict.fromkeys(name for name, _ in statements):
-            named = {word for each, bases in statements if each == name for word in re.findall(r"\w+", bases)}
-            yield _SourceClass(name, member, file, frozenset(named))
+            bases = " ".join(bases for other, bases in statements if other == name)
+            yield _SourceClass(name, member, file, frozenset(re.findall(r"\w+", bases)))
 
 
 class Finder:
@@ -305,56 +305,55 @@ class Finder:
 
     def found_named(self, model_class: str) -> FoundClass | None:
         """Return one class of `found`, with its text model; None where there is none."""
-        found = self._of_name(model_class)
+        class_name = model_class.rpartition(".")[2]
+        equals = (item for item in self._classes.values() if item.name == class_name)
+        found = _by_unique_name(filter(self.stores_payload, equals)).get(model_class)
         if found is None:
             return None
         return FoundClass(model_class, found.member, IMPORTED, None, text=self._text_model(found))
 
-    def _of_name(self, model_class: str) -> _SourceClass | None:
-        class_name = model_class.rpartition(".")[2]
-        equals = [source_class for source_class in self._classes.values() if source_class.name == class_name]
-        return _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
-
     @cached_property
     def carriers(self) -> Mapping[str, _SourceClass]:
-        """The classes that keep a payload, by the names under which they are judged."""
-        return _by_unique_name(filter(self.keeps_payload, self._classes.values()))
+        """The classes that store a payload, by the names under which they are judged."""
+        return _by_unique_name(filter(self.stores_payload, self._classes.values()))
 
     def assume(self, known: Collection[tuple[str, str]], changed: Collection[str]) -> None:
-        """Take it that of the classes in files that are not `changed` the `known` ones keep a payload.
+        """Look only at classes in `changed` files, and those with a base there; of the rest trust `known`.
 
-        They are given by file and name.  Classes with a base in a changed file are looked at.
+        `known` are the classes of another state of the source that store a payload, by file and name.
         """
-        touched = {each.name for each in self._classes.values() if each.member in changed}
-        while more := {each.name for each in self._classes.values() if each.named & touched} - touched:
+        classes = self._classes.values()
+        touched = {item.name for item in classes if item.member in changed}
+        while more := {item.name for item in classes if item.named & touched} - touched:
             touched |= more
         self.carriers = _by_unique_name(
-            each
-            for each in self._classes.values()
-            if (self.keeps_payload(each) if each.name in touched else each.place in known)
+            item
+            for item in classes
+            if (self.stores_payload(item) if item.name in touched else item.place in known)
         )
 
     def derived_from(self, model_class: str) -> list[str]:
         """Return the names of the classes with a payload that a class is derived from, the nearest first."""
-        names = {each.place: name for name, each in self.carriers.items()}
-        lineage = self._lineage(self.carriers[model_class])
-        return [names[each.place] for each in lineage[1:] if each.place in names]
+        names = {item.place: name for name, item in self.carriers.items()}
+        _, *above = self._lineage(self.carriers[model_class])
+        return [names[item.place] for item in above if item.place in names]
 
     def files_of(self, model_class: str) -> frozenset[str]:
         """Return the files of a class and of its text model, what these import, and what changes the class.
 
-        Files of classes above them are among them, and what a file imports that lies beside one of these.
+        The files of their bases are among them. An imported file counts with its own imports, if it is in the
+        same folder as one of these.
         """
         source_class = self.carriers[model_class]
         module = source_class.member.partition("/")[0]
-        lineage = self._lineage(source_class)
+        lineage = [*self._lineage(source_class)]
         text = self._text_model(source_class)
         if isinstance(text, CompiledText):
             lineage += self._lineage(self._classes[text.model.member, text.model.class_name])
-        members = {each.member for each in lineage}
+        members = {item.member for item in lineage}
         members |= {
             member
-            for name in {each.name for each in lineage}
+            for name in {item.name for item in lineage}
             for member in self._source.mentioning(module, name)
             if acts_on(self._source.read(member), name)
         }
@@ -373,18 +372,24 @@ class Finder:
 
     def _lineage(
         self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()
-    ) -> list[_SourceClass]:
-        """Return a class and the classes above it in this source, the nearest first."""
-        on_the_way = (*derived, source_class.place)
-        above = [self._lineage(base, on_the_way) for base in self._bases(source_class, on_the_way)]
-        return [source_class, *(each for lineage in above for each in lineage)]
+    ) -> Iterator[_SourceClass]:
+        """Yield a class and its bases in this source, depth first.
 
-    def keeps_payload(self, source_class: _SourceClass) -> bool:
-        """Return whether the class hands its payload on without being given it.
-
-        It does by the name of the argument that it hands to its language model, or by its shape.
+        `derived` are the classes on the way here: a damaged source may name one of them as a base.
         """
-        forward = self._inherited_method(source_class, FORWARD, ())
+        yield source_class
+        derived = (*derived, source_class.place)
+        for name in source_class.bases:
+            base = self._base(source_class, name)
+            if base is not None and base.place not in derived:
+                yield from self._lineage(base, derived)
+
+    def stores_payload(self, source_class: _SourceClass) -> bool:
+        """Return whether the class passes a payload on without being given it.
+
+        Either it passes the engine's argument to its language model, or it is a carrier of any names.
+        """
+        forward = self._inherited_method(source_class, FORWARD)
         if forward is None:
             return False
         arguments = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
@@ -395,28 +400,16 @@ class Finder:
         return named or self.carrier(source_class) is not None
 
     def carrier(self, source_class: _SourceClass) -> Carrier | None:
-        """Return what the class carries, by its shape."""
+        """Return what the class carries between two calls, if it does."""
         if source_class.place not in self._carriers:
             self._carriers[source_class.place] = find_carrier(
-                lambda name: self._inherited_method(source_class, name, ())
+                lambda name: self._inherited_method(source_class, name)
             )
         return self._carriers[source_class.place]
 
-    def _inherited_method(
-        self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
-    ) -> ast.FunctionDef | None:
-        own = source_class.method(name)
-        if own is not None:
-            return own
-        on_the_way = (*derived, source_class.place)
-        bases = self._bases(source_class, on_the_way)
-        inherited = (self._inherited_method(base, name, on_the_way) for base in bases)
-        return next(filter(None, inherited), None)
-
-    def _bases(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> list[_SourceClass]:
-        """Return the base classes in this source; a damaged one may name a derived class as a base."""
-        bases = (self._base(source_class, name) for name in source_class.bases)
-        return [base for base in bases if base is not None and base.place not in derived]
+    def _inherited_method(self, source_class: _SourceClass, name: str) -> ast.FunctionDef | None:
+        methods = (item.method(name) for item in self._lineage(source_class))
+        return next(filter(None, methods), None)
 
     def _base(self, source_class: _SourceClass, name: str) -> _SourceClass | None:
         """Return a base by its name: of the same file, of the file it is imported from, or else of any."""
@@ -425,48 +418,33 @@ class Finder:
         return self._classes.get((there, real_name)) or self._named.get(name)
 
     def _text_model(self, source_class: _SourceClass) -> CompiledText | str:
-        """Find the compiled text model that a class hands its payload to, or say why there is none."""
+        """Return the compiled text model that a class passes its payload to, or why there is none."""
         carrier = self.carrier(source_class)
         payload_names = set(carrier.arguments if carrier else ()) or {self._files.payload_argument}
         todo, seen, uncompiled = [source_class], {source_class.place}, ""
         while todo:
             owner = todo.pop(0)
-            init = self._inherited_method(owner, "__init__", ())
+            init = self._inherited_method(owner, "__init__")
             for made in (self._base(owner, name) for name in classes_made(init)) if init else ():
                 if made is None or made.place in seen:
                     continue
                 seen.add(made.place)
                 todo.append(made)
-                defining = self._defining_class(made, FORWARD, ())
-                forward = defining.method(FORWARD) if defining else None
-                if defining is None or forward is None:
+                defining = next((item for item in self._lineage(made) if item.method(FORWARD)), made)
+                forward = defining.method(FORWARD)
+                if forward is None:
                     continue
                 arguments = [name for name in arguments_of(forward) if name in payload_names]
-                if not arguments or not _has_layers(forward):
+                # A text model runs its layers one after the other.
+                has_loop = any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
+                if not arguments or not has_loop:
                     continue
                 at = f"{made.member}:{made.node.lineno if made.node else 1}"
-                if any(each.node and is_compiled(each.node) for each in (made, defining)):
+                if any(item.node and is_compiled(item.node) for item in (made, defining)):
                     model = ModelClass(made.member, made.name, SINCE, parts=self._files.parts)
                     return CompiledText(model, arguments[0], at)
                 uncompiled = f"its text model {made.name} ({at}) is not compiled"
         return uncompiled or "no compiled text model was found behind it"
-
-    def _defining_class(
-        self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
-    ) -> _SourceClass | None:
-        """Return the class, itself or a base, that defines a method."""
-        if source_class.method(name) is not None:
-            return source_class
-        on_the_way = (*derived, source_class.place)
-        defining = (
-            self._defining_class(base, name, on_the_way) for base in self._bases(source_class, on_the_way)
-        )
-        return next(filter(None, defining), None)
-
-
-def _has_layers(forward: ast.FunctionDef) -> bool:
-    """Return whether a `forward` runs layers one after the other."""
-    return any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
 
 
 def _by_unique_name(classes: Iterable[_SourceClass]) -> dict[str, _SourceClass]:
@@ -474,16 +452,20 @@ def _by_unique_name(classes: Iterable[_SourceClass]) -> dict[str, _SourceClass]:
     carriers = list(classes)
     names = Counter(source_class.name for source_class in carriers)
     return {
-        each.name if names[each.name] == 1 else _qualified_name(each, carriers): each for each in carriers
+        item.name if names[item.name] == 1 else _qualified_name(item, carriers): item for item in carriers
     }
 
 
 def _qualified_name(source_class: _SourceClass, others: Sequence[_SourceClass]) -> str:
-    """Return the name of a class after the last folder or file that tells it from its equals."""
-    equals = [each for each in others if each.name == source_class.name and each.place != source_class.place]
+    """Return the name of a class after the last folder or file that no other class of this name is in."""
     parts = source_class.member.removesuffix(".py").split("/")
-    theirs = [set(other.member.removesuffix(".py").split("/")) for other in equals]
-    apart = [part for part in parts if not any(part in each for each in theirs)]
+    theirs = {
+        part
+        for other in others
+        if other.name == source_class.name and other.place != source_class.place
+        for part in other.member.removesuffix(".py").split("/")
+    }
+    apart = [part for part in parts if part not in theirs]
     return f"{apart[-1] if apart else '.'.join(parts)}.{source_class.name}"
 
 
@@ -503,27 +485,29 @@ def find_argument_models(source: Source, files: ArgumentFiles) -> list[FoundClas
 
 
 def _text_models(source: Source, files: ArgumentFiles) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield the classes whose own method `files.adds` is given the payload and reads `self.KEEPS`."""
+    """Yield the classes whose own method `files.adds` is given the payload and reads `files.reads`."""
     for member in files.members or source.mentioning(files.folder, files.argument):
-        for node in _statements(source, member):
-            if isinstance(node, ast.ClassDef) and any(_adds_payload(each, files) for each in node.body):
+        file = _file(source, member)
+        for node in parse(file).body if file else ():
+            if isinstance(node, ast.ClassDef) and any(_adds_payload(part, files) for part in node.body):
                 yield member, node
 
 
-def _statements(source: Source, member: str) -> list[ast.stmt]:
-    """Return the statements of a file; none where this release does not have it."""
+def _file(source: Source, member: str) -> SourceFile | None:
+    """Return a file; None where this release does not have it."""
     try:
-        return parse(source.read(member)).body
+        return source.read(member)
     except NoSuchMember:
-        return []
+        return None
 
 
 def _adds_payload(node: ast.stmt, files: ArgumentFiles) -> bool:
     if not isinstance(node, Function) or node.name != files.adds:
         return False
-    names = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
-    runs = any(isinstance(each, ast.Attribute) and each.attr == files.keeps for each in ast.walk(node))
-    return files.argument in names and runs
+    names = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    return files.argument in names and any(
+        isinstance(part, ast.Attribute) and part.attr == files.reads for part in ast.walk(node)
+    )
 
 
 def _argument_model(source: Source, files: ArgumentFiles, member: str, name: str) -> ArgumentModel:
@@ -534,9 +518,11 @@ def _argument_model(source: Source, files: ArgumentFiles, member: str, name: str
         part = _runner_part(source, files.replay)
     except UsageError as error:
         return replace(found, runner=reason_of(error))
-    return replace(
-        found, runner=part, has_slot=_registers_payload(source, files), replayed_at=_replayed_at(source, part)
+    slots = _file(source, files.slots)
+    has_slot = slots is not None and any(
+        isinstance(node, ast.Constant) and node.value == files.argument for node in ast.walk(parse(slots))
     )
+    return replace(found, runner=part, has_slot=has_slot, replayed_at=_replayed_at(source, part))
 
 
 def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
@@ -544,14 +530,14 @@ def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
 
     Runners of other files are not tried: an engine that has a newer runner serves with it.
     """
-    member = next((part.member for part in parts if _has_file(source, part.member)), parts[0].member)
+    member = next((part.member for part in parts if _file(source, part.member)), parts[0].member)
     file, refusals = source.read(member), list[NoBuffer]()
     for part in parts:
         if part.member != member:
             continue
         node = class_named(file, part.class_name)
-        own = {each.name for each in node.body if isinstance(each, Function)}
-        lacking = sorted(set((part.way.verbs or {}).values()) - own)
+        own = {method.name for method in node.body if isinstance(method, Function)}
+        lacking = sorted(set((part.called.verbs or {}).values()) - own)
         if not lacking:
             return part
         text = f"class {part.class_name} has no {', '.join(lacking)}"
@@ -559,33 +545,16 @@ def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
     raise refusals[0]
 
 
-def _has_file(source: Source, member: str) -> bool:
-    try:
-        source.read(member)
-    except NoSuchMember:
-        return False
-    return True
-
-
-def _registers_payload(source: Source, files: ArgumentFiles) -> bool:
-    """Return True if the file of slots names the payload."""
-    try:
-        tree = parse(source.read(files.slots))
-    except NoSuchMember:
-        return False
-    return any(isinstance(node, ast.Constant) and node.value == files.argument for node in ast.walk(tree))
-
-
 def _replayed_at(source: Source, part: ClassPart) -> str:
     """Return the lines of the closure that replays the graph, or those of the method around it."""
-    name = (part.way.verbs or {})["set"]
+    name = (part.called.verbs or {})["set"]
     body = class_named(source.read(part.member), part.class_name).body
     method = next(node for node in body if isinstance(node, Function) and node.name == name)
     closures = (node for node in ast.walk(method) if isinstance(node, ast.FunctionDef) and node is not method)
     replays = (
         node
         for node in closures
-        if any(isinstance(each, ast.Attribute) and each.attr == "replay" for each in ast.walk(node))
+        if any(isinstance(part, ast.Attribute) and part.attr == "replay" for part in ast.walk(node))
     )
     closure: Function = next(replays, method)
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"

@@ -9,10 +9,10 @@ from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitF
 from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     PLAIN_PARTS,
+    CalledMethods,
     EngineParts,
     ModelClass,
     Patch,
-    Way,
 )
 from deepstack_harness.engines.tiny import Tiny
 from deepstack_harness.sources.source import KnownPackage
@@ -20,18 +20,18 @@ from deepstack_harness.sources.source import KnownPackage
 
 @dataclass(frozen=True)
 class StoredPayload:
-    """A payload that model classes keep in a buffer of theirs.
+    """A payload that model classes store in a buffer of theirs.
 
-    `by_methods` has the classes that are driven by their get, set and clear, and `by_forward` those that are
-    driven by `embed_input_ids` and `forward`, by the name of their family.  `parts` are the names and
-    settings that the classes need.  `payload_argument` and `forward` are those of `ModelFiles`.
+    `by_methods` has the classes whose get, set and clear are called, and `by_forward` those whose
+    `embed_input_ids` and `forward` are called, by the name of their family. `parts` are the names and
+    settings that the classes need. `payload_argument` and `forward` are those of `ModelFiles`.
     """
 
     by_methods: Mapping[str, ModelClass]
     by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
     parts: EngineParts = PLAIN_PARTS
     payload_argument: str = STORAGE
-    forward: Way | None = BY_FORWARD
+    forward: CalledMethods | None = BY_FORWARD
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Overlay:
 
     `patches` has what it does to each class, by the class's name, also to those that are derived from it.
     `reads_too` are the attributes of a model that it reads.
-    `pinned_in` are files of the plugin that say which version it is made for.  With `splits` the plugin gives
-    each rank that shares a step its own rows.  With `base_storage` a payload stays where the base puts it:
-    what the base is known to break is known of the plugin too.
+    `pinned_in` are files of the plugin that pin the version of the base. With `splits` the plugin gives each
+    rank that shares a step its own rows. With `base_storage` a payload stays where the base puts it: what
+    the base is known to break is known of the plugin too.
     """
 
     base: "KnownEngine"
@@ -57,15 +57,15 @@ class Overlay:
 class KnownEngine:
     """An engine whose source can be judged.
 
-    `payload` says what it does with a payload: it stores it, passes it as an argument, splits it over ranks
-    (and is judged by that alone), or changes what another engine does.  `how` says the same in words, for
-    `list engines`.  `calls` is the object, MODULE:NAME, that makes its classes run
+    `payload` is one of four types, by what the engine does with a payload: it stores it, passes it as an
+    argument, splits it over ranks (and only that is judged), or changes what another engine does. `how` is
+    the same in words, for `list engines`. `calls` is the object, MODULE:NAME, that makes its classes run
     (`engines.calls.EngineCalls`); it needs torch, so it is imported when a class is made.
     `folder` is searched for classes in files that have `word`.  `since` is the first release that has a
     deepstack class.  With `systems` a source has placeholder ranges and dual-stream helpers too.
 
-    `cannot_ask` says why a rule cannot be asked of the engine's classes.
-    `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
+    `inapplicable` has the rules that do not apply to the engine's classes, each with the reason. `by_path` is
+    the reason why only files on disk can be judged, for an engine without releases on the package index.
     `needs` has, by the name of a class, what a checkpoint has to have before the class carries a payload,
     where no published one is known to.  `tiny` has the classes that are made by their own `__init__` too
     (`audit --construct`), and `surroundings` is the module that has what the engine puts around a model.
@@ -79,7 +79,7 @@ class KnownEngine:
     payload: StoredPayload | ArgumentFiles | SplitFiles | Overlay
     calls: str = "deepstack_harness.engines.calls:VLLM_CALLS"
     systems: bool = False
-    cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
+    inapplicable: Mapping[Rule, str] = field(default_factory=dict)
     by_path: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
@@ -92,12 +92,12 @@ class KnownEngine:
 
     @property
     def by_forward(self) -> Mapping[str, ModelClass]:
-        """The model classes that are driven by their forward, by family; none where nothing is stored."""
+        """The model classes whose forward is called, by family; none where nothing is stored."""
         return self.payload.by_forward if isinstance(self.payload, StoredPayload) else {}
 
     @property
     def overlay(self) -> Overlay | None:
-        """What a plugin does to another engine; None for an engine of its own."""
+        """The changes of a plugin to another engine; None for an engine of its own."""
         return self.payload if isinstance(self.payload, Overlay) else None
 
     @property

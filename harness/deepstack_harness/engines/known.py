@@ -4,11 +4,11 @@
 `deepstack_harness.engines`.
 
 `open_source` opens what a user names: a release, a wheel, a tree, or the bare name of an engine's package,
-which becomes its newest release.  A plugin needs a base source as well, whose classes it changes: the one
-that a user names, or the release that the plugin pins.  `find_classes` finds the deepstack classes of a
-source as its engine says; for a plugin these are the classes of its base, each with the plugin's patch.
+which becomes its newest release. A plugin needs a base source as well, whose classes it changes: the one
+that a user names, or the release that the plugin pins. `find_classes` finds the deepstack classes of a
+source by the kind of its engine; for a plugin these are the classes of its base, each with its patch.
 
-`NOT_DRIVEN` has the engines that carry deepstack and whose sources cannot be judged, each with the reason.
+`NOT_JUDGED` has the engines that carry deepstack and whose sources cannot be judged, each with the reason.
 Their payloads were read in releases and repositories of August to November 2026.
 """
 
@@ -46,7 +46,7 @@ from deepstack_harness.engines.kinds.tpu_inference import TPU_INFERENCE
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.kinds.vllm_ascend import VLLM_ASCEND
 from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
-from deepstack_harness.engines.model_class import ModelClass, Patch, find_patch
+from deepstack_harness.engines.model_class import ModelClass, find_patch
 from deepstack_harness.engines.syntax import NoBuffer, class_named
 from deepstack_harness.errors import Reason, UsageError, reason_of, unknown_name
 from deepstack_harness.sources.request import (
@@ -66,7 +66,7 @@ _OVERLAY = "it changes the forward of a vLLM class, and nobody has written how i
 _ARGUMENT = "the payload is an argument, and nobody has written how its writer and its layers are called"
 _NOT_PYTHON = "its decoder is no Python"
 
-NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
+NOT_JUDGED: Mapping[str, str] = MappingProxyType(
     {
         "vllm-gaudi": f"{_OVERLAY}; it has no release on a package index",
         "vllm-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
@@ -124,7 +124,7 @@ def pinned_version(plugin: Source, engine: KnownEngine) -> Version | None:
             pin = wanted.search(plugin.read(member).text)
             if pin:
                 return Version(pin["required"] or pin["tag"])
-        except (UsageError, ValueError):  # no such file, no text, no version: another one may tell
+        except (UsageError, ValueError):  # no such file, no text, no version: try the next file
             continue
     return None
 
@@ -163,7 +163,7 @@ RELEASED: tuple[KnownEngine, ...] = tuple(engine for engine in ENGINES if not en
 def all_engines() -> tuple[KnownEngine, ...]:
     """Return our engines, then those of other installed packages that can be loaded.
 
-    Here alone the packages are imported: a source tree is recognised by what its engine says.
+    Only here are the packages imported: a source tree is recognised by the `mark` of its engine.
     """
     others = map(declared_engine, (name for name in DECLARED if name not in DECLARED.own))
     return (*ENGINES, *(engine for engine in others if not isinstance(engine, Reason)))
@@ -210,8 +210,8 @@ def locate_source(text: str) -> Source:
         engine = None if request.package in DECLARED.own else declared_engine(request.package)
         if isinstance(engine, Reason):
             raise UsageError(f"'{text}': {engine}")
-    if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
-        raise UsageError(f"'{text}': {request.package} cannot be called: {NOT_DRIVEN[request.package]}")
+    if not isinstance(request, PathRequest) and request.package in NOT_JUDGED:
+        raise UsageError(f"'{text}': {request.package} cannot be called: {NOT_JUDGED[request.package]}")
     if isinstance(request, ReleaseRequest):
         refuse_release(text, request.package)
     return locate(text, [engine.package for engine in all_engines()])
@@ -228,7 +228,7 @@ def refuse_release(text: str, package: str) -> None:
 
 
 def open_alone(text: str) -> Source:
-    """Return a source whose classes can be called alone; raise `UsageError` for a plugin's too."""
+    """Return a source whose classes can be called without another one; raise `UsageError` for a plugin's."""
     source = open_source(text)
     overlay = engine_of(source).overlay
     if overlay is not None:
@@ -247,7 +247,7 @@ def engine_of(source: Source) -> KnownEngine:
 def newest_release(package: KnownPackage) -> str:
     """Return `PACKAGE==VERSION`: the final release, not yanked, that pip would install on this Python.
 
-    Asks the package index; raises `MachineError` where no such release can be seen, `UsageError` for an
+    The package index is queried. Raises `MachineError` where no such release can be seen, `UsageError` for an
     engine whose releases are not there.
     """
     refuse_release(package.name, package.name)
@@ -287,44 +287,28 @@ def find_patched(
 ) -> list[FoundClass]:
     """Find every class of the base that the plugin changes, derived ones too, with its patch.
 
-    A class that the base lacks is refused.  Raises `UsageError` for a file that does not parse, and
-    `MachineError` where one cannot be fetched.
+    A class has the patch of its nearest base that has one, or the reason why that patch is not there. A
+    patched class that the base source does not have is refused. Raises `UsageError` for a file that does not
+    parse, and `MachineError` where one cannot be fetched.
     """
-    found = {each.model_class: each for each in finder_of(source).found()}
-    lacking = [name for name in overlay.patches if name not in found]
-    changed = [
-        *(
-            _with_patch(source, overlay, each, name)
-            for each in found.values()
-            if wanted(each.model_class, each.member)
-            and (name := _patched_name(source, overlay.patches, found, each))
-        ),
-        *(_absent(source, overlay.patches[name], name) for name in lacking if found),
-    ]
-    return [each for each in changed if wanted(each.model_class, each.member)]
-
-
-def _with_patch(source: Source, overlay: Overlay, found: FoundClass, name: str) -> FoundClass:
-    """Return a class with the patch of the class `name`, or with the reason why that is not there."""
-    try:
-        patch = find_patch(source, overlay.patches[name], name)
-    except UsageError as error:
-        return replace(found, methods=reason_of(error), forward=reason_of(error))
-    return replace(found, patch=patch)
-
-
-def _absent(source: Source, patch: Patch, name: str) -> FoundClass:
-    why = Reason(
-        f"{source.label} has no class {name} that keeps a deepstack payload, which {patch.member} changes"
-    )
-    return FoundClass(name, patch.member, why, why)
-
-
-def _patched_name(
-    source: Source, patches: Mapping[str, Patch], classes: Mapping[str, FoundClass], found: FoundClass
-) -> str | None:
-    """Return the nearest class, the class itself or one that it is derived from, that has a patch."""
-    return next((name for name in _lineage(source, classes, found, ()) if name in patches), None)
+    found = {item.model_class: item for item in finder_of(source).found()}
+    changed = []
+    for item in found.values():
+        if not wanted(item.model_class, item.member):
+            continue
+        patched = (name for name in _lineage(source, found, item, ()) if name in overlay.patches)
+        if (name := next(patched, None)) is None:
+            continue
+        try:
+            changed.append(replace(item, patch=find_patch(source, overlay.patches[name], name)))
+        except UsageError as error:
+            changed.append(replace(item, methods=reason_of(error), forward=reason_of(error)))
+    for name, patch in overlay.patches.items():
+        if found and name not in found and wanted(name, patch.member):
+            text = f"{source.label} has no class {name} that keeps a deepstack payload"
+            why = Reason(f"{text}, which {patch.member} changes")
+            changed.append(FoundClass(name, patch.member, why, why))
+    return changed
 
 
 def _lineage(
@@ -359,7 +343,7 @@ def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_:
 
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
-    """Return what finds the classes of a source whose engine keeps its payload in classes."""
+    """Return what finds the classes of a source whose engine stores its payload in classes."""
     return Finder(source, engine_of(source).files)
 
 
@@ -382,8 +366,8 @@ def found_named(source: Source, model_class: str) -> FoundClass | None:
 def family_class(source: Source, family: str = "qwen3_vl") -> ModelClass:
     """Return the class that has the get, set and clear of a family; its file is there.
 
-    Raises `UsageError` that says what is missing when this source has no such buffer, `MachineError` when
-    the source cannot be fetched.
+    Raises `UsageError` about what is missing when this source has no such buffer, `MachineError` when the
+    source cannot be fetched.
     """
     engine = engine_of(source)
     if isinstance(engine.payload, ArgumentFiles | SplitFiles):
@@ -404,7 +388,7 @@ def family_class(source: Source, family: str = "qwen3_vl") -> ModelClass:
 
 @contextmanager
 def since_stated(source: Source, model: ModelClass) -> Iterator[None]:
-    """Have the error for a class without a buffer say since when there is one."""
+    """Add to the error for a class without a buffer since which release there is one."""
     try:
         yield
     except (NoSuchMember, NoBuffer) as error:

@@ -12,8 +12,8 @@ import ast
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import TypeVar
@@ -25,8 +25,8 @@ from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import stored_by
 from deepstack_harness.engines.class_facts import ClassFacts, find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.model_class import HOSTED, KnownModel, ModelClass, Way
-from deepstack_harness.engines.rebinding import WORD, Defined, Making, RebindingPlace, rebound
+from deepstack_harness.engines.model_class import HOSTED, CalledMethods, KnownModel, ModelClass
+from deepstack_harness.engines.rebinding import WORD, Defined, RebindingPlace, RebindingSearch, rebound
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
@@ -37,11 +37,11 @@ from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
-    asked_of_super,
-    asked_with_default,
     binds,
     class_named,
+    read_with_default,
     reads,
+    super_attributes,
     writes,
 )
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
@@ -52,75 +52,76 @@ _INIT = "__init__"
 _REPLACING = frozenset({"self.__class__", "self.__dict__"})
 """An object may have attributes in the place of its methods, or another class."""
 _MOST_PATCHES = 8
-"""Rounds of imports of files that change the class: each may change another one.  More are refused."""
+"""Rounds of imports of files that change the class, since each import may lead to another file.
+
+A file that is not imported after these has not run, and the class is refused for it (`check`).
+"""
 
 
-def made_over(
+def derive_class(
     loaded: LoadedSource,
     model: ModelClass,
-    way: Way,
+    called: CalledMethods,
     host: type[H],
     names: Mapping[str, object] | None = None,
 ) -> tuple[KnownModel, type[H]]:
     """Return what is known of a class, and the class derived from it and from `host`.
 
-    Its code finds the objects of `names`, by default those of vLLM's classes.  Raises `UsageError` where it
+    Its code finds the objects of `names`, by default those of vLLM's classes. Raises `UsageError` where it
     cannot be made.
     """
     with loaded.without_stubs():
-        return settled(loaded, model, way, names).over(host)
+        return construct(loaded, model, called, names).derive(host)
 
 
-def functions_over(
-    loaded: LoadedSource, model: ModelClass, way: Way, host: type[H]
+def derive_with_functions(
+    loaded: LoadedSource, model: ModelClass, called: CalledMethods, host: type[H]
 ) -> tuple[type[H], dict[Function, str]]:
-    """Return the class derived from a class and from `host`, and the functions that its verbs reach.
-
-    Each function has its file.
+    """Return the class derived from a class and from `host`, and the functions it reaches, with their files.
 
     Raises `UsageError` where it cannot be made.
     """
     with loaded.without_stubs():
-        made = settled(loaded, model, way)
-        return made.over(host)[1], made.functions()
+        made = construct(loaded, model, called)
+        return made.derive(host)[1], made.functions()
 
 
-def define_by_forward(loaded: LoadedSource, model: ModelClass, way: Way) -> ForwardClass:
+def define_by_forward(loaded: LoadedSource, model: ModelClass, called: CalledMethods) -> ForwardClass:
     """Define a class by its forward; where that fails, without the parts that cannot be built.
 
     Raises `UsageError` where that fails too.
     """
-    made = settled(loaded, model, way)
+    made = construct(loaded, model, called)
     try:
         with loaded.without_stubs():
-            return ForwardClass(*made.over(ForwardHost)).rehearse()
+            return ForwardClass(*made.derive(ForwardHost)).rehearse()
     except UsageError:
         with suppress(UsageError):
-            lenient = made.standing_in(_unbuildable(made))
+            lenient = made.without_allocation(_unbuildable(made))
             with loaded.without_stubs():
-                return ForwardClass(*lenient.over(ForwardHost)).rehearse()
+                return ForwardClass(*lenient.derive(ForwardHost)).rehearse()
         raise
 
 
-def forward_classes(loaded: LoadedSource, model: ModelClass, way: Way) -> Iterator[ForwardClass]:
+def forward_classes(loaded: LoadedSource, model: ModelClass, called: CalledMethods) -> Iterator[ForwardClass]:
     """Yield a class by its forward as it is, and then without the parts that cannot be built; none rehearsed.
 
     It ends early where the class cannot be made.
     """
     with suppress(UsageError):
-        made = settled(loaded, model, way)
-        yield ForwardClass(*made.over(ForwardHost))
-        yield ForwardClass(*made.standing_in(_unbuildable(made)).over(ForwardHost))
+        made = construct(loaded, model, called)
+        yield ForwardClass(*made.derive(ForwardHost))
+        yield ForwardClass(*made.without_allocation(_unbuildable(made)).derive(ForwardHost))
 
 
-def _unbuildable(made: "MadeClass") -> frozenset[str]:
+def _unbuildable(made: "ClassConstruction") -> frozenset[str]:
     """Return the attributes whose allocation fails, under settings that nobody gave; else all."""
     attributes, found = made.allocated(), frozenset[str]()
     while True:
-        bound = ForwardClass(*made.standing_in(found).over(ForwardHost))
+        bound = ForwardClass(*made.without_allocation(found).derive(ForwardHost))
         try:
             with made.loaded.without_stubs():
-                bound.model(4, 5, 3, dtype=torch.float32, device=torch.device("cpu"), handing=None)
+                bound.model(4, 5, 3, dtype=torch.float32, device=torch.device("cpu"), convention=None)
         except UsageError as error:
             more = made.set_at(reason_of(error).line) & attributes - found
             if not more:
@@ -130,72 +131,78 @@ def _unbuildable(made: "MadeClass") -> frozenset[str]:
             return found
 
 
-def settled(
-    loaded: LoadedSource, model: ModelClass, way: Way, names: Mapping[str, object] | None = None
-) -> "MadeClass":
-    """Return a class after everything that changes it was imported.
+def construct(
+    loaded: LoadedSource, model: ModelClass, called: CalledMethods, names: Mapping[str, object] | None = None
+) -> "ClassConstruction":
+    """Return the construction of a class after everything that changes it was imported.
 
     Raises `SourceError` for a class that cannot be made, or may be another one later.
     """
-    loaded.watch(_mentioning(loaded, model.class_name))
+    words = (WORD, model.class_name)
+    loaded.watch(
+        [
+            member
+            for root in sorted(loaded.roots)
+            for word in words
+            for member in loaded.mentioning(root, word)
+        ]
+    )
     # A file that is not there with the others, and makes what many functions use.
     loaded.absent.values["vllm.logger.init_logger"] = init_logger
     loaded.absent.values.update(model.parts.libraries)
-    made = MadeClass(loaded, model, way)
+    made = ClassConstruction(loaded, model, called)
     for _ in range(_MOST_PATCHES):
-        more = [member for member in made.patching() if loaded.imported(member) is None]
-        if not sum(_imported(loaded, member) for member in more):
+        is_changed = False
+        for member in made.patching():
+            if loaded.imported(member) is None:
+                with suppress(SourceError):
+                    loaded.module(member)
+                    is_changed = True
+        if not is_changed:
             break
-        made = MadeClass(loaded, model, way)
+        made = ClassConstruction(loaded, model, called)
     made.check()
     loaded.check_instrument()
     if names is None:
-        table = METHODS_STAND_INS if way.verbs is None else FORWARD_STAND_INS
+        table = METHODS_STAND_INS if called.verbs is None else FORWARD_STAND_INS
         names = {**table, **model.parts.stand_ins}
     loaded.supply(names)
     return made
 
 
-def _mentioning(loaded: LoadedSource, name: str) -> list[str]:
-    return [
-        member for root in sorted(loaded.roots) for word in (WORD, name)
-        for member in loaded.mentioning(root, word)
-    ]  # fmt: skip
-
-
-def _imported(loaded: LoadedSource, member: str) -> bool:
-    """Import a file; return whether that worked."""
-    try:
-        loaded.module(member)
-    except SourceError:
-        return False
-    return True
-
-
-def _class_of(loaded: LoadedSource, model: ModelClass) -> type:
-    """Return the class that the module has now; raise `SourceError` where there is none."""
-    made = loaded.named(model.member, model.class_name)
-    if isinstance(made, type):
-        return made
-    file = loaded.read(model.member)
-    line = class_named(file, model.class_name).lineno
-    raise SourceError(Reason(f"not driven: {model.class_name} is no class", file.filename, line))
-
-
-class MadeClass:
-    """A class of an imported package, and the members that are called.
+class ClassConstruction:
+    """The construction of a class out of one of an imported package, by the members that are called.
 
     `names` are those that the methods reach, and `inits` each `__init__` of the source, sliced.
     """
 
     def __init__(
-        self, loaded: LoadedSource, model: ModelClass, way: Way, stood_in: frozenset[str] | None = None
+        self,
+        loaded: LoadedSource,
+        model: ModelClass,
+        called: CalledMethods,
+        stood_in: frozenset[str] | None = None,
     ) -> None:
-        self.loaded, self._model, self._way, self._stood_in = loaded, model, way, stood_in
-        self._cls = cls = _class_of(loaded, model)
+        """Take the class that the module has now; raise `SourceError` where there is none.
+
+        `stood_in` are attributes that are not allocated.
+        """
+        self.loaded, self._model, self._called, self._stood_in = loaded, model, called, stood_in
+        cls = loaded.named(model.member, model.class_name)
+        if not isinstance(cls, type):
+            of = self._whole()
+            text = f"not driven: {model.class_name} is no class"
+            raise SourceError(Reason(text, of.file.filename, of.node.lineno))
+        self._cls = cls
         self._owners = {item: place for item in cls.__mro__ if (place := self._defined(item))}
-        self._provided = {f"self.{name}" for name in (*way.provided, *(stood_in or ()))}
-        self._making = Making(loaded, self._whole(), self._owners)
+        self._whole_inits = {
+            owner: node
+            for owner in self._owners
+            if isinstance(function := vars(owner).get(_INIT), FunctionType)
+            and (node := loaded.statement_of(function))
+        }
+        self._provided = {f"self.{name}" for name in (*called.provided, *(stood_in or ()))}
+        self._search = RebindingSearch(loaded, self._whole(), self._owners)
         self.inits: dict[type, Function] = {}
         self.verbs: dict[str, str] = {}
         self.names: set[str] = set()
@@ -206,7 +213,7 @@ class MadeClass:
         return Defined(self._model.member, file, class_named(file, self._model.class_name))
 
     def _defined(self, cls: type) -> Defined | None:
-        """Return the statement of a class of the source."""
+        """Return the statement of a class; None for a class of another package."""
         module = self.loaded.by_name(cls.__module__)
         if module is None:
             return None
@@ -222,7 +229,8 @@ class MadeClass:
                 continue
             found = list(functions_in(vars(owner)[name]))
             yield from found
-            if not any(name in asked_of_super(node) for node in map(self.loaded.statement_of, found) if node):
+            nodes = filter(None, map(self.loaded.statement_of, found))
+            if not any(name in super_attributes(node) for node in nodes):
                 return
 
     def _nodes(self, name: str) -> list[Function]:
@@ -242,10 +250,10 @@ class MadeClass:
     def _reach(self) -> None:
         """Find the members that are called, and slice each `__init__` for what they read."""
         there, of = set(dir(self._cls)), self._whole()
-        if self._way.verbs is None:
+        if self._called.verbs is None:
             self.verbs = find_verbs(there, self._method, of.file.filename, of.node)
         else:
-            self.verbs = dict(self._way.verbs)
+            self.verbs = dict(self._called.verbs)
             if lacking := sorted(name for name in self.verbs.values() if self._method(name) is None):
                 text = f"class {self._cls.__name__} has no {', '.join(lacking)}"
                 raise NoBuffer(Reason(text, of.file.filename, of.node.lineno))
@@ -254,7 +262,7 @@ class MadeClass:
         while True:
             nodes = [node for name in sorted(self.names) for node in self._nodes(name)]
             used = {name for node in nodes for name in reads(node)}
-            if self._way.init:
+            if self._called.init:
                 self.inits = dict(self._slices(used | read_outside | _REPLACING))
             used |= {name for node in self.inits.values() for name in reads(node)}
             more = {name for name in there if f"self.{name}" in used - self._provided}
@@ -265,14 +273,9 @@ class MadeClass:
 
     def _slices(self, needed: set[str]) -> Iterator[tuple[type, Function]]:
         of_instances = {name for name in needed if "." in name}
-        for owner in self._owners:
-            function = vars(owner).get(_INIT)
-            node = self.loaded.statement_of(function) if isinstance(function, FunctionType) else None
-            if node is not None:
-                yield (
-                    owner,
-                    slice_init(node, of_instances, self._provided, partial(writes_by_calls, self._nodes)),
-                )
+        changes = partial(writes_by_calls, self._nodes)
+        for owner, node in self._whole_inits.items():
+            yield owner, slice_init(node, of_instances, self._provided, changes)
 
     # -- what may change it
 
@@ -280,37 +283,37 @@ class MadeClass:
         """Return the files that may change the class, as their text shows."""
         classes = {item.node.name for item in self._providers()}
         members = [member for member, _, _ in self._rebinding()]
-        return sorted({*self._making.acting(classes), *members})
+        return sorted({*self._search.acting(classes), *members})
 
     def _providers(self) -> Iterator[Defined]:
         """Yield the class itself, and those that it has a called member from."""
-        called = {_INIT, *self.names} if self._way.init else self.names
+        called = {_INIT, *self.names} if self._called.init else self.names
         for owner, place in self._owners.items():
             if owner is self._cls or not called.isdisjoint(vars(owner)):
                 yield place
 
     def _rebinding(self) -> Iterator[tuple[str, SourceFile, RebindingPlace]]:
-        names = {name.removeprefix("self.") for name in self._read() if name.startswith("self.")}
         chain = {item.place for item in self._providers()}
-        yield from self._making.rebinding((self.names | names) & self._making.names, chain)
+        yield from self._search.rebinding((self.names | self._read()) & self._search.names, chain)
 
     def _read(self) -> set[str]:
+        """Return the attributes of the object that the called functions read."""
         nodes = [node for name in self.names for node in self._nodes(name)]
-        return {name for node in (*nodes, *self.inits.values()) for name in reads(node)}
+        return _of_self(name for node in (*nodes, *self.inits.values()) for name in reads(node))
 
     def check(self) -> None:
         """Refuse a class that code may change which has not run, or whose member a missing base may have."""
         nodes = [(item, node) for name in (*self.names, _INIT) for item in self._functions(name)
                  if (node := self.loaded.statement_of(item))]  # fmt: skip
-        driven = {
+        called = {
             (self.loaded.member_of(item.__code__.co_filename), line)
             for item, node in nodes
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
         for member, file, place in self._rebinding():
             # A name in a text or a table is used by code elsewhere, whenever that runs.
-            has_run = place.of is not None and self.loaded.ran(member, place.line)
-            if (member, place.line) not in driven and not has_run:
+            has_run = place.owner is not None and self.loaded.ran(member, place.line)
+            if (member, place.line) not in called and not has_run:
                 raise rebound(place.member, file, place.node)
         words = frozenset(item.__name__ for item in self._owners) | self.names
         own = {item.member for item in self._owners.values()}
@@ -327,7 +330,7 @@ class MadeClass:
         Such a value may be compared with None, which no stub can notice.
         """
         of = self._whole()
-        for name in sorted(name.removeprefix("self.") for name in self._read() if name.startswith("self.")):
+        for name in sorted(self._read()):
             if is_stub(inspect.getattr_static(self._cls, name, None)):
                 text = f"not driven: self.{name} is not there"
                 raise SourceError(Reason(text, of.file.filename, of.node.lineno))
@@ -350,84 +353,60 @@ class MadeClass:
                 text = f"not driven: {name} is taken from {owner.__name__}, after {path}, which is not there"
                 raise SourceError(Reason(text, of.file.filename, of.node.lineno))
 
-    # -- the bound class
+    # -- the derived class
 
-    def standing_in(self, attributes: frozenset[str]) -> "MadeClass":
+    def without_allocation(self, attributes: frozenset[str]) -> "ClassConstruction":
         """Return the same class without the allocation of some attributes."""
-        return MadeClass(self.loaded, self._model, self._way, attributes)
+        return ClassConstruction(self.loaded, self._model, self._called, attributes)
 
     def allocated(self) -> frozenset[str]:
         """Return the attributes that an `__init__` sets and only other methods read, without `self.`."""
         methods = [node for name in self.names for node in self._nodes(name)]
         stored = {name for method in methods for node in method.body for name in writes(node)}
         read = {name for method in methods for name in reads(method)} - stored
-        bound = {name for init in self._whole_inits() for node in init.body for name in binds(node)}
-        attributes = {name.removeprefix("self.") for name in read & bound if name.startswith("self.")}
-        return frozenset(attributes - set(self._way.provided))
+        inits = self._whole_inits.values()
+        bound = {name for init in inits for node in init.body for name in binds(node)}
+        return frozenset(_of_self(read & bound) - set(self._called.provided))
 
     def set_at(self, line: int | None) -> frozenset[str]:
         """Return the attributes that the statement of an `__init__` at a line sets, without `self.`."""
         statements = [
             node
-            for init in self._whole_inits()
+            for init in self._whole_inits.values()
             for node in ast.walk(init)
             if isinstance(node, ast.stmt) and line and node.lineno <= line <= (node.end_lineno or node.lineno)
         ]
         innermost = max(statements, key=lambda node: node.lineno, default=None)
-        names = binds(innermost) if innermost else frozenset()
-        return frozenset(name.removeprefix("self.") for name in names if name.startswith("self."))
-
-    def _whole_inits(self) -> list[Function]:
-        functions = [vars(owner).get(_INIT) for owner in self._owners]
-        return [
-            node
-            for item in functions
-            if isinstance(item, FunctionType) and (node := self.loaded.statement_of(item))
-        ]
+        return frozenset(_of_self(binds(innermost)) if innermost else ())
 
     def _facts(self, filename: str) -> ClassFacts:
         nodes = {name: self._method(name) for name in self.names}
-        optional = frozenset[str]().union(*(asked_with_default(node) for node in nodes.values() if node))
+        optional = frozenset[str]().union(*(read_with_default(node) for node in nodes.values() if node))
         storage = stored_by(self.verbs["set"], self._method) if "set" in self.verbs else ()
+        places, globals_named = dict[str, str](), set[str]()
+        for name in (*self.names, _INIT):
+            for function in self._functions(name):
+                globals_named.update(function.__code__.co_names)
+                member = self.loaded.member_of(function.__code__.co_filename)
+                node = self.loaded.statement_of(function)
+                if member and node and name != _INIT:
+                    places.setdefault(name, f"{member}:{node.lineno}-{node.end_lineno}")
         return ClassFacts(
             class_name=self._model.class_name, filename=filename, verbs=self.verbs,
             lines={name: node.lineno for name, node in nodes.items() if node},
-            replaced={name: name for name in METHODS_STAND_INS if self._names_global(name)},
-            stood_in=self._stood_in, optional=optional, storage=frozenset(storage),
-            places=dict(self._places()),
+            replaced=frozenset(METHODS_STAND_INS.keys() & globals_named), stood_in=self._stood_in,
+            optional=optional, storage=frozenset(storage), places=places,
         )  # fmt: skip
 
-    def _places(self) -> Iterator[tuple[str, str]]:
-        for name in self.names:
-            for function in self._functions(name):
-                member, node = (
-                    self.loaded.member_of(function.__code__.co_filename),
-                    self.loaded.statement_of(function),
-                )
-                if member and node:
-                    yield name, f"{member}:{node.lineno}-{node.end_lineno}"
-                    break
-
-    def _names_global(self, name: str) -> bool:
-        return any(
-            name in item.__code__.co_names
-            for method in (*self.names, _INIT)
-            for item in self._functions(method)
-        )
-
-    def over(self, host: type[H]) -> tuple[KnownModel, type[H]]:
+    def derive(self, host: type[H]) -> tuple[KnownModel, type[H]]:
         """Return what is known of it, and a class derived from it and from `host`, which runs the slices."""
-        file = self._whole().file
+        file, own = self._whole().file, self._whole().member
         known = KnownModel(self.loaded.source, self._model, file, self._facts(file.filename))
-        return known, self._derived(host)
-
-    def _derived(self, host: type[H]) -> type[H]:
-        own = self._whole().member
         hosted = {
             name: vars(kind)[name]
-            for name in (*HOSTED, *self._way.provided)
+            for name in (*HOSTED, *self._called.provided)
             for kind in reversed(host.__mro__)
-            if name in vars(kind) and (name in self._way.provided or self._provider(name) != own)
+            if name in vars(kind) and (name in self._called.provided or self._provider(name) != own)
         }
         inits = {owner: _compiled(vars(owner)[_INIT], node) for owner, node in self.inits.items()}
         namespace: dict[str, object] = {
@@ -442,18 +421,20 @@ class MadeClass:
         try:
             made = type(self._cls)(self._cls.__name__, (self._cls, host), namespace)
         except Exception as error:
-            of = self._whole()
             text = f"not driven: a class derived from {self._cls.__name__} cannot be made: {error}"
-            raise SourceError(Reason(text, of.file.filename, of.node.lineno)) from error
+            raise SourceError(Reason(text, file.filename, self._whole().node.lineno)) from error
         if not issubclass(made, host):
-            raise SourceError(
-                Reason(f"not driven: {self._cls.__name__} is no class", self._whole().file.filename)
-            )
-        return made
+            raise SourceError(Reason(f"not driven: {self._cls.__name__} is no class", file.filename))
+        return known, made
 
     def _provider(self, name: str) -> str:
         owner = next((item for item in self._cls.__mro__ if name in vars(item)), None)
         return self._owners[owner].member if owner in self._owners else ""
+
+
+def _of_self(names: Iterable[str]) -> set[str]:
+    """Return the x of every name `self.x`."""
+    return {name.removeprefix("self.") for name in names if name.startswith("self.")}
 
 
 def functions_in(value: object) -> Iterator[FunctionType]:
@@ -485,13 +466,13 @@ def _is_filled(cell: CellType) -> bool:
 
 def _compiled(function: FunctionType, node: Function) -> FunctionType:
     """Compile the slice of a function into its module, with its own cells and defaults."""
-    of_class = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
-    of_class = of_class if of_class.isidentifier() else "Assigned"
+    owner = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    owner = owner if owner.isidentifier() else "Assigned"
     plain = ast.parse("def outer(): pass").body[0]
     assert isinstance(plain, ast.FunctionDef)
     free = function.__code__.co_freevars
     plain.args.args = [ast.arg(name) for name in free]
-    inner = ast.parse(f"class {of_class}: pass").body[0]  # private names are those of the class
+    inner = ast.parse(f"class {owner}: pass").body[0]  # private names are those of the class
     assert isinstance(inner, ast.ClassDef)
     inner.body, plain.body = [_without_expressions(node)], [inner]
     module = ast.fix_missing_locations(ast.Module([plain], []))
@@ -506,7 +487,7 @@ def _compiled(function: FunctionType, node: Function) -> FunctionType:
 
 
 def _without_expressions(node: Function) -> Function:
-    """Return a function without what is evaluated when it is defined: it has been, in the class."""
+    """Return a function without decorators, defaults and annotations: they were evaluated in its class."""
     arguments = node.args
     bare = [ast.arg(item.arg) for item in (*arguments.posonlyargs, *arguments.args)]
     only = [ast.arg(item.arg) for item in arguments.kwonlyargs]
@@ -521,31 +502,25 @@ def _without_expressions(node: Function) -> Function:
 
 
 def _code_named(code: CodeType, name: str) -> CodeType:
-    """Return the innermost code of a name."""
+    """Return the code of a name among those nested in `code`."""
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
     found = next((item for item in inner if item.co_name == name), None)
     return found or _code_named(inner[0], name)
 
 
 def _furnishing(inits: Mapping[type, FunctionType]) -> FunctionType:
-    """Return an `__init__` that runs the first slice, while the classes above have theirs."""
+    """Return an `__init__` that runs the first slice; meanwhile those of the bases are their slices."""
     first, *above = inits
 
     @functools.wraps(inits[first])
     def furnished(self: object, *args: object, **named: object) -> None:
-        with _in_place({owner: inits[owner] for owner in above}):
+        before = {owner: vars(owner)[_INIT] for owner in above}
+        try:
+            for owner in above:
+                type.__setattr__(owner, _INIT, inits[owner])
             inits[first](self, *args, **named)
+        finally:
+            for owner, function in before.items():
+                type.__setattr__(owner, _INIT, function)
 
     return furnished  # type: ignore[return-value]  # a function
-
-
-@contextmanager
-def _in_place(inits: Mapping[type, FunctionType]) -> Iterator[None]:
-    before = {owner: vars(owner)[_INIT] for owner in inits}
-    try:
-        for owner, function in inits.items():
-            type.__setattr__(owner, _INIT, function)
-        yield
-    finally:
-        for owner, function in before.items():
-            type.__setattr__(owner, _INIT, function)

@@ -1,4 +1,4 @@
-"""What is known of a model class before its package is imported, and the ways to call it.
+"""Facts of a model class before its package is imported, and the ways to call it.
 
 A plugin patches a class of another package: by a function that is called with a model and sets attributes of
 that object, or by statements at the top level of a file that assign to a class (`Patch`).
@@ -22,23 +22,19 @@ from deepstack_harness.errors import Reason, SourceError, UsageError
 from deepstack_harness.sources.source import Source, SourceFile
 
 
-def _as_it_is(hidden: object) -> object:
-    return hidden
-
-
 @dataclass(frozen=True)
 class EngineParts:
-    """The parts of one engine that its classes name, beside those that every engine of vLLM's kind has.
+    """The parts of one engine that its classes name, in addition to those of every engine of vLLM's kind.
 
     `stand_ins` has objects by the names that files import, `settings` values by their place below
-    `vllm_config`, such as `model_config.multimodal_config`.  `answer` makes the answer of the language
-    model out of its hidden states (n, hidden).  `reads_too` are attributes of a model that code outside of
-    its class reads.
+    `vllm_config`, such as `model_config.multimodal_config`. `output` makes the return value of the language
+    model out of its hidden states (n, hidden). `reads_too` are attributes of a model that code outside of
+    its class reads. `libraries` has objects by their dotted names, for attributes of missing libraries.
     """
 
     stand_ins: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
-    answer: Callable[[object], object] = _as_it_is
+    output: Callable[[object], object] = lambda hidden: hidden
     reads_too: frozenset[str] = frozenset()
     libraries: Mapping[str, object] = field(default_factory=dict, repr=False)
 
@@ -52,7 +48,7 @@ class ModelClass:
 
     `nested` names the part of the Hugging Face configuration that is the model's own.  With
     `main_features` each row of visual embeddings starts with the features that replace the token
-    embedding, and the levels follow; without, it has the levels alone.
+    embedding, and the levels follow; without, it has only the levels.
     """
 
     member: str
@@ -64,11 +60,11 @@ class ModelClass:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to drive a class: the methods that are called, and the names that are provided to them.
+class CalledMethods:
+    """The methods of a class that are called, and the names that are provided to them.
 
-    `verbs` is None for get, set and clear, which are found by their names.  `provided` are members that the
-    host of the class has in the place of its own.  Without `init` nothing of the class's `__init__` runs.
+    `verbs` is None for get, set and clear, which are found by their names. `provided` are members that the
+    host of the class has in the place of its own. Without `init` nothing of the class's `__init__` runs.
     """
 
     verbs: Mapping[str, str] | None
@@ -76,18 +72,18 @@ class Way:
     init: bool = True
 
 
-BY_METHODS = Way(verbs=None, provided=frozenset({"visual"}))
-"""Drive the buffer's own get, set, clear and resize."""
+BY_METHODS = CalledMethods(verbs=None, provided=frozenset({"visual"}))
+"""The buffer's own get, set, clear and resize."""
 
 HOSTED = frozenset(
     {"_embed_text_input_ids", "get_language_model", "_mark_tower_model", "_mark_language_model"}
 )
 """Methods that the host of a class has in place of the engine's own bases."""
 
-BY_FORWARD = Way(
+BY_FORWARD = CalledMethods(
     verbs={"set": "embed_input_ids", "get": "forward"}, provided=BY_METHODS.provided | {"language_model"}
 )
-"""Drive `embed_input_ids`, which sets the buffer, and `forward`, which reads and clears it."""
+"""`embed_input_ids`, which sets the buffer, and `forward`, which reads and clears it."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +113,12 @@ class Patch:
 
 @dataclass(frozen=True)
 class FoundPatch:
-    """A patch of a source; nothing of it has run.
+    """A patch that its engine has `declared`, in a source; nothing of it has run.
 
     `at` is its place, `MEMBER:FIRST-LAST`, and `step_at` that of the plugin's own forward, if there is one.
     """
 
-    of: Patch
+    declared: Patch
     at: str
     step_at: str = ""
 
@@ -136,7 +132,11 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
     if patch.function:
         at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
         return FoundPatch(patch, at, step_at)
-    assignments = [node for node in parse(file).body if _assigns(node, model_class)]
+    assignments = list[ast.stmt]()
+    for node in parse(file).body:
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
+                assignments += [node] if name == model_class and STORAGE in attribute else []
     if not assignments:
         raise UsageError(
             f"{file.filename} assigns to no method of {model_class} that has {STORAGE} in its name"
@@ -144,15 +144,7 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
     return FoundPatch(patch, _place(patch, assignments))
 
 
-def _assigns(node: ast.stmt, model_class: str) -> bool:
-    match node:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
-            return name == model_class and STORAGE in attribute
-    return False
-
-
 def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
-    """Return the place of a function of the file."""
     node = function_named(file, name)
     if node is None:
         raise UsageError(f"{file.filename} defines no function {name}")

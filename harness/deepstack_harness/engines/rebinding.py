@@ -1,9 +1,9 @@
-"""Find what in a package may give the objects of a class another member, after the class was made.
+"""Find code of a package that may give the objects of a class another member, after the class was made.
 
-Importing a package runs what changes a class then: decorators, hooks of bases, statements behind the class
-and patches of other modules.  What is left are places that run later, such as a function that assigns to
-`forward`.  `Making.rebinding` searches the package for them.  A place that does not run with the class, and
-that is not about another class, refuses the class.
+Importing a package runs what changes a class then: decorators, hooks of bases, statements after the class
+and patches of other modules. What is left are places that run later, such as a function that assigns to
+`forward`. `RebindingSearch` looks for them in the package. A class is refused for a place that has not run
+and that is not about another class.
 """
 
 import ast
@@ -54,12 +54,12 @@ class Defined:
         return self.member, self.node.name
 
 
-class Making:
-    """The making of one class of a source."""
+class RebindingSearch:
+    """The search for code of a package that may give the objects of one class another member."""
 
     def __init__(self, loaded: LoadedSource, of: Defined, lineage: Mapping[type, Defined]) -> None:
         """Take a class, and its `lineage` as Python has made it."""
-        self._loaded, self.of, self._lineage = loaded, of, lineage
+        self._loaded, self._of, self._lineage = loaded, of, lineage
         self._places = frozenset(item.place for item in lineage.values())
         members = [own_members(item.node) for item in lineage.values()]
         defined = {name for own in members for name in own}
@@ -72,7 +72,7 @@ class Making:
 
     def _files(self, classes: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
         """Yield the files that have the engines' word, or the name of a class."""
-        folder = PurePosixPath(self.of.member).parts[0]
+        folder = PurePosixPath(self._of.member).parts[0]
         words = (WORD, *sorted(classes))
         for member in sorted({member for word in words for member in self._loaded.mentioning(folder, word)}):
             try:
@@ -89,9 +89,9 @@ class Making:
     def rebinding(
         self, names: Collection[str], chain: Collection[tuple[str, str]]
     ) -> Iterator[tuple[str, SourceFile, "RebindingPlace"]]:
-        """Yield each place that may rebind one of `names`, with its file, by the name of that too.
+        """Yield each place that may rebind one of `names`: the name of its file, the file, and the place.
 
-        `chain` are the classes that are driven.
+        `chain` are the classes whose members are called.
         """
         lineage = self._lineage.values()
         classes = frozenset(item.node.name for item in lineage if item.place in chain)
@@ -128,19 +128,19 @@ class Making:
         of_self = place.method_of is not None
         if name == "__class__" or (of_self and name in names):
             return of_self and (member, place.method_of) in self._places
-        if place.of is None:
+        if place.owner is None:
             before = place.name.rpartition(".")[0].rpartition(".")[2]
             known = before in classes if before else is_about and (WORD in name or _sets_by_name(file))
             return name in names and known
-        is_mine = None if of_self else self.is_mine(member, place.of)
+        is_own = None if of_self else self._is_of_lineage(member, place.owner)
         if not name:
-            return is_mine is True
+            return is_own is True
         if name in classes and isinstance(place.node, ast.Attribute) and not of_self:
             return True
-        return name in names and (is_mine is True or (is_mine is None and is_about))
+        return name in names and (is_own is True or (is_own is None and is_about))
 
-    def is_mine(self, member: str, node: ast.expr) -> bool | None:
-        """Return whether an expression of a file is a class of the lineage; None where nobody knows."""
+    def _is_of_lineage(self, member: str, node: ast.expr) -> bool | None:
+        """Return whether an expression of a file is a class of the lineage; None where it is not known."""
         path = list[str]()
         while isinstance(node, ast.Attribute):
             path.append(node.attr)
@@ -177,26 +177,22 @@ def rebound(name: str, file: SourceFile, node: ast.AST) -> SourceError:
     )
 
 
-def _is_name(node: ast.AST | None, names: Collection[str]) -> bool:
-    return isinstance(node, ast.Name) and node.id in names
-
-
 @dataclass(frozen=True)
 class RebindingPlace:
     """A place that may give an object or a class another member.
 
-    `name` is empty where code makes it.  `of` is the object; None where a table has the name, or a call.
-    `method_of` is the class whose method it stands in, if `of` is the first argument of that method.
+    `name` is empty where code makes it. `owner` is the object; None where a table or a call has the name.
+    `method_of` is the class whose method it is in, if `owner` is the first argument of that method.
     """
 
     name: str
-    of: ast.expr | None
+    owner: ast.expr | None
     node: ast.AST
     method_of: str | None = None
 
     @property
     def member(self) -> str:
-        """The name alone, for a sentence."""
+        """The name without what is before its last dot, for a sentence."""
         return self.name.rpartition(".")[2] or "a member"
 
     @property
@@ -223,13 +219,13 @@ def _words(file: SourceFile) -> frozenset[str]:
 @functools.lru_cache(maxsize=512)
 def _places(file: SourceFile) -> tuple[RebindingPlace, ...]:
     """Return all places of a file that may give an object or a class another member."""
-    search = _Search()
+    search = _PlaceVisitor()
     search.visit(parse(file))
     return tuple(search.places)
 
 
-class _Search(ast.NodeVisitor):
-    """The search of one file."""
+class _PlaceVisitor(ast.NodeVisitor):
+    """The visitor that collects the places of one file."""
 
     def __init__(self) -> None:
         self.places: list[RebindingPlace] = []
@@ -244,15 +240,12 @@ class _Search(ast.NodeVisitor):
         self._functions = outer
         self._classes.pop()
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         self._functions.append(node)
         self.generic_visit(node)
         self._functions.pop()
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._functions.append(node)
-        self.generic_visit(node)
-        self._functions.pop()
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # named after the node
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -270,57 +263,50 @@ class _Search(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         if _reads_names(node.func):
-            self._readings |= {id(each) for each in node.args}
-        if is_setattr(node) or _is_name(node.func, {"delattr"}):
+            self._readings |= set(map(id, node.args))
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        if is_setattr(node) or called == "delattr":
             arguments = set_arguments(node)
             name = arguments[1] if len(arguments) > 1 else None
             if isinstance(name, ast.Constant):
                 self._readings.add(id(name))
             if arguments:
                 self._note(str(name.value) if isinstance(name, ast.Constant) else "", arguments[0], node)
-        if _makes_members(node.func):
-            self.places += [
-                RebindingPlace(keyword.arg, None, node) for keyword in node.keywords if keyword.arg
-            ]
+        if called in ("dict", "type") or (
+            isinstance(node.func, ast.Attribute) and node.func.attr == "update"
+        ):
+            names = (keyword.arg for keyword in node.keywords)
+            self.places += [RebindingPlace(name, None, node) for name in names if name]
         self.generic_visit(node)
 
-    def visit_Compare(self, node: ast.Compare) -> None:
-        self._readings |= {id(each) for each in ast.walk(node)}
+    def visit_Compare(self, node: ast.Compare | ast.Raise) -> None:
+        self._readings |= set(map(id, ast.walk(node)))
         self.generic_visit(node)
+
+    visit_Raise = visit_Compare  # noqa: N815  # named after the node
 
     def visit_Expr(self, node: ast.Expr) -> None:
         self._readings.add(id(node.value))
-        self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._readings |= {id(each) for each in ast.walk(node)}
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and id(node) not in self._readings and _DOTTED.fullmatch(node.value):
             self.places.append(RebindingPlace(node.value, None, node))
 
-    def _note(self, name: str, of: ast.expr, node: ast.AST) -> None:
-        """Note a place that gives `of` another member."""
+    def _note(self, name: str, owner: ast.expr, node: ast.AST) -> None:
+        """Note a place that gives `owner` another member."""
         method = self._functions[0] if self._classes and self._functions else None
         first = method.args.args[:1] if method else []
-        of_self = isinstance(of, ast.Name) and any(of.id == each.arg for each in first)
-        self.places.append(RebindingPlace(name, of, node, self._classes[-1].name if of_self else None))
+        of_self = isinstance(owner, ast.Name) and [owner.id] == [argument.arg for argument in first]
+        self.places.append(RebindingPlace(name, owner, node, self._classes[-1].name if of_self else None))
 
 
 def _reads_names(called: ast.expr) -> bool:
-    """Return whether a function does no more with a name than to look it up, or to show it."""
+    """Return whether a function only looks a name up, or prints it."""
     match called:
         case ast.Name(id="getattr" | "hasattr" | "print"):
             return True
         case ast.Attribute(attr="debug" | "info" | "warning" | "error" | "exception" | "startswith" | "get"):
             return True
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name.startswith(_MARKS)  # whoever asks the registry is another place
-
-
-def _makes_members(called: ast.expr) -> bool:
-    match called:
-        case ast.Name(id="dict" | "type") | ast.Attribute(attr="update"):
-            return True
-    return False
+    return name.startswith(_MARKS)  # code that looks the class up in a registry is another place

@@ -1,10 +1,9 @@
-"""Stand-ins for parts of vLLM that a class names: each does what its code relies on, and no more.
+"""Replacements for parts of vLLM that a class names: each does what its code relies on, and no more.
 
-A part that has no stand-in here is refused, never guessed.  `METHODS_STAND_INS` and `FORWARD_STAND_INS` are
-the tables of names for the two ways to drive a class.  `Host` and `ForwardHost` take the place of a model's
-base class; `RecordingModel` is a language model that computes nothing and records its arguments;
-`ForwardBuffer` puts an object of such a class behind the `Buffer` interface, driven by `embed_input_ids`
-and `forward`.
+A class that uses any other part is refused. `METHODS_STAND_INS` and `FORWARD_STAND_INS` are the tables of
+names for the two ways to call a class. `Host` and `ForwardHost` take the place of a model's base class;
+`RecordingModel` is a language model that computes nothing and records its arguments; `ForwardBuffer` gives an
+object of such a class the `Buffer` interface, by calls of `embed_input_ids` and `forward`.
 """
 
 import logging
@@ -12,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from operator import attrgetter
 from types import MappingProxyType
@@ -69,7 +68,7 @@ def init_logger(name: str) -> logging.Logger:
 
 
 class Settings:
-    """A configuration object of the engine; reading a setting that it lacks raises, with its full name."""
+    """A configuration object of the engine; reading a setting that is missing raises, with its full name."""
 
     def __init__(self, path: str, **values: object) -> None:
         """Take `path`, the expression by which code reaches it, such as `vllm_config.model_config`."""
@@ -78,13 +77,13 @@ class Settings:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise `AttributeError`: Python calls this for settings that were not given."""
-        if name.startswith("__"):  # `copy` asks for its own, also of an object without a path yet
+        if name.startswith("__"):  # `copy` reads its own, also of an object without a path yet
             raise AttributeError(name)
         raise AttributeError(f"the harness has no {self._path}.{name}", name=name, obj=self)
 
 
 class Unset:
-    """Value of a setting that nobody gave: false, empty and zero, whatever is asked of it."""
+    """Value of a setting that nobody gave: false, empty, zero, and the result of its own calls."""
 
     def __bool__(self) -> bool:
         return False
@@ -99,7 +98,7 @@ class Unset:
         return iter(())
 
     def __call__(self, *_: object, **__: object) -> "Unset":
-        """Return the same."""
+        """Return this value, which has no results of its own."""
         return self
 
     def __getattr__(self, name: str) -> "Unset":
@@ -112,7 +111,7 @@ class Unset:
 class LenientSettings(Settings):
     """A configuration object whose unknown settings are `Unset`, and whose unknown parts are like its own.
 
-    `optional` are names that the code asks for with a default of its own: they are missing, so that the
+    `optional` are names that the code reads with a default of its own: they are missing, so that the
     default counts.
     """
 
@@ -137,7 +136,7 @@ class LenientSettings(Settings):
 
 
 class Part:
-    """Stand-in for a part of a model that cannot be built: as many of them as there are levels.
+    """Replacement for a part of a model that cannot be built, and for a list of such parts, one per level.
 
     Called, it returns its first argument.
     """
@@ -155,7 +154,7 @@ class Part:
         return self
 
     def __call__(self, *arguments: object, **_: object) -> object:
-        """Return the first argument."""
+        """Return the first argument, in the place of an output."""
         return arguments[0] if arguments else self
 
     def __getattr__(self, name: str) -> "Part":
@@ -195,7 +194,7 @@ def vllm_config(
         f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)), out_hidden_size=hidden
     )
     parts: dict[str, object] = {"text_config": text, "vision_config": vision, **own}
-    # Qwen3-Omni's thinker is given the whole configuration, and in vLLM-Omni up to 0.20 its own part alone.
+    # Qwen3-Omni's thinker is given the whole configuration, and in vLLM-Omni up to 0.20 only its own part.
     hf_config = Settings(root, **({nested: Settings(root, **parts)} if nested else {}), **parts)
     whole = Settings(
         "vllm_config",
@@ -230,25 +229,27 @@ class Host(nn.Module):
 
     _around: tuple[Callable[[], AbstractContextManager[object]], nn.Module | None]
 
-    def surround(self, tower: Callable[[], AbstractContextManager[object]], visual: nn.Module | None) -> None:
-        """Set what there is around the buffer, before `__init__` runs."""
-        self.__dict__["_around"] = (tower, visual)
+    def surround(
+        self,
+        tower: Callable[[], AbstractContextManager[object]],
+        visual: nn.Module | None,
+        missing: Mapping[str, Part] = MappingProxyType({}),
+        **attributes: object,
+    ) -> None:
+        """Set what there is around the buffer, before `__init__` runs: `missing` parts cannot be built."""
+        self.__dict__.update(_around=(tower, visual), _missing=missing, **attributes)
 
     def __init__(self) -> None:
         """Make an empty module, as the real bases do, except that it has its tower already."""
         super().__init__()
         self.visual = self._around[1]
 
-    def stand_in(self, names: Collection[str], levels: int) -> None:
-        """Give parts that cannot be built, before `__init__` runs."""
-        self.__dict__["_stood_in"] = {name: Part(levels) for name in names}
-
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # as in torch
-        """Return a part that stands in; also the tower, where a class makes itself a module by name."""
+        """Return what replaces a part; also the tower, where a class makes itself a module by name."""
         if name == "visual" and "_around" in self.__dict__:
             return self._around[1]
-        stood_in = self.__dict__.get("_stood_in", {})
-        return stood_in[name] if name in stood_in else super().__getattr__(name)
+        missing = self.__dict__.get("_missing", {})
+        return missing[name] if name in missing else super().__getattr__(name)
 
     def _mark_tower_model(self, *_: object, **__: object) -> AbstractContextManager[object]:
         return self._around[0]()
@@ -266,11 +267,6 @@ class FirstRank:
     world_size = 1
 
 
-def get_pp_group() -> FirstRank:
-    """Return the pipeline group (vllm/distributed/parallel_state.py) of an engine without stages."""
-    return FirstRank()
-
-
 METHODS_STAND_INS: Mapping[str, object] = {
     "IntermediateTensors": IntermediateTensors,
     "StageMissingLayer": StageMissingLayer,
@@ -279,24 +275,21 @@ METHODS_STAND_INS: Mapping[str, object] = {
 """What code finds under these names, where a class is called by its get, set and clear."""
 
 
-def get_forward_context() -> Settings:
-    """Return the context of a step without attention, as in a profile run (vllm/forward_context.py)."""
-    return Settings("get_forward_context()", attn_metadata=None)
-
-
 FORWARD_STAND_INS: Mapping[str, object] = {
     **METHODS_STAND_INS,
-    "get_forward_context": get_forward_context,
-    "get_pp_group": get_pp_group,
+    # A step without attention, as in a profile run (vllm/forward_context.py).
+    "get_forward_context": lambda: Settings("get_forward_context()", attn_metadata=None),
+    # An engine without stages (vllm/distributed/parallel_state.py).
+    "get_pp_group": FirstRank,
 }
 """What code finds under these names, where a class is called by its forward."""
 
 
 PAYLOAD = "deepstack_input_embeds"
-"""The argument by which most deepstack classes hand their payload to the language model."""
+"""The argument by which most deepstack classes pass their payload to the language model."""
 
 UNBOUNDED = sys.maxsize
-"""The capacity of an engine that keeps no storage between steps: nothing limits what it is given."""
+"""The capacity of an engine without storage between steps: nothing limits what it is given."""
 
 
 class Role(Enum):
@@ -329,14 +322,14 @@ class Layout(Enum):
 
 
 @dataclass(frozen=True)
-class Handing:
-    """The way in which a class takes a payload, and hands it to its language model.
+class PayloadConvention:
+    """The way in which a class is given a payload, and passes it to its language model.
 
     `place` is the keyword or the position of the argument, which is missing from a call only where it is not
     `required`.  `layout` is that of a payload that is one tensor, of levels `width` wide.  With
     `main_features` each row of embeddings starts with what replaces the token's own; `token` is the id of a
     visual token.  A payload that is looked up `by_token` has rows for every token of a step.  `roles` has all
-    arguments of a call, and `sample` a payload that was handed on.
+    arguments of a call, and `sample` a payload that was passed on.
     """
 
     place: str | int = PAYLOAD
@@ -349,18 +342,14 @@ class Handing:
     roles: tuple[tuple[str | int, Role], ...] = ()
     sample: object = None
 
-    def of_width(self, hidden: int) -> "Handing":
-        """Return the same for levels (n, hidden) of another width."""
-        return replace(self, width=hidden)
 
-
-NAMED_LEVELS = Handing()
+NAMED_LEVELS = PayloadConvention()
 """Levels with names, under the keyword that vLLM uses."""
 
-_EMBEDDING_MULTIPLIER = 2.0  # only Granite asks for it; the payload must not depend on it
+_EMBEDDING_MULTIPLIER = 2.0  # only Granite reads it; the payload must not depend on it
 
 
-class Mirrors:
+class StorageCopies:
     """Copies of tensors that the class under test changes right after it has shown them.
 
     One storage has one copy for as long as this object lives, so that addresses of copies are
@@ -369,10 +358,10 @@ class Mirrors:
 
     def __init__(self) -> None:
         """Start without copies."""
-        # Originals are kept: freed storage could be handed out again at the same address.
+        # With a reference to each original, or an allocator could reuse its address after it is freed.
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
-    def of(self, shown: Tensor) -> Tensor:
+    def copy(self, shown: Tensor) -> Tensor:
         """Return a copy of `shown` as it is now: same shape, strides, offset, dtype and device."""
         if shown.device.type == "meta":
             return shown
@@ -386,9 +375,9 @@ class Mirrors:
 
 
 class RecordingModel:
-    """A stand-in for `self.language_model`, and for the text model inside it.
+    """Replacement of `self.language_model`, and of the text model inside it.
 
-    It embeds every token to zeros (n, hidden), and keeps a copy of the payload of the last call.
+    It embeds every token to zeros (n, hidden), and records a copy of the payload of the last call.
     """
 
     def __init__(
@@ -396,18 +385,18 @@ class RecordingModel:
         hidden: int,
         dtype: torch.dtype,
         device: torch.device,
-        answer: Callable[[object], object] = lambda hidden: hidden,
-        handing: Handing | None = NAMED_LEVELS,
+        output: Callable[[object], object] = lambda hidden: hidden,
+        convention: PayloadConvention | None = NAMED_LEVELS,
     ) -> None:
         """Make embeddings with `hidden` columns, of `dtype` on `device`.
 
-        `answer` makes the answer of a call out of hidden states (1, hidden), `handing` says where the
-        payload of a call is; without one, all arguments are kept.
+        `output` makes the return value of a call out of hidden states (1, hidden). `convention` has the
+        place of the payload in a call; without one, all arguments are recorded.
         """
-        self.handing = handing
+        self.convention = convention
         self.arguments: dict[str | int, object] = {}
-        """Copies of what the last call was given, by keyword or position; without a `handing` alone."""
-        self._answer = answer
+        """Copies of what the last call was given, by keyword or position; empty with a `convention`."""
+        self._output = output
         self.config = Settings("language_model.model.config", embedding_multiplier=_EMBEDDING_MULTIPLIER)
         self.hidden = hidden
         self.device = device
@@ -418,7 +407,7 @@ class RecordingModel:
         """Whether rows were looked up by token."""
         self.levels = 0
         self._embedding = torch.zeros(1, hidden, dtype=dtype, device=device)
-        self._mirrors = Mirrors()
+        self._copies = StorageCopies()
         self._given: tuple[Tensor, ...] | None = None
 
     @property
@@ -440,16 +429,16 @@ class RecordingModel:
     get_per_layer_input_embeddings = get_per_layer_inputs
 
     def __call__(self, *given: object, **named: object) -> object:
-        """Keep the payload and return hidden states (1, hidden), all zero, as the engine's models do."""
+        """Record the payload; return hidden states (1, hidden) of zeros, as the engine's models do."""
         arguments: dict[str | int, object] = dict((*enumerate(given), *named.items()))
-        if self.handing is None:
+        if self.convention is None:
             self.arguments = {place: _copied(value) for place, value in arguments.items()}
-        elif self.handing.required and self.handing.place not in arguments:
-            raise UsageError(f"the language model is called without {self.handing.place}=")
+        elif self.convention.required and self.convention.place not in arguments:
+            raise UsageError(f"the language model is called without {self.convention.place}=")
         else:
-            levels = levels_in(arguments.get(self.handing.place), self.handing)
-            self._given = None if levels is None else tuple(self._mirrors.of(rows) for rows in levels)
-        return self._answer(self._embedding)
+            levels = levels_in(arguments.get(self.convention.place), self.convention)
+            self._given = None if levels is None else tuple(map(self._copies.copy, levels))
+        return self._output(self._embedding)
 
     def begin(self) -> None:
         """Forget the call of the step before."""
@@ -462,21 +451,21 @@ class RecordingModel:
 
 
 def _copied(value: object) -> object:
-    """Return a copy of what holds tensors: a class may change them right after it has handed them on."""
+    """Return a copy of what holds tensors: a class may change them right after it has passed them on."""
     if isinstance(value, IntermediateTensors):
         return IntermediateTensors({name: tensor.clone() for name, tensor in value.items()})
     if isinstance(value, Mapping):
-        return {name: _copied(each) for name, each in value.items()}
+        return {name: _copied(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        copies = [_copied(each) for each in value]
-        return copies if isinstance(value, list) else tuple(copies)
+        copies = map(_copied, value)
+        return list(copies) if isinstance(value, list) else tuple(copies)
     return value.clone() if isinstance(value, Tensor) else value
 
 
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 
 
-def levels_in(payload: object, handing: Handing = NAMED_LEVELS) -> tuple[Tensor, ...] | None:
+def levels_in(payload: object, convention: PayloadConvention = NAMED_LEVELS) -> tuple[Tensor, ...] | None:
     """Return the levels of a payload in any container, each (P, hidden); None where there is none.
 
     Named levels are in the order of the numbers in their names, `.._embeds_0` or layers `ds_3`, or, without
@@ -489,28 +478,28 @@ def levels_in(payload: object, handing: Handing = NAMED_LEVELS) -> tuple[Tensor,
         return tuple(tensors[name] for name in _in_number_order(tensors))
     if isinstance(tensors, list | tuple):
         return tuple(tensors)
-    if isinstance(tensors, Tensor) and handing.layout is not None:
-        return handing.layout.split(tensors, handing.width)
+    if isinstance(tensors, Tensor) and convention.layout is not None:
+        return convention.layout.split(tensors, convention.width)
     raise UsageError(f"the language model is given a {type(payload).__name__}, which has no levels")
 
 
-def join_levels(handing: Handing, levels: tuple[Tensor, ...]) -> object:
-    """Return levels, each (n, hidden), in the container in which a class hands them on."""
-    sample = handing.sample
-    if sample is None:  # the class never handed one on
+def join_levels(convention: PayloadConvention, levels: tuple[Tensor, ...]) -> object:
+    """Return levels, each (n, hidden), in the container in which a class passes them on."""
+    sample = convention.sample
+    if sample is None:  # the class never passed one on
         return IntermediateTensors({f"{PAYLOAD}_{level}": rows for level, rows in enumerate(levels)})
     if isinstance(sample, IntermediateTensors):
         names = map(str, _in_number_order(sample.tensors))
         return IntermediateTensors(dict(zip(names, levels, strict=True)))
     if isinstance(sample, Mapping):
         return dict(zip(_in_number_order(sample), levels, strict=True))
-    if handing.layout is not None:
-        return handing.layout.join(levels)
+    if convention.layout is not None:
+        return convention.layout.join(levels)
     return list(levels) if isinstance(sample, list) else levels
 
 
 def _in_number_order(names: Iterable[object]) -> list[object]:
-    """Sort names by the number that ends them, where each has another one; else leave them as they are."""
+    """Sort names by the number at their end, where all end in different ones; else leave their order."""
     matches = {name: _LAST_NUMBER.search(str(name)) for name in names}
     numbers = {name: int(match[1]) for name, match in matches.items() if match}
     distinct = len(set(numbers.values())) == len(matches)
@@ -525,7 +514,7 @@ _MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was nev
 def packed(payload: Tensor) -> Tensor:
     """Return visual embeddings (N, (1 + levels) * hidden) of a payload (levels, N, hidden).
 
-    A row has what replaces the token's embedding, and behind it the token's levels.
+    A row has what replaces the token's embedding, followed by the token's levels.
     """
     return torch.cat([payload.new_full(payload.shape[1:], _MAIN_FEATURE), *payload], dim=1)
 
@@ -539,13 +528,9 @@ class DeepstackTower(VisionTower):
 
 
 class ForwardHost(Host):
-    """A base class of classes whose `forward` is driven: it has a language model that records."""
+    """A base class of classes whose `forward` is called: it has a language model that records."""
 
     language_model: RecordingModel
-
-    def accompany(self, recorder: RecordingModel) -> None:
-        """Set the language model, before `__init__` runs."""
-        self.__dict__["language_model"] = recorder
 
     def get_language_model(self) -> RecordingModel:
         """Return the language model, as SupportsMultiModal in vLLM's interfaces.py does."""
@@ -565,8 +550,9 @@ class ForwardHost(Host):
     ) -> Tensor:
         """Return embeddings (n, hidden) of token ids (n,), the marked rows replaced by visual ones.
 
-        `super().embed_input_ids` does this in vLLM (SupportsMultiModal in interfaces.py).  What else releases
-        pass, such as `handle_oov_mm_token` up to 0.17.1, says how ids outside the vocabulary are masked.
+        `super().embed_input_ids` does this in vLLM (SupportsMultiModal in interfaces.py). Other arguments of
+        some releases, such as `handle_oov_mm_token` up to 0.17.1, are about masking ids outside the
+        vocabulary.
         """
         embeddings = self.language_model.embed_input_ids(input_ids)
         if multimodal_embeddings:
@@ -584,16 +570,18 @@ class ForwardBuffer:
     """
 
     def __init__(
-        self, host: ForwardHost, handing: Handing | None = None, storage: Collection[str] = ()
+        self,
+        host: ForwardHost,
+        convention: PayloadConvention | None = None,
+        storage: Collection[str] = (),
     ) -> None:
         """Take `host`, the object after the class's own `__init__`.
 
-        `handing` says how it takes a payload, where that is not what its language model says, and `storage`
-        which attributes it stores into.
+        `convention` replaces that of its language model. `storage` are the attributes it stores into.
         """
         self._host = host
         self._recorder = host.language_model
-        self._handing = handing or host.language_model.handing or NAMED_LEVELS
+        self._convention = convention or host.language_model.convention or NAMED_LEVELS
         self._storage = storage
         self._persistent = self._rows() is not None
         self._embedded = False
@@ -623,13 +611,13 @@ class ForwardBuffer:
         """Embed a step of N tokens, whose payload is (levels, N, hidden); N = 0 is one text token.
 
         Tokens whose rows are zero in all levels are text, unless all are: then all are visual.  Where the
-        class changes the features that it is given, `payload` is filled with NaN: its caller keeps them for
+        class changes the features that it is given, `payload` is filled with NaN: its caller caches them for
         later steps (vllm/v1/worker/gpu_model_runner.py, `encoder_cache`).
         """
         if payload.size(1) == 0:
             self._embed_text(1)
             return
-        if self._handing.by_token:
+        if self._convention.by_token:
             self._recorder.looked_up = payload
             try:
                 self._embed_text(payload.size(1))
@@ -639,10 +627,14 @@ class ForwardBuffer:
         is_visual = payload.ne(0).flatten(2).any(2).any(0)
         if not is_visual.any():
             is_visual = torch.ones_like(is_visual)
-        features = self._packed(payload[:, is_visual])
+        rows = payload[:, is_visual]
+        features = packed(rows) if self._convention.main_features else rows.permute(1, 0, 2).flatten(1)
         given = features.clone()
-        self._embed(list(torch.split(given, _image_sizes(is_visual))), is_visual)
-        if not _is_same(given, features):
+        # A single visual token is one image, and a longer run of them is two.
+        runs = "".join("v" if visual else " " for visual in is_visual.tolist()).split()
+        sizes = [size for run in runs for size in (len(run) // 2, len(run) - len(run) // 2) if size]
+        self._embed(list(torch.split(given, sizes)), is_visual)
+        if not torch.allclose(given, features, rtol=0, atol=0, equal_nan=True):
             with torch.no_grad():
                 payload.fill_(torch.nan)
 
@@ -692,7 +684,7 @@ class ForwardBuffer:
     def _embed(self, visual: list[Tensor], is_visual: Tensor) -> None:
         self._embedded, self._forwarded = True, None
         device = self._recorder.device
-        ids = torch.where(is_visual, self._handing.token, _TEXT_TOKEN).to(device)
+        ids = torch.where(is_visual, self._convention.token, _TEXT_TOKEN).to(device)
         embedded: object = self._host.embed_input_ids(
             ids, multimodal_embeddings=visual, is_multimodal=is_visual.to(device)
         )
@@ -706,21 +698,6 @@ class ForwardBuffer:
             self._embeddings = self._recorder.embed_input_ids(torch.empty(tokens))
         return self._embeddings[:tokens]
 
-    def _packed(self, payload: Tensor) -> Tensor:
-        """Return visual embeddings (N, ..) of a payload (levels, N, hidden): a token's levels in a row."""
-        return packed(payload) if self._handing.main_features else payload.permute(1, 0, 2).flatten(1)
-
-
-def _image_sizes(is_visual: Tensor) -> list[int]:
-    """Return the tokens of each image: one for each run of visual tokens, and two for a longer run."""
-    runs = "".join("v" if each else " " for each in is_visual.tolist()).split()
-    return [size for run in runs for size in (len(run) // 2, len(run) - len(run) // 2) if size]
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have equal values; NaN equals NaN."""
-    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
-
 
 def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = False) -> int | None:
     """Return the rows of the first storage for levels: a container of matrices, or a stack of them.
@@ -733,7 +710,11 @@ def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = Fal
         rows = list(tensors.values()) if isinstance(tensors, Mapping) else tensors
         if isinstance(rows, Tensor) and rows.dim() == 3:
             return rows.size(1 if rows.size(0) == levels else 0)
-        if isinstance(rows, list | tuple) and rows and all(_is_matrix(each) for each in rows):
+        if (
+            isinstance(rows, list | tuple)
+            and rows
+            and all(isinstance(level, Tensor) and level.dim() == 2 for level in rows)
+        ):
             return int(rows[0].size(0))
         if in_objects and not isinstance(rows, Tensor | list | tuple) and hasattr(rows, "__dict__"):
             capacity = getattr(rows, "capacity", None)
@@ -742,7 +723,3 @@ def stored_rows(values: Iterable[object], levels: int, *, in_objects: bool = Fal
             if found is not None:
                 return found
     return None
-
-
-def _is_matrix(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2

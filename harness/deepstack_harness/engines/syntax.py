@@ -1,11 +1,10 @@
 """Syntax trees of source files: look up classes, functions, imports, and the names that code uses.
 
 `reads`, `binds` and `writes` know three kinds of names: `x` is a variable, `self.x` an attribute of the
-instance, and `.x` an attribute of anything else.  The third kind keeps `config.size = 1` apart from
+instance, and `.x` an attribute of anything else.  The third kind separates `config.size = 1` from
 `config.name = "a"` when only `config.size` is read.
 
-`function_hashes` hashes functions of a source, so that two versions that decide something alike are
-recognised.
+`function_hashes` hashes functions of a source, to recognise versions that decide alike.
 """
 
 import ast
@@ -14,7 +13,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from io import StringIO
@@ -29,7 +28,7 @@ Members = Mapping[str, list[ast.stmt]]
 """The statements of a class by the name that they define; overloads share a name."""
 
 
-# A statement is asked about again and again, by every class of its file.
+# Every class of a file looks up the same statements. An entry that was dropped is computed again.
 _cached = functools.lru_cache(maxsize=1 << 16)
 
 
@@ -37,11 +36,11 @@ class NoBuffer(SourceError):
     """The class is not there, or has no deepstack buffer."""
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=32)  # trees are large; one that was dropped is parsed again
 def parse(file: SourceFile) -> ast.Module:
     """Parse a file; raise `UsageError` with the line that does not parse.
 
-    The tree is shared by all who ask for it: copy what you change.
+    All callers share the tree: copy what you change.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about style, and about other people's code
@@ -70,20 +69,17 @@ def function_named(file: SourceFile, name: str) -> ast.FunctionDef | None:
     return next(functions, None)
 
 
-def members_of(definition: ast.ClassDef, file: SourceFile) -> Members:
-    """Return what a class and its bases in the same file define, by name; the class's own come first."""
-    classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef)]
-    return _members_of(definition, classes, (definition,))
+def members_of(definition: ast.ClassDef, file: SourceFile, derived: tuple[ast.ClassDef, ...] = ()) -> Members:
+    """Return what a class and its bases in the same file define, by name; the class's own come first.
 
-
-def _members_of(
-    definition: ast.ClassDef, classes: Sequence[ast.ClassDef], derived: tuple[ast.ClassDef, ...]
-) -> dict[str, list[ast.stmt]]:
-    """Collect members; `derived` are the classes on the way here, which a damaged file may name as bases."""
+    `derived` are the classes that are derived from it, which a damaged file may name as its bases.
+    """
     members = dict(own_members(definition))
+    derived = (*derived, definition)
     names = [base.id for base in definition.bases if isinstance(base, ast.Name)]
-    for base in (node for name in names for node in classes if node.name == name and node not in derived):
-        members = {**_members_of(base, classes, (*derived, base)), **members}
+    classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef) and node not in derived]
+    for base in (node for name in names for node in classes if node.name == name):
+        members = {**members_of(base, file, derived), **members}
     return members
 
 
@@ -165,32 +161,19 @@ def scope_names(statement: ast.stmt) -> frozenset[str]:
     return frozenset(names)
 
 
-def functions_in(statements: Iterable[ast.stmt]) -> Iterator[Function]:
-    """Yield the functions that statements define in the scope they stand in, also in their blocks."""
-    for node in statements:
-        if isinstance(node, Function):
-            yield node
-        elif not isinstance(node, ast.ClassDef):
-            for each in ast.iter_child_nodes(node):
-                if isinstance(each, ast.ExceptHandler | ast.match_case):
-                    yield from functions_in(each.body)
-                elif isinstance(each, ast.stmt):
-                    yield from functions_in([each])
-
-
 def statements_in(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
-    """Yield statements, and those in their blocks and bodies; expressions are not visited."""
-    todo = list(nodes)
+    """Yield statements, and those in their blocks and bodies, in source order, without expressions."""
+    todo = [*nodes][::-1]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.stmt):
             yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            todo += getattr(node, part, ())
+        parts = ("body", "handlers", "cases", "orelse", "finalbody")
+        todo += [child for part in parts for child in getattr(node, part, ())][::-1]
 
 
 ANY_OF_SELF = "self.*"
-"""Stands for an attribute whose name is known at run time only, as in `setattr(self, name, value)`."""
+"""The name of an attribute that is known at run time only, as in `setattr(self, name, value)`."""
 
 _REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_module"}
 
@@ -198,18 +181,8 @@ _REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_m
 @_cached
 def reads(node: ast.AST) -> frozenset[str]:
     """Return every name that `node` reads, without those that its own comprehensions bind."""
-    names = frozenset(name for each in ast.walk(node) for name in _read_by(each))
+    names = frozenset(name for part in ast.walk(node) for name in _read_by(part))
     return names - _comprehension_names(node)
-
-
-def required(node: ast.AST) -> dict[str, int]:
-    """Return the attributes `self.x` that have to be there for `node` to run, with their first lines.
-
-    Attributes that are read by `hasattr` or `getattr` alone are not among them.
-    """
-    attributes = [each for each in ast.walk(node) if _is_of_self(each) and isinstance(each.ctx, ast.Load)]
-    last_first = sorted(attributes, key=lambda each: each.lineno, reverse=True)
-    return {f"self.{each.attr}": each.lineno for each in last_first}
 
 
 @_cached
@@ -217,68 +190,75 @@ def binds(node: ast.AST) -> frozenset[str]:
     """Return every name that `node` gives a value to."""
     if isinstance(node, _NESTED):
         return frozenset({node.name})
-    names = frozenset(name for each in ast.walk(node) for name in _bound_by(each))
+    names = frozenset(name for part in ast.walk(node) for name in _bound_by(part))
     return names - _comprehension_names(node)
 
 
 @_cached
 def writes(node: ast.AST) -> frozenset[str]:
-    """Return every name that `node` binds, changes in place or deletes."""
+    """Return every name that `node` binds, changes in place or deletes.
+
+    A statement that is a call, such as `x.append(..)`, changes x: nothing else is done with its result.
+    """
     if isinstance(node, _NESTED):
         return frozenset({node.name})
-    changed = {name for each in ast.walk(node) for name in _changed_by(each)}
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        changed |= _changed_by_call(node.value)
-    return binds(node) | changed
+    changed = set(binds(node))
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
+            changed.add(_place(part))
+        elif isinstance(part, ast.Delete):
+            changed.update(map(_place, part.targets))
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=of) as called)) if not _is_of(called, "self"):
+            changed.add(_place(of))
+    return frozenset(changed)
 
 
 @_cached
 def own_methods_called(node: ast.AST) -> frozenset[str]:
     """Return the x of every `self.x(...)` and `cls.x(...)`."""
-    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-    return frozenset(called.attr for called in calls if _is_of_self(called) or _is_of_class(called))
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return frozenset(called.attr for called in calls if _is_of(called, "self", "cls"))
 
 
 @_cached
-def asked_of_super(node: ast.AST) -> frozenset[str]:
+def super_attributes(node: ast.AST) -> frozenset[str]:
     """Return the x of every `super().x`."""
-    return frozenset(
-        each.attr
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute)
-        and isinstance(each.value, ast.Call)
-        and isinstance(each.value.func, ast.Name)
-        and each.value.func.id == "super"
-    )
+    names = set()
+    for part in ast.walk(node):
+        match part:
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                names.add(name)
+    return frozenset(names)
 
 
-def asked_with_default(node: ast.AST) -> frozenset[str]:
-    """Return the names that `node` asks for by `hasattr`, or by `getattr` with a default."""
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    named = {"hasattr": 2, "getattr": 3}
-    return frozenset(
-        str(call.args[1].value)
-        for call in calls
-        if isinstance(call.func, ast.Name)
-        and len(call.args) == named.get(call.func.id)
-        and isinstance(call.args[1], ast.Constant)
-    )
+def read_with_default(node: ast.AST) -> frozenset[str]:
+    """Return the names that `node` reads by `hasattr`, or by `getattr` with a default."""
+    names = set()
+    for part in ast.walk(node):
+        match part:
+            case (
+                ast.Call(func=ast.Name(id="hasattr"), args=[_, ast.Constant(value=name)])
+                | ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=name), _])
+            ):
+                names.add(str(name))
+    return frozenset(names)
 
 
 def _read_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.Attribute):
-        if _is_of_self(node) or _is_of_class(node):
+        if _is_of(node, "self", "cls"):
             yield f"self.{node.attr}"
         if isinstance(node.ctx, ast.Load):
             yield f".{node.attr}"
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in {"getattr", "hasattr"}
-    ):
-        yield from _named_in_call(node)
+    match node:
+        case ast.Call(
+            func=ast.Name(id="getattr" | "hasattr"),
+            args=[ast.Name(id="self"), ast.Constant(value=str(name)), *_],
+        ):
+            yield f"self.{name}"
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:
@@ -289,41 +269,19 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.Call) and is_setattr(node):
-        yield from _set_by_name(node)
-    elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
-        yield from _first_argument(node)
-
-
-def _changed_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        yield _place(node)
-    elif isinstance(node, ast.Delete):
-        yield from map(_place, node.targets)
-
-
-def _changed_by_call(call: ast.Call) -> set[str]:
-    """Count `x.append(..)` as a change of x: a call that stands alone is there for its effect."""
-    if isinstance(call.func, ast.Attribute) and not _is_of_self(call.func):
-        return {_place(call.func.value)}
-    return set()
-
-
-def _named_in_call(call: ast.Call) -> Iterator[str]:
-    """Yield `self.x` for `getattr(self, "x", ..)` and `hasattr(self, "x")`."""
-    match call.args:
-        case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
-            yield f"self.{name}"
-
-
-def _set_by_name(call: ast.Call) -> Iterator[str]:
-    """Yield what `setattr` binds; for an attribute of another object only a literal name counts."""
-    match set_arguments(call):
-        case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
-            yield f"self.{name}"
-        case [ast.Name(id="self"), *_]:
-            yield ANY_OF_SELF
-        case [_, ast.Constant(value=str(name)), _]:
-            yield f".{name}"
+        match set_arguments(node):
+            case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
+                yield f"self.{name}"
+            case [ast.Name(id="self"), *_]:
+                yield ANY_OF_SELF
+            case [_, ast.Constant(value=str(name)), _]:  # of another object only a literal name counts
+                yield f".{name}"
+    elif isinstance(node, ast.Call) and _is_of(node.func, "self") and node.func.attr in _REGISTERS:
+        match node.args:
+            case [ast.Constant(value=str(name)), *_]:
+                yield f"self.{name}"
+            case _:
+                yield ANY_OF_SELF
 
 
 def is_setattr(call: ast.Call) -> bool:
@@ -342,15 +300,6 @@ def set_arguments(call: ast.Call) -> list[ast.expr]:
     return call.args
 
 
-def _first_argument(call: ast.Call) -> Iterator[str]:
-    """Yield `self.x` for `self.register_buffer("x", ..)` and the like."""
-    match call.args:
-        case [ast.Constant(value=str(name)), *_]:
-            yield f"self.{name}"
-        case _:
-            yield ANY_OF_SELF
-
-
 def _place(node: ast.AST) -> str:
     """Return the name that an assignment to `node` changes."""
     match node:
@@ -367,23 +316,20 @@ def _place(node: ast.AST) -> str:
     return ""
 
 
-def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _is_of_class(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "cls"
+def _is_of(node: ast.AST, *owners: str) -> TypeGuard[ast.Attribute]:
+    """Return whether an expression is an attribute of a variable with one of these names."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in owners
 
 
 def _comprehension_names(node: ast.AST) -> set[str]:
-    targets = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
+    targets = [part.target for part in ast.walk(node) if isinstance(part, ast.comprehension)]
     return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 def function_hashes(source: Source, names: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of the text of each function, `module.Class.method`, that the source has.
 
-    The text is that of `inspect.getsource`, decorators included, so that a running engine tells the same
+    The text is that of `inspect.getsource`, decorators included, so that a running engine computes the same
     hashes.  A function, class or file that is not there, and a file that does not parse, has none.  Raises
     `MachineError` where a file has to be fetched and cannot.
     """
@@ -408,7 +354,7 @@ def _text_of(source: Source, name: str) -> str | None:
     if not defined:
         return None
     node = defined[-1]  # of several with one name the last one counts
-    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
 
 

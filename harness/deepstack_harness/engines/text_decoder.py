@@ -1,4 +1,4 @@
-"""A text model's own `forward` as a decoder of the harness, over stand-ins for its layers.
+"""A text model's own `forward` as a decoder of the harness, with linear maps in place of its layers.
 
 The text model runs unchanged.  Its layers, norms and other parts are small linear maps of the sum of all
 hidden states that they are given, so that a payload which is added between two layers reaches the output.
@@ -16,16 +16,16 @@ from typing_extensions import override
 from deepstack_harness.contract.case import LEVELS_ALONE
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.load import LoadedSource
-from deepstack_harness.engines.loaded_class import functions_over
+from deepstack_harness.engines.loaded_class import derive_with_functions
 from deepstack_harness.engines.stand_ins import (
-    Handing,
     IntermediateTensors,
+    PayloadConvention,
     Role,
     join_levels,
 )
 from deepstack_harness.engines.text_model import (
     ELEMENT,
-    FORWARD_ALONE,
+    ONLY_FORWARD,
     Attributes,
     CompiledText,
     Path,
@@ -34,21 +34,23 @@ from deepstack_harness.engines.text_model import (
 from deepstack_harness.errors import UsageError
 
 HIDDEN = 8
+"""The width of text models: small, since each case compiles one."""
 LAYERS = LEVELS_ALONE + 1
+"""One layer more than there are levels, so that a layer follows the last level."""
 
 
 class TextPart(nn.Module):
     """A part of a text model: a linear map of the sum of all tensors and numbers that it is given.
 
-    It returns as many hidden states as are unpacked, in the shape of the first floating-point tensor.
-    With `levels` each of them is (n, levels, h), as of an embedding that has a row for each layer.  Where it
-    `adds_residual` by itself all answers but the first are None.  Called without any tensor it returns
-    its first argument.
+    It returns as many hidden states as are unpacked (`outputs`), in the shape of the first floating-point
+    tensor. With `levels` each of them is (n, levels, h), as of an embedding that has a row for each layer.
+    Where it `adds_residual` by itself all outputs but the first are None. Called without any tensor it
+    returns its first argument.
     """
 
-    def __init__(self, answers: int, levels: int = 0, *, adds_residual: bool = False) -> None:
+    def __init__(self, outputs: int, levels: int = 0, *, adds_residual: bool = False) -> None:
         super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(answers))
+        self.maps = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(outputs))
         self.adds_residual = adds_residual
         self.by_id = nn.Parameter(torch.randn(HIDDEN))
         self.by_level = nn.Parameter(torch.randn(levels, 1)) if levels else None
@@ -62,21 +64,21 @@ class TextPart(nn.Module):
         tensors = _tensors_in(values)
         if not tensors:
             return values[0] if values else None
-        states = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
+        states = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1]
         first = states[0] if states else self._rows(tensors[0], tensors[0].size(-1))
         total = first if first.size(-1) == HIDDEN else first.mean(-1, keepdim=True) * self.by_id
         if self.by_level is not None and total.dim() == 2:
             total = total.unsqueeze(1) * self.by_level
-        for each in tensors:
-            if each is not first:
-                total = total + self._like(each, total)
+        for tensor in tensors:
+            if tensor is not first:
+                total = total + self._like(tensor, total)
         for value in values:
             if isinstance(value, int | float):
                 total = total + value
         if self.adds_residual:
             return (self.maps[0](total) + total, *(None for _ in self.maps[1:]))
-        answers = tuple(each(total) + total for each in self.maps)
-        return answers[0] if len(answers) == 1 else answers
+        outputs = tuple(linear(total) + total for linear in self.maps)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def _like(self, tensor: Tensor, total: Tensor) -> Tensor:
         """Return what a tensor adds to a total (n, .., h), in a shape that broadcasts to it."""
@@ -109,7 +111,7 @@ def _tensors_in(value: object) -> list[Tensor]:
     if isinstance(value, dict):
         return _tensors_in(list(value.values()))
     if isinstance(value, list | tuple):
-        return [tensor for each in value for tensor in _tensors_in(each)]
+        return [tensor for item in value for tensor in _tensors_in(item)]
     return []
 
 
@@ -120,25 +122,25 @@ class TextHost(nn.Module):
 class TextDecoder(nn.Module):
     """The `forward` of one text model; see `protocols.Decoder`."""
 
-    def __init__(self, text: nn.Module, handing: Handing) -> None:
-        """Take an instance with all its parts, and the way in which its caller hands a payload to it."""
+    def __init__(self, text: nn.Module, convention: PayloadConvention) -> None:
+        """Take an instance with all its parts, and how its caller passes a payload to it."""
         super().__init__()
         self.text = text
-        self._handing = handing
+        self._convention = convention
 
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run the text model: (n, h), (3, n), one (n, h) per level or None -> (n, h)."""
         inputs: list[object] = []
         named: dict[str, object] = {}
-        for place, role in self._handing.roles:
+        for place, role in self._convention.roles:
             value: object = None
             if role is Role.HIDDEN:
                 value = hidden
             elif role is Role.POSITIONS:
                 value = positions
             elif role is Role.PAYLOAD:
-                value = None if payload is None else join_levels(self._handing, payload)
+                value = None if payload is None else join_levels(self._convention, payload)
             if isinstance(place, int):
                 inputs.append(value)
             else:
@@ -154,14 +156,14 @@ class TextFamily:
     text: CompiledText
     defined: type[TextHost]
     attributes: Attributes
-    handing: Handing
+    convention: PayloadConvention
     name: str
     hidden: int = HIDDEN
     levels: int = LEVELS_ALONE
     routed: bool = False
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-        """Make the text model over stand-ins for its parts, whose weights are drawn from `seed`.
+        """Make the text model with `TextPart`s as its parts, whose weights are drawn from `seed`.
 
         Raises `UsageError` where it cannot be run without the rest of its package.
         """
@@ -170,18 +172,9 @@ class TextFamily:
             instance = self.defined.__new__(self.defined)
             nn.Module.__init__(instance)
             furnish(instance, self.attributes)
-        decoder = TextDecoder(instance, self.handing).to(dtype=dtype, device=device).eval()
-        self._try(decoder, dtype, device)
-        return decoder.requires_grad_(False)
-
-    def positions(self, tokens: int, device: torch.device) -> Tensor:
-        """Return positions (3, n) int64."""
-        return torch.arange(tokens, device=device).expand(3, tokens).contiguous()
-
-    def _try(self, decoder: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-        """Run a step without a payload; raise `UsageError` where that fails: every engine serves text."""
+        decoder = TextDecoder(instance, self.convention).to(dtype=dtype, device=device).eval()
         hidden = torch.zeros(2, HIDDEN, dtype=dtype, device=device)
-        try:
+        try:  # a step without a payload: every engine serves text
             with torch.no_grad():
                 decoder(hidden, self.positions(2, device), None)
         except UsageError:
@@ -190,18 +183,23 @@ class TextFamily:
             raise UsageError(
                 f"{self.text.at}: {self.name}.forward cannot be run over stand-ins: {error}"
             ) from error
+        return decoder.requires_grad_(False)
+
+    def positions(self, tokens: int, device: torch.device) -> Tensor:
+        """Return positions (3, n) int64."""
+        return torch.arange(tokens, device=device).expand(3, tokens).contiguous()
 
 
 def text_family(loaded: LoadedSource, bound: ForwardClass, text: CompiledText) -> TextFamily:
-    """Return the text model behind a class.
+    """Return the text model that a class calls.
 
-    Raises `UsageError` where the class hands nothing to it, and where it cannot be run.
+    Raises `UsageError` where the class passes no payload to it, and where it cannot be run.
     """
     name = text.model.class_name
-    if not any(role is Role.PAYLOAD for _, role in bound.handing.roles):
+    if not any(role is Role.PAYLOAD for _, role in bound.convention.roles):
         raise UsageError(f"{text.at}: {bound.model_class} hands no payload to {name}")
-    defined, functions = functions_over(loaded, text.model, FORWARD_ALONE, TextHost)
-    family = TextFamily(text, defined, attributes_of([*functions]), bound.handing, name)
+    defined, functions = derive_with_functions(loaded, text.model, ONLY_FORWARD, TextHost)
+    family = TextFamily(text, defined, attributes_of([*functions]), bound.convention, name)
     with loaded.without_stubs():
         family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     return family
@@ -212,8 +210,8 @@ def furnish(
 ) -> None:
     """Set every attribute that the code of a text model reads.
 
-    The part at `by_level` returns a row for each layer.  Layers that return several values answer
-    with None for all but the first where they `adds_residual` themselves.
+    The part at `by_level` returns a row for each layer. With `adds_residual`, layers that return several
+    values return None for all but the first.
     """
     for path in sorted(attributes.sequences, key=lambda path: (len(path), path)):
         layers = nn.ModuleList(_layer(path, attributes, adds_residual=adds_residual) for _ in range(LAYERS))
@@ -227,27 +225,27 @@ def furnish(
         **dict.fromkeys(attributes.tested),
         **dict.fromkeys(attributes.searched, ()),
     }
-    for path, value in sorted(values.items(), key=lambda each: len(each[0])):
+    for path, value in sorted(values.items(), key=lambda item: len(item[0])):
         if ELEMENT not in path:
             set_part(instance, path, value)
-    for path, answers in attributes.called.items():
+    for path, outputs in attributes.called.items():
         if ELEMENT not in path and not hasattr(type(instance), path[0]):
-            set_part(instance, path, TextPart(answers, LAYERS if path == by_level else 0))
+            set_part(instance, path, TextPart(outputs, LAYERS if path == by_level else 0))
 
 
 def _layer(sequence: Path, attributes: Attributes, *, adds_residual: bool) -> nn.Module:
     """Return one element of a sequence, with the parts of its own that are called."""
     element = (*sequence, ELEMENT)
-    answers = attributes.called.get(element, 1)
-    layer = TextPart(answers, adds_residual=adds_residual and answers > 1)
-    for path, answers in attributes.called.items():
+    outputs = attributes.called.get(element, 1)
+    layer = TextPart(outputs, adds_residual=adds_residual and outputs > 1)
+    for path, outputs in attributes.called.items():
         if path[: len(element)] == element and len(path) > len(element):
-            set_part(layer, path[len(element) :], TextPart(answers))
+            set_part(layer, path[len(element) :], TextPart(outputs))
     return layer
 
 
 def set_part(root: nn.Module, path: Path, value: object) -> None:
-    """Set an attribute below a module; what stands between is made."""
+    """Set an attribute below a module; missing modules on the path are made."""
     owner = root
     for name in path[:-1]:
         if getattr(owner, name, None) is None:

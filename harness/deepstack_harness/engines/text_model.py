@@ -1,12 +1,12 @@
-"""The compiled text model behind a class, and how its `forward` uses its parts; no torch, nothing runs.
+"""The compiled text model that a class calls, and how its `forward` uses its parts; nothing runs.
 
 The class makes its language model in its `__init__`, and that one its text model: both are followed by the
 names of the classes that they call.  A text model is compiled where it, or a base that has its `forward`,
 has a decorator that compiles, such as `support_torch_compile`.
 
-Layers and other parts of the text model are never built.  How the code of its `forward` uses an attribute
-says what can stand in for it: a sequence that is iterated, a number that bounds a slice, a flag that is
-tested, a part that is called and how many values it returns.
+Layers and other parts of the text model are never built. What can replace an attribute follows from how the
+code of its `forward` uses it: as a sequence that is iterated, a number that bounds a slice, a flag that is
+tested, or a part that is called and returns some number of values.
 """
 
 import ast
@@ -14,10 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.model_class import (
-    ModelClass,
-    Way,
-)
+from deepstack_harness.engines.model_class import CalledMethods, ModelClass
 from deepstack_harness.engines.syntax import Function
 
 Path = tuple[str, ...]
@@ -46,7 +43,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class CompiledText:
-    """A compiled text model that a class hands its payload to as `argument`; `at` is its MEMBER:LINE."""
+    """A compiled text model that a class passes its payload to as `argument`; `at` is its MEMBER:LINE."""
 
     model: ModelClass
     argument: str
@@ -55,7 +52,8 @@ class CompiledText:
 
 def is_compiled(node: ast.ClassDef) -> bool:
     """Return whether a class statement has a decorator that compiles."""
-    names = (ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
+    called = (item.func if isinstance(item, ast.Call) else item for item in node.decorator_list)
+    names = map(ast.unparse, called)
     return any("torch_compile" in name or name == "torch.compile" for name in names)
 
 
@@ -64,23 +62,23 @@ def classes_made(init: Function) -> list[str]:
     calls = [node for node in ast.walk(init) if isinstance(node, ast.Call)]
     called = [node.func.id for node in calls if isinstance(node.func, ast.Name)]
     texts = [
-        each.value
+        part.value
         for call in calls
         for argument in (*call.args, *(keyword.value for keyword in call.keywords))
-        for each in ast.walk(argument)
-        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        for part in ast.walk(argument)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
     return list(dict.fromkeys([*called, *texts]))
 
 
 def arguments_of(function: Function) -> list[str]:
     """Return the names of a method's arguments, without `self`."""
-    arguments = function.args
-    return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)][1:]
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    return [argument.arg for argument in arguments[1:]]
 
 
-FORWARD_ALONE = Way(verbs={"get": FORWARD}, init=False)
-"""The `forward` of a class; stand-ins take the place of its parts."""
+ONLY_FORWARD = CalledMethods(verbs={"get": FORWARD}, init=False)
+"""The `forward` of a class, none of whose own parts exist."""
 
 
 def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> Attributes:
@@ -90,15 +88,15 @@ def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> A
     """
     own = {function.name for function in functions}
     uses = [_Uses(function) for function in functions]
-    called = {path: 0 for each in uses for path in each.called if path not in {(name,) for name in own}}
-    for each in uses:
-        called |= {path: count for path, count in each.called.items() if path in called}
-    read = {path for each in uses for path in each.read}
+    called = {path: 0 for use in uses for path in use.called if path not in {(name,) for name in own}}
+    for use in uses:
+        called |= {path: count for path, count in use.called.items() if path in called}
+    read = {path for use in uses for path in use.read}
     inner = {path[:length] for path in (*called, *read) for length in range(1, len(path))}
     sequences = {path[: path.index(ELEMENT)] for path in (*called, *read) if ELEMENT in path}
-    first = {path for each in uses for path in each.first} - sequences
-    last = {path for each in uses for path in each.last} - sequences
-    tested = {path for each in uses for path in each.tested}
+    first = {path for use in uses for path in use.first} - sequences
+    last = {path for use in uses for path in use.last} - sequences
+    tested = {path for use in uses for path in use.tested}
     off = {path for path in tested if path in read and ELEMENT not in path} - sequences - first - last
     if complete:
         off -= called.keys()
@@ -106,7 +104,7 @@ def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> A
     plain = read - called.keys() - inner - sequences - first - last - {(name,) for name in own}
     return Attributes(
         called, frozenset(sequences), frozenset(first), frozenset(last), frozenset(off),
-        frozenset(path for each in uses for path in each.searched),
+        frozenset(path for use in uses for path in use.searched),
         frozenset(path for path in plain - off if path[:1] not in off),
     )  # fmt: skip
 
@@ -140,7 +138,7 @@ class _Uses:
         self.called |= dict.fromkeys(self._empty(function), 0)
 
     def _empty(self, function: Function) -> Iterator[Path]:
-        """Yield the parts whose answer is tested for having elements: they return an empty list."""
+        """Yield the parts whose output is tested for having elements: they return an empty list."""
         tests = (node.test for node in ast.walk(function) if isinstance(node, ast.If | ast.IfExp))
         tested = {
             name
@@ -172,7 +170,7 @@ class _Uses:
         return ()
 
     def _follow(self, function: Function) -> None:
-        """Note local names of attributes, until there are no more."""
+        """Record the local variables that hold an attribute, also through other variables."""
         before = -1
         while before != len(self._names):
             before = len(self._names)
@@ -185,7 +183,7 @@ class _Uses:
                             self._names.setdefault(name, (*path, ELEMENT))
 
     def _elements(self, target: ast.expr, source: ast.expr) -> Iterator[tuple[str, Path]]:
-        """Yield the names of a loop that stand for elements of a sequence, each with the sequence."""
+        """Yield the variables of a loop that are elements of a sequence, each with the sequence."""
         match target, source:
             case ast.Tuple(elts=[_, element]), ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
                 yield from self._elements(element, inner)
@@ -211,7 +209,7 @@ class _Uses:
                 self.first |= self._paths(lower)
                 self.last |= self._paths(upper)
             case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-                self.tested |= {path for each in ast.walk(test) if (path := self.path(each))}
+                self.tested |= {path for part in ast.walk(test) if (path := self.path(part))}
 
     def _paths(self, node: ast.AST | None) -> set[Path]:
         path = self.path(node) if node is not None else ()

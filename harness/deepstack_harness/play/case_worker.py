@@ -58,7 +58,7 @@ _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 class ClassWays:
     """The ways in which a class of a source can be called, and the reasons why others cannot.
 
-    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` is the
+    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `no_graphs` is the
     reason why graphs of its engine are not replayed. `splits` is True for a function that splits a payload
     over ranks. `compiled` is the place of the text model that the class passes its payload to,
     `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` the reason why there is none.
@@ -72,7 +72,7 @@ class ClassWays:
     refusals: tuple[Reason, ...] = ()
     replays: bool = False
     lost: str = ""
-    not_driven: Reason | None = None
+    no_graphs: Reason | None = None
     splits: bool = False
     compiled: str = ""
     uncompiled: str = ""

@@ -18,7 +18,7 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.engines.bind import (
     ArgumentClass,
-    DrivenClass,
+    DefinedClass,
     OwnGraphs,
     PayloadSplitter,
     ReplayedClass,
@@ -90,16 +90,16 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
     return ClassWays(
         methods=found.methods is not None, forward=found.forward is not None, refusals=found.refusals,
         replays=found.graphs.replays, lost=found.graphs.lost,
-        not_driven=found.graphs.not_driven, splits=found.splits is not None,
+        no_graphs=found.graphs.no_graphs, splits=found.splits is not None,
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
         uncompiled=found.text if isinstance(found.text, str) else "",
-        every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
+        every_token=isinstance(found.forward, ForwardClass) and found.forward.convention.by_token,
         loaded=loaded_of(opened).sentence(),
         places={
             name: place
             for way in (found.forward, found.methods)
             if isinstance(way, ForwardModels | MethodsClass)
-            for name, place in way.of.facts.places.items()
+            for name, place in way.known.facts.places.items()
         },
     )  # fmt: skip
 
@@ -176,7 +176,7 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 
 @cache
-def _found(text: str, model_class: str) -> DrivenClass:
+def _found(text: str, model_class: str) -> DefinedClass:
     found = found_named(_opened(text), model_class)
     if found is None:
         raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")

@@ -54,8 +54,8 @@ def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
         carrier.name: Reason(carrier.detail, carrier.member, carrier.line)
         for carrier in audited.account.unjudged
     }
-    if audited.live_alone:
-        reason = audited.live_alone[0]
+    if audited.no_graphs:
+        reason = audited.no_graphs[0]
         text = f"its graphs cannot be replayed: {reason.text}"
         refused[GRAPHS] = Reason(text, inside_package(reason.file, module), reason.line)
     return refused

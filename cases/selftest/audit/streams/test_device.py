@@ -46,7 +46,7 @@ def test_clocks_order_exactly_what_streams_and_events_order(program: list[tuple[
     events = [Event(device), Event(device)]
     launched: list[tuple[int, Clock]] = []
     for stream, what, event in program:
-        with device.on(device.streams[stream]):
+        with device.use_stream(device.streams[stream]):
             if what == "launch":
                 launched.append((stream, device.launch()[1]))
             else:
@@ -62,7 +62,7 @@ def after(prepare: Callable[[Device, Event], None]) -> bool:
     event = Event(device)
     first = device.launch()
     prepare(device, event)
-    with device.on(device.aux[0]):
+    with device.use_stream(device.aux[0]):
         second = device.launch()
     return before((first[0].index, first[1]), (second[0].index, second[1]))
 
@@ -109,7 +109,7 @@ def test_a_wait_is_for_what_was_recorded_when_it_was_called() -> None:
     device = Device(1)
     event = Event(device)
     event.record()
-    with device.on(device.aux[0]):
+    with device.use_stream(device.aux[0]):
         event.wait()
         _, clock = device.launch()
     device.launch()
@@ -127,7 +127,7 @@ def test_a_wait_for_what_nobody_recorded_is_counted() -> None:
 def test_streams_have_names_and_none_leaves_the_current_one() -> None:
     device = Device(2)
     assert [stream.name for stream in device.streams] == ["main", "aux", "aux1"]
-    with device.on(device.aux[1]), device.on(None):
+    with device.use_stream(device.aux[1]), device.use_stream(None):
         assert device.current.name == "aux1"
     assert device.current.name == "main"
 

@@ -43,7 +43,7 @@ def two_streams(project: Project, others: int = 1) -> Recording:
 
 
 def pairs(recording: Recording) -> set[tuple[str, str]]:
-    return {(one.name, other.name) for one, other, _ in unordered(recording)}
+    return {(first.name, other.name) for first, other, _ in unordered(recording)}
 
 
 INPUT, A, B, USE = "input: add", "projection A", "projection B", "use of the results: add"
@@ -221,7 +221,10 @@ def judged_helper(folder: Path, text: str) -> tuple[Verdict, str]:
 def test_a_helper_of_a_source_is_rehearsed_in_every_setting(tmp_path: Path) -> None:
     (way,) = ways(tmp_path, STREAM_FILE).values()
     recordings = {setting.name: rehearse(setting) for setting in way.settings}
-    used = {name: {one.stream for one in recording.operations} for name, recording in recordings.items()}
+    used = {
+        name: {operation.stream for operation in recording.operations}
+        for name, recording in recordings.items()
+    }
     assert used == {ONE: {"main"}, TWO: {"main", "aux"}, IN_CAPTURE: {"main"}}
     assert not any(unordered(recording) for recording in recordings.values())
     seen = observe_ordering(SUBJECT, way)

@@ -1,4 +1,4 @@
-"""The projection behind its custom op: the same bits when compiled, and how many subgraphs it makes."""
+"""The projection in its custom op: the same bits when compiled, and how many subgraphs it makes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_an_op_that_gives_other_bits_is_seen_eager_and_compiled() -> None:
 
 
 def nothing(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    return tuple(each * float("nan") for each in device.sequential(x, weights, lanes))
+    return tuple(rows * float("nan") for rows in device.sequential(x, weights, lanes))
 
 
 def test_layers_that_give_nothing_and_graphs_that_are_none_are_no_measurement(
@@ -73,7 +73,7 @@ def test_a_wrong_answer_or_another_count_is_no_measurement(monkeypatch: pytest.M
 
 
 class Small(nn.Module):
-    """Something to trace; `label` stands in the graph."""
+    """Something to trace; `label` is a constant in the graph."""
 
     def __init__(self, label: str = "one", held: bool = False) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_a_piece_whose_inputs_are_unknown_is_not_compared() -> None:
 
 def test_the_innermost_context_is_used_and_gone_afterwards() -> None:
     def twice(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-        return tuple(2 * each for each in device.sequential(x, weights, lanes))
+        return tuple(2 * rows for rows in device.sequential(x, weights, lanes))
 
     x, weight = torch.ones(1, 2), torch.eye(2)
     with subgraphs.running(subgraphs.Running(device.sequential, one_stream(), {"one": (weight, weight)})):

@@ -36,7 +36,7 @@ def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> Non
         if planned.case.regime is Regime.LIVE and planned.case.trace.capacity < 1000
     ]
     cases = [judge_case(planned, play_case(planned.case, {buffer: RefusesEverySet})) for planned in plan]
-    (verdicts,) = sum_up_each_regime(cases, "here", "RefusesEverySet", lambda _: None).of.values()
+    (verdicts,) = sum_up_each_regime(cases, "here", "RefusesEverySet", lambda _: None).by_regime.values()
     about_a_payload = {Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR, Rule.GRAPHS}
     assert verdicts.kept & about_a_payload == set()
     assert Rule.BOUNDARY in verdicts.broken
@@ -90,7 +90,7 @@ def test_verdicts_of_a_class_have_the_chances_of_all_its_cases() -> None:
     traces = ["cap 16: set 9; get 20", "cap 16: set 9; resize 20; set 30", "cap 16: get 4"]
     plan = plan_check(Where("qwen3_vl"), buffer, traces)
     cases = [judge_case(planned, play_case(planned.case, {buffer: ReferenceBuffer})) for planned in plan]
-    (verdicts,) = sum_up_each_regime(cases, "here", "ReferenceBuffer", lambda _: None).of.values()
+    (verdicts,) = sum_up_each_regime(cases, "here", "ReferenceBuffer", lambda _: None).by_regime.values()
     chances = {row.rule: row.chances for row in verdicts.rows}
     assert chances[Rule.CAPACITY] == 3
     assert chances[Rule.STRUCTURE] == 2

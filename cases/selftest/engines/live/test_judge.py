@@ -181,7 +181,8 @@ def test_the_request_that_is_furthest_off_decides() -> None:
 
 
 def test_a_payload_without_influence_on_one_request_is_a_fault() -> None:
-    said = judge_distances({"blind": 0.0, "seeing": 1.5}, ENGINE_FLOOR, "with and without payload", equal=False)
+    by_request = {"blind": 0.0, "seeing": 1.5}
+    said = judge_distances(by_request, ENGINE_FLOOR, "with and without payload", equal=False)
     assert (said.verdict, said.value) == (Verdict.FAIL, 0.0)
     assert "blind" in said.detail
     assert "seeing" not in said.detail

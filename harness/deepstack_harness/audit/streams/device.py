@@ -6,7 +6,7 @@ was never recorded does nothing.  A vector clock of each operation has what is c
 
 Memory is that of a caching allocator: it comes from the current stream's own pool, goes back there as
 soon as the host lets the last tensor on it go, and is then given out again to that stream, whatever
-other streams still do with it.  `Tensor.record_stream` keeps it from that.
+other streams still do with it. `Tensor.record_stream` prevents that.
 
 `Lanes` is the interface that a projection is given, recording or real.  `sequential` and `dual` are
 independent projections of one input: in turn, and on streams ordered by events (vLLM #36795).
@@ -88,7 +88,7 @@ class Device:
         return tuple(self.streams[1:])
 
     @contextmanager
-    def on(self, stream: Stream | None) -> Iterator[None]:
+    def use_stream(self, stream: Stream | None) -> Iterator[None]:
         """Make `stream` the current one, as `torch.cuda.stream`; None changes nothing."""
         before = self.current
         self.current = stream or before
@@ -180,17 +180,17 @@ class StreamEvent(Protocol):
 
 @dataclass(frozen=True)
 class Lanes:
-    """The streams beside the current one, each with the event that says it is done; `start` lets them begin.
+    """The streams next to the current one, each with an event that marks its end; `start` lets them begin.
 
-    `aux` is empty where there is one stream only.  `on` makes one of them current, as
-    `torch.cuda.stream` does, and `keep` says that one uses a tensor, as `Tensor.record_stream` does
-    (which takes no stream but a real one).
+    `aux` is empty where there is only one stream. `stream` makes one of them current, as `torch.cuda.stream`
+    does, and `keep` marks a tensor as used by one, as `Tensor.record_stream` does (which only takes a real
+    stream).
     """
 
     start: StreamEvent
     done: tuple[StreamEvent, ...]
     aux: tuple[Any, ...]
-    on: Callable[[Any], AbstractContextManager[object]]
+    stream: Callable[[Any], AbstractContextManager[object]]
     keep: Callable[[Tensor, Any], None]
 
 
@@ -217,7 +217,7 @@ def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, 
     lanes.start.record()
     results = [linear(x, weights[0])]
     for weight, done, stream in zip(weights[1:], lanes.done, lanes.aux, strict=True):
-        with lanes.on(stream):
+        with lanes.stream(stream):
             lanes.start.wait()
             results.append(linear(x, weight))
             done.record()
@@ -229,14 +229,14 @@ def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, 
 def dual_of_copy(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
     """Project a copy of x (n, hidden) as `dual` does; the host frees the copy at once.
 
-    `Lanes.keep` says first that another stream uses the copy.
+    `Lanes.keep` first marks the copy as used by another stream.
     """
     if not lanes.aux:
         return sequential(x, weights, lanes)
     copy = x.clone()
     lanes.keep(copy, lanes.aux[0])
     lanes.start.record()
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(copy, weights[1])
         lanes.done[0].record()

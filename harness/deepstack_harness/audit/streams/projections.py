@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -28,17 +28,17 @@ from deepstack_harness.audit.streams.device import (
     sequential,
 )
 from deepstack_harness.audit.streams.recording import Setting
-from deepstack_harness.audit.system_files import HELPERS, HELPERS_MEMBER, HELPERS_SINCE, helper_file
+from deepstack_harness.audit.system_files import HELPERS, HELPERS_MEMBER, HELPERS_SINCE
 from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, read_since
 
 Weights = tuple[Tensor, ...]
 
 
-def _beside(faulty: Project) -> Project:
+def _needs_second_stream(faulty: Project) -> Project:
     """Wrap a faulty way of projecting: without a second stream nothing can be out of order."""
 
     @functools.wraps(faulty)
@@ -48,30 +48,30 @@ def _beside(faulty: Project) -> Project:
     return project
 
 
-@_beside
+@_needs_second_stream
 def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project without letting the other stream wait for x (n, hidden)."""
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         second = linear(x, weights[1])
         lanes.done[0].record()
     lanes.done[0].wait()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden) without waiting for the other stream's result."""
     lanes.start.record()
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but record the second event on the current stream.
 
@@ -79,7 +79,7 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
     """
     lanes.start.record()
     first = linear(x, weights[0])
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
     lanes.done[0].record()
@@ -87,10 +87,10 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but wait before the event is recorded: for nothing, or for the layer before."""
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
@@ -100,29 +100,29 @@ def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[T
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project x (n, hidden), but wait on the current stream before the other one recorded that it is done."""
     lanes.start.record()
     first = linear(x, weights[0])
     lanes.done[0].wait()
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
         lanes.done[0].record()
     return first, second
 
 
-@_beside
+@_needs_second_stream
 def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project a copy of x (n, hidden) on the other stream, and free it on the host while it is still read.
 
     The allocator gives memory back to the stream it came from: the current one, whose
-    next result overwrites it.  (`Tensor.record_stream` is what says that another stream uses it.)
+    next result overwrites it. (`Tensor.record_stream` would mark it as used by another stream.)
     """
     copy = x.clone()
     lanes.start.record()
-    with lanes.on(lanes.aux[0]):
+    with lanes.stream(lanes.aux[0]):
         lanes.start.wait()
         second = linear(copy, weights[1])
         lanes.done[0].record()
@@ -139,9 +139,9 @@ ONE, TWO, THREE = "one stream", "two streams", "three streams"
 class DualStream:
     """A way to project.
 
-    `settings` are rehearsed on recording streams, `project` runs with torch's own; `named`
-    says that its op takes the layer's name.  `subgraphs`: whether it stands for its op,
-    whose distinct subgraphs are to be counted.
+    `settings` are run on recording streams, `project` on torch's own. With `subgraphs` it is called by an op,
+    and the distinct subgraphs of layers with this op are counted; the op of a `named` one takes the layer's
+    name.
     """
 
     settings: tuple[Setting, ...]
@@ -152,12 +152,8 @@ class DualStream:
 
 def _ours(project: Project, *others: int, named: bool = False, subgraphs: bool = False) -> DualStream:
     names = (ONE, TWO, THREE)
-    settings = tuple(Setting(names[count], count, _always(project)) for count in others)
+    settings = tuple(Setting(names[count], count, lambda _: project) for count in others)
     return DualStream(settings, project, named, subgraphs)
-
-
-def _always(project: Project) -> Callable[[Device], Project]:
-    return lambda _: project
 
 
 SEQUENTIAL = _ours(sequential, 0, 1)
@@ -183,28 +179,16 @@ def _is_dual_stream(named: object) -> TypeIs[DualStream]:
 
 
 BREAKABLE = "BreakableCUDAGraphCapture"
-"""From 0.28.0 on the helper asks it, when called, whether a capture is going on (vllm/compilation)."""
+"""From 0.28.0 on the helper checks with it whether a graph is being captured (vllm/compilation)."""
 
 IN_CAPTURE = "two streams, while a breakable graph is captured"
 DEFAULT_FIRST = "three streams, main one first"
 
 
-class NoCapture:
-    """Stand-in for `BreakableCUDAGraphCapture` while nothing is captured."""
-
-    @staticmethod
-    def is_active() -> bool:
-        """Return False."""
-        return False
-
-
-class OpenCapture:
-    """Stand-in for `BreakableCUDAGraphCapture` while a graph is captured."""
-
-    @staticmethod
-    def is_active() -> bool:
-        """Return True."""
-        return True
+NO_CAPTURE = SimpleNamespace(is_active=lambda: False)
+"""Takes the place of `BreakableCUDAGraphCapture` while nothing is captured."""
+OPEN_CAPTURE = SimpleNamespace(is_active=lambda: True)
+"""Takes the place of `BreakableCUDAGraphCapture` while a graph is captured."""
 
 
 class RecordingTorch:
@@ -220,7 +204,7 @@ class RecordingTorch:
 
 class _RecordingCuda:
     def __init__(self, device: Device) -> None:
-        self.stream = device.on
+        self.stream = device.use_stream
         self.current_stream = lambda *_: device.current
         self.Event = lambda **_: Event(device)
 
@@ -255,7 +239,7 @@ class Helper:
         """The names of its parameters."""
         return self.code.co_varnames[: self.code.co_argcount + self.code.co_kwonlyargcount]
 
-    def over(self, torch_: object, capture: type) -> Projector:
+    def over(self, torch_: object, capture: object) -> Projector:
         """Return the function as it runs where these are its module's `torch` and vLLM's `BREAKABLE`.
 
         Raises `UsageError` when it is not called as it was; so does a call that meets what is not there.
@@ -283,7 +267,7 @@ def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
     Raises `UsageError` when there is none, or one that cannot be made; `MachineError` when the file cannot be
     fetched.
     """
-    file = helper_file(source)
+    file = read_since(source, HELPERS_MEMBER, HELPERS_SINCE)
     defined = {node.name for node in parse(file).body if isinstance(node, ast.FunctionDef)}
     names = [name for name in HELPERS if name in defined]
     if not names:
@@ -303,25 +287,25 @@ def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
 def _pair(helper: Helper) -> DualStream:
     """Call `maybe_execute_in_parallel` with two functions, and perhaps a stream for the second."""
     settings = [
-        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NoCapture)),
-        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NoCapture)),
+        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
+        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
     ]
     if BREAKABLE in helper.code.co_names:
-        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OpenCapture)))
-    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NoCapture)))
+        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OPEN_CAPTURE)))
+    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NO_CAPTURE)))
 
 
 def _many(helper: Helper) -> DualStream:
     """Call `execute_in_parallel` with any number of functions, each but the first on its own stream."""
     names = (ONE, TWO, THREE)
     settings = [
-        Setting(name, others, partial(_recorded, helper, _project_many, NoCapture))
+        Setting(name, others, partial(_recorded, helper, _project_many, NO_CAPTURE))
         for others, name in enumerate(names)
     ]
     if "default_first" in helper.parameters:  # not yet in 0.20.2
         first = partial(_project_many, default_first=True)
-        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NoCapture)))
-    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NoCapture)))
+        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NO_CAPTURE)))
+    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NO_CAPTURE)))
 
 
 _MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
@@ -331,7 +315,7 @@ _MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
 
 
 def _recorded(
-    helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: type, device: Device
+    helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: object, device: Device
 ) -> Project:
     return partial(project, helper.over(RecordingTorch(device), capture))
 

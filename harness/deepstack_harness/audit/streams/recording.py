@@ -101,8 +101,8 @@ def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 LAYERS = 2
@@ -130,14 +130,14 @@ def rehearse(setting: Setting, seed: int = 0) -> Recording:
     x, weights = _integers(setting.others + 1 if setting.others else 2, seed)
     recorder = Recorder(device, {f"projection {name}": w for name, w in zip("ABCDEF", weights, strict=False)})
     done = tuple(Event(device) for _ in device.aux)
-    lanes = Lanes(Event(device), done, device.aux, device.on, recorder.memory.keep)
+    lanes = Lanes(Event(device), done, device.aux, device.use_stream, recorder.memory.keep)
     project, raised, equal = setting.make(device), "", False
     with torch.no_grad():
         right = run_layers(sequential, lanes, x, weights)
         try:
             with recorder:
-                answer = run_layers(project, lanes, x, weights, recorder.naming)
-            equal = not different_bits(answer, right)
+                output = run_layers(project, lanes, x, weights, recorder.naming)
+            equal = not different_bits(output, right)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001  # what a helper raises is a fact
@@ -164,6 +164,7 @@ def run_layers(
 
 
 def _layer(project: Project, lanes: Lanes, x: Tensor, weights: tuple[Tensor, ...], naming: Naming) -> Tensor:
+    """Run one layer; when it returns, the host lets go of its tensors, and their memory is used again."""
     with naming("input"):
         hidden = x + 1
     results = project(hidden, weights, lanes)

@@ -2,9 +2,9 @@
 
 Engines cut at attention and leave it uncompiled (vLLM's `splitting_ops`); what lies between is
 compiled piece by piece, and a piece that was compiled already is used again.  A layer is a dual
-projection behind a custom op, and then the op that engines cut at.  `project_named` takes the layer's
-name and looks the rest up, as vLLM #36795 had it: the name stands in the graph as a constant, so that
-no two layers are alike.  `project` takes what it needs as arguments.  Results are compared with the
+projection in a custom op, and then the op that engines cut at. `project_named` takes the layer's name and
+looks the rest up, as vLLM #36795 had it: the name is a constant in the graph, so that no two layers are
+alike.  `project` takes what it needs as arguments.  Results are compared with the
 sequential projection, eager and compiled.
 """
 
@@ -95,7 +95,7 @@ def _shapes(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Layer(nn.Module):
-    """(n, h) in and out.  Nothing but sums stands around the ops: a compiler may not round them otherwise."""
+    """(n, h) in and out. Around the ops are only sums, which no compiler rounds in another way."""
 
     def __init__(self, name: str, hidden: int, *, named: bool) -> None:
         """Draw the weights; with `named` the projection's op takes the layer's name instead of them."""
@@ -197,8 +197,8 @@ def structure(piece: fx.GraphModule) -> str:
 def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
     """Compile `layers` identical ones, from cold caches, with `backend` (`aot_eager`, `inductor`).
 
-    Raises `NotMeasured` when the answer is not that of the same layers uncompiled, or
-    torch compiled other pieces than were counted.
+    Raises `NotMeasured` when the output is not that of the same layers uncompiled, or torch compiled other
+    pieces than were counted.
     """
     stack, splitter = (
         Stack(layers, HIDDEN, named=named),
@@ -209,10 +209,10 @@ def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
     with torch.no_grad(), running(stack.context(sequential, one_stream())), caches:
         dynamo.start_counting()
         start = time.perf_counter()
-        answer = torch.compile(stack, backend=splitter, fullgraph=True, dynamic=False)(x)
+        output = torch.compile(stack, backend=splitter, fullgraph=True, dynamic=False)(x)
         seconds = time.perf_counter() - start
         compiled = dynamo.pieces_compiled()
-        right = torch.equal(answer, stack(x))
+        right = torch.equal(output, stack(x))
         dynamo.start_counting()
     if not right or compiled != splitter.distinct or not compiled:
         raise NotMeasured(f"{compiled} pieces compiled, {splitter.distinct} counted, answer right: {right}")
@@ -222,7 +222,7 @@ def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
 def count_growth(layers: Sequence[int], *, named: bool, backend: str) -> tuple[Subgraphs, ...]:
     """Call `count_subgraphs` for each of `layers`; what only a first compile costs is paid before."""
     count_subgraphs(1, named=named, backend=backend)
-    return tuple(count_subgraphs(each, named=named, backend=backend) for each in layers)
+    return tuple(count_subgraphs(count, named=named, backend=backend) for count in layers)
 
 
 class _NoEvent:
@@ -236,7 +236,7 @@ class _NoEvent:
 
 
 def one_stream() -> Lanes:
-    """Return lanes without a stream beside the current one, as on a CPU."""
+    """Return lanes with no stream but the current one, as on a CPU."""
     return Lanes(_NoEvent(), (), (), lambda _: nullcontext(), lambda *_: None)
 
 
@@ -290,9 +290,9 @@ def observe_results(
 
 def _compiled(stack: Stack, x: Tensor, right: Tensor, backend: str) -> OpResult:
     dynamo.start_counting()
-    answer = torch.compile(stack, backend=backend, fullgraph=True, dynamic=False)(x)
+    output = torch.compile(stack, backend=backend, fullgraph=True, dynamic=False)(x)
     graphs = dynamo.graphs_built()
     dynamo.start_counting()
     if not graphs:
         raise NotMeasured(f"backend {backend} compiled nothing")
-    return OpResult(backend, right.numel(), different_bits(answer, right), graphs)
+    return OpResult(backend, right.numel(), different_bits(output, right), graphs)

@@ -1,1 +1,1 @@
-"""One engine per file: where its classes lie, without torch; `*_model` files drive them."""
+"""One engine per file: where its classes are, without torch; `*_model` files call them."""

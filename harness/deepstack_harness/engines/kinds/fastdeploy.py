@@ -1,7 +1,7 @@
 """FastDeploy: vLLM's buffer of 0.11 under vLLM's names, made of Paddle tensors.
 
 Its GPU wheels are not on the package index, where the name belongs to another project, so that a source is a
-tree of the user's.  Methods are called as vLLM's are; how Paddle is stood in for is in `fastdeploy_model`.
+tree of the user's. Methods are called as vLLM's are; `fastdeploy_model` has torch in place of Paddle.
 """
 
 from deepstack_harness.engines.engine import KnownEngine, StoredPayload
@@ -26,7 +26,7 @@ FASTDEPLOY = KnownEngine(
     payload=StoredPayload(
         {"qwen3_vl": ModelClass(f"{_FOLDER}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since=_SINCE)},
         payload_argument="deepstack_inputs",
-        forward=None,  # it makes the payload with operators that Paddle alone has
+        forward=None,  # it makes the payload with operators that only Paddle has
     ),
     calls="deepstack_harness.engines.kinds.fastdeploy_model:CALLS",
     by_path="the index has another project of this name",

@@ -1,4 +1,4 @@
-"""FastDeploy's class, driven over torch tensors: stand-ins for the parts of Paddle that its buffer uses."""
+"""FastDeploy's class over torch tensors, with torch functions in place of those of Paddle that it uses."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class FastDeployClass(MethodsClass):
 
     @override
     def _misses(self, error: Exception) -> bool:
-        # A tensor here is one of torch: what Paddle alone has or takes is no fault of the class.
+        # Tensors here are torch's: a method or an argument that only Paddle has is no fault of the class.
         of_tensor = isinstance(error, AttributeError) and isinstance(error.obj, Tensor)
         return misses_package(error) or of_tensor or isinstance(error, TypeError)
 

@@ -1,7 +1,7 @@
 """transformers and LMDeploy: text models that are given a mask of visual tokens, and a list of levels.
 
-Both add level i to the marked rows behind layer i.  What writes mask and levels is a part of the outer
-model's forward, which needs its vision tower: here they are given as that forward gives them.
+Both add level i to the marked rows after layer i. Mask and levels are made by the outer model's forward,
+which needs its vision tower: here they are passed as that forward passes them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import Way
+from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
 
 _ARGUMENT = "deepstack_visual_embeds"
@@ -22,7 +22,7 @@ _PROVIDED = frozenset(
 )  # fmt: skip
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
 _HOW = "a mask and a list of levels, arguments of the text model, read by their effect"
-CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+INAPPLICABLE: Mapping[Rule, str] = MappingProxyType(
     {
         Rule.STRUCTURE: (
             "the payload is read by its effect, which has no structure: a text-only step is given None"
@@ -36,7 +36,7 @@ CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
 )
 
 
-_TEXT_MODEL = Way(MappingProxyType({"get": "forward"}), _PROVIDED, init=False)
+_TEXT_MODEL = CalledMethods(MappingProxyType({"get": "forward"}), _PROVIDED, init=False)
 """The way to call a text model's forward."""
 
 
@@ -63,7 +63,7 @@ TRANSFORMERS = KnownEngine(
         by_family={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerTextModel"},
     ),
     calls="deepstack_harness.engines.kinds.marked_model:TRANSFORMERS_CALLS",
-    cannot_ask=CANNOT_ASK,
+    inapplicable=INAPPLICABLE,
 )  # fmt: skip
 
 LMDEPLOY = KnownEngine(
@@ -80,5 +80,5 @@ LMDEPLOY = KnownEngine(
         by_family={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},
     ),
     calls="deepstack_harness.engines.kinds.marked_model:LMDEPLOY_CALLS",
-    cannot_ask=CANNOT_ASK,
+    inapplicable=INAPPLICABLE,
 )

@@ -1,4 +1,4 @@
-"""The text models of transformers and LMDeploy, driven: one step with a mask and a list of levels."""
+"""Calls of the text models of transformers and LMDeploy: one step with a mask and a list of levels."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.bind import EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.stand_ins import UNBOUNDED, Settings
 from deepstack_harness.errors import StepUnavailable
@@ -41,10 +41,6 @@ def _undecorated(*given: Any, **_: object) -> Any:  # noqa: ANN401  # decorators
     return given[0] if given and callable(given[0]) else _undecorated
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """Return no attention mask: layers here attend to nothing."""
-
-
 STAND_INS: Mapping[str, object] = {
     "BaseModelOutputWithPast": SimpleNamespace,
     "DynamicCache": _NoCache,
@@ -52,12 +48,12 @@ STAND_INS: Mapping[str, object] = {
     "auto_docstring": _undecorated,
     "capture_outputs": _undecorated,
     "check_model_inputs": _undecorated,
-    "create_causal_mask": _no_mask,
-    "create_sliding_window_causal_mask": _no_mask,
+    # Layers here attend to nothing.
+    **dict.fromkeys(("create_causal_mask", "create_sliding_window_causal_mask"), lambda *_, **__: None),
     "merge_with_config_defaults": _undecorated,
 }
 KINDS = (MarkedModel, _NoCache, Settings)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 _KIND = "full_attention"
 """The kind of every layer, by which a model chooses its attention mask."""
@@ -96,18 +92,23 @@ class MarkedEngine:
             layer_types=[_KIND] * len(layers),
             rope_parameters={_KIND: None},
         )
-        self._text.__dict__.update(config=config, layers=layers, norm=self._norm, rotary_emb=_rotary)
+        self._text.__dict__.update(
+            config=config,
+            layers=layers,
+            norm=self._norm,
+            rotary_emb=lambda states, *_, **__: (states[..., :1], states[..., :1]),  # cosines and sines
+        )
         self.written: set[str] = set()
         self.captured: set[str] = set()
 
     def check(self, payload: Tensor) -> None:
-        """Run a step that is a payload (levels, N, hidden) alone, as the engine refuses one."""
+        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises."""
         self._run(payload.size(1), payload)
 
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
         self._run(tokens, payload)
-        return tuple(level[0] for level in levels_of(self._reader.take(), self._levels))
+        return tuple(level[0] for level in split_levels(self._reader.take(), self._levels))
 
     def capture(self, tokens: int) -> None:
         """Raise `StepUnavailable`: no graph of the engine's has a payload."""
@@ -139,11 +140,6 @@ class MarkedEngine:
         return (out, out) if residual else out
 
 
-def _rotary(hidden: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (1, P, 1) of hidden states (1, P, hidden)."""
-    return hidden[..., :1], hidden[..., :1]
-
-
 def of_transformers(states: Tensor, marks: Tensor) -> Mapping[str, object]:
     """Return the arguments of a text model of transformers, of (1, P, hidden) and marks (1, P)."""
     places = torch.arange(states.size(1), device=states.device).view(1, 1, -1).expand(4, 1, -1)
@@ -154,7 +150,7 @@ def of_lmdeploy(states: Tensor, marks: Tensor) -> Mapping[str, object]:
     """Return the arguments of a text model of LMDeploy, of (1, P, hidden) and marks (1, P)."""
     places = torch.arange(states.size(1), device=states.device).view(1, -1)
     wide = marks.unsqueeze(-1).expand_as(states)  # a view: marks are set later
-    caches = [None] * 64
+    caches = [None] * 64  # more than there are layers: one is read for each
     return {
         "inputs_embeds": states, "position_ids": places, "past_key_values": caches, "visual_pos_masks": wide,
     }  # fmt: skip

@@ -1,11 +1,11 @@
 """SGLang: the payload is an argument of the text model, which is written anew at every visual step.
 
 `embed_mm_inputs` scatters the levels side by side into one tensor (n, levels * hidden), the text model adds
-a slice of it after each layer, and the prefill runner captures the text model alone.  `sglang_model` calls
+a slice of it after each layer, and the prefill runner captures only the text model. `sglang_model` calls
 these parts.
 
 The prefill runners are listed newest first: the class that replays a step, and the arguments of its
-methods. The first file that a source has decides, so that a runner that cannot be driven is refused, and is
+methods. The first file that a source has decides, so that a runner that cannot be called is refused, and is
 not passed over for an older one.  No version is looked at; the releases below are those that were read.
 """
 
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.discover import ArgumentFiles, ClassPart, Writer
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import Way
+from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
 
 _EXECUTOR = "sglang/srt/model_executor"
@@ -30,9 +30,9 @@ _LAYERS = frozenset(
 )  # fmt: skip
 
 
-def _runner(verbs: Mapping[str, str], provided: Collection[str]) -> Way:
-    """Return the way to call a runner, of whose `__init__` nothing runs."""
-    return Way(MappingProxyType(verbs), frozenset(provided), init=False)
+def _runner(verbs: Mapping[str, str], provided: Collection[str]) -> CalledMethods:
+    """Return the methods of a runner that are called; nothing of its `__init__` runs."""
+    return CalledMethods(MappingProxyType(verbs), frozenset(provided), init=False)
 
 
 _BODY = _runner(
@@ -82,12 +82,12 @@ RUNNERS = (
         "the model's arguments and is not run here",
     ),
 )
-"""Runners, newest first.  A `Way` without `get` has no graph of its own around the text model."""
+"""Runners, newest first. One without the verb `get` has no graph of its own around the text model."""
 
 
 _SRT = "sglang/srt"
 
-_TEXT = Way(
+_TEXT = CalledMethods(
     verbs=MappingProxyType({"get": "forward"}),
     provided=frozenset(
         {
@@ -102,7 +102,7 @@ _TEXT = Way(
         }
     ),
 )
-_WRAPPER = Way(
+_WRAPPER = CalledMethods(
     verbs=MappingProxyType({"set": "separate_deepstack_embeds"}),
     provided=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
     init=False,
@@ -121,7 +121,7 @@ FILES = ArgumentFiles(
     by_family={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},
 )
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
-CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+INAPPLICABLE: Mapping[Rule, str] = MappingProxyType(
     {
         Rule.STRUCTURE: (
             "the payload is read by its effect, which has no structure: a text-only step is given None"
@@ -139,5 +139,5 @@ SGLANG = KnownEngine(
     how="an argument of the text model, written anew at every visual step and read by its effect",
     payload=FILES,
     calls="deepstack_harness.engines.kinds.sglang_model:CALLS",
-    cannot_ask=CANNOT_ASK,
+    inapplicable=INAPPLICABLE,
 )

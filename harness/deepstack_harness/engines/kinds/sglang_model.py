@@ -1,4 +1,4 @@
-"""SGLang's parts, driven: a step is written, run and replayed by the engine's own functions."""
+"""Calls of SGLang's parts: a step is written, run and replayed by the engine's own functions."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.bind import EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.kinds.sglang_stand_ins import (
     KINDS,
@@ -38,7 +38,7 @@ from deepstack_harness.engines.kinds.sglang_stand_ins import (
 from deepstack_harness.engines.stand_ins import UNBOUNDED, FirstRank, Settings, packed
 from deepstack_harness.errors import Reason, StepUnavailable
 
-_LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
+_LEAST_ROWS = 64  # rows of a slot: more tokens than the largest step of any order has
 
 
 class SglangEngine:
@@ -88,7 +88,7 @@ class SglangEngine:
         self._reader.begin()
         arguments = self._arguments(tokens, payload)
         self._run_text(tokens, arguments)
-        return self._levels_of(self._reader.take(), tokens)
+        return self._split_levels(self._reader.take(), tokens)
 
     def capture(self, tokens: int) -> None:
         """See `ArgumentEngine.capture`; a runner without a method that captures has nothing to capture."""
@@ -117,7 +117,7 @@ class SglangEngine:
         inputs = self._reader.take() or self._streams.get(size)
         if inputs is None:  # neither a graph nor the text model ran
             return (self._zeros(tokens),) * self._levels
-        return tuple(level[:tokens] for level in self._levels_of(inputs, size))
+        return tuple(level[:tokens] for level in self._split_levels(inputs, size))
 
     def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class of the engine
         """Make the text model with a layer more than there are levels, which must get nothing."""
@@ -207,9 +207,9 @@ class SglangEngine:
         self.written = {name for name, value in arguments.items() if isinstance(value, Tensor)}
         return cast("Mapping[str, object]", arguments)
 
-    def _levels_of(self, inputs: tuple[Tensor, ...], tokens: int) -> tuple[Tensor, ...]:
+    def _split_levels(self, inputs: tuple[Tensor, ...], tokens: int) -> tuple[Tensor, ...]:
         # Up to 0.5.22 the norm is left out where there are no rows.
-        return (self._zeros(0),) * self._levels if tokens == 0 else levels_of(inputs, self._levels)
+        return (self._zeros(0),) * self._levels if tokens == 0 else split_levels(inputs, self._levels)
 
     def _zeros(self, tokens: int) -> Tensor:
         return self._like.new_zeros(tokens, self._hidden)

@@ -1,4 +1,4 @@
-"""Stand-ins for what SGLang's parts and its prefill runners name.
+"""Replacements for what SGLang's parts and its prefill runners name.
 
 Each does what that code relies on, and no more.
 """
@@ -25,15 +25,19 @@ class Batch(SimpleNamespace):
         raise AttributeError(f"the harness has no forward_batch.{name}", name=name, obj=self)
 
 
-class CutBase(nn.Module):
+def does_nothing(*_: object, **__: object) -> None:
+    """Take the place of a function or a method that has nothing to do here."""
+
+
+class EngineModule(nn.Module):
     """A base class of SGLang's classes."""
 
     def __init__(self, **_: object) -> None:
-        """Make an empty module: what is around the cut methods is given."""
+        """Make an empty module; its attributes are set by whoever makes it."""
         super().__init__()
 
 
-class TextModel(CutBase):
+class TextModel(EngineModule):
     """The base class of text models: their layers and their norm note what they are given."""
 
     config: object
@@ -50,19 +54,18 @@ class TextModel(CutBase):
         return cast("Any", self).forward(*given, **named)
 
 
-class Wrapper(CutBase):
+class Wrapper(EngineModule):
     """The base class of the class that separates the levels from the main features."""
 
     config: object
     deepstack_visual_indexes: list[int]
     num_deepstack_embeddings: int
 
-    def get_image_feature(self, *_: object) -> None:
-        """Return nothing: the writer's embeddings are given."""
+    get_image_feature = does_nothing  # the writer's embeddings are given
 
 
 class Modality:
-    """Images alone (sglang/srt/managers/schedule_batch.py)."""
+    """The modality of images, the only one here (sglang/srt/managers/schedule_batch.py)."""
 
     name = "IMAGE"
     IMAGE: "Modality"
@@ -79,9 +82,7 @@ Modality.IMAGE = Modality()
 class _Residual:
     """The residual stream of a step whose layers return zeros (layers/layer_boundary/residual/batch.py)."""
 
-    @staticmethod
-    def start(_: object) -> None:
-        """Begin a step."""
+    start = staticmethod(does_nothing)
 
     @staticmethod
     def complete_output(hidden: Tensor, _: object) -> Tensor:
@@ -102,22 +103,15 @@ class _Residual:
 
 
 class _AuxHiddenStates(list[object]):
-    """Hidden states that a draft model asks for: none (sglang/srt/layers/aux_hidden_states.py)."""
+    """Hidden states for a draft model (sglang/srt/layers/aux_hidden_states.py); no step here has one."""
 
     def capture(self, hidden: object) -> None:
-        """Keep hidden states."""
+        """Record hidden states."""
         self.append(hidden)
 
 
-def _execution() -> Settings:
-    """Return the settings of an engine that serves: no reinforcement learning."""
-    return Settings(
-        "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
-    )
-
-
 def _flat(nested: list[Any]) -> list[Any]:
-    return [each for item in nested for each in (_flat(item) if isinstance(item, list) else [item])]
+    return [leaf for item in nested for leaf in (_flat(item) if isinstance(item, list) else [item])]
 
 
 def embedding_and_mask(
@@ -133,10 +127,13 @@ STAND_INS: Mapping[str, object] = {
     "PPProxyTensors": dict,
     "batch": _Residual(),
     "flatten_nested_list": _flat,
-    "get_exec": _execution,
+    # The settings of an engine that serves: no reinforcement learning.
+    "get_exec": lambda: Settings(
+        "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
+    ),
 }
-KINDS = (Batch, CutBase, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+KINDS = (Batch, EngineModule, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 
 class Item:
@@ -179,15 +176,11 @@ REQUEST_FIELDS = (
 """Fields of a batch with one value per request; the runner of 0.5.11 copies each into static storage."""
 
 
-def does_nothing(*_: object, **__: object) -> None:
-    """Set nothing: there is one rank."""
-
-
 def _context(*_: object, **__: object) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-class Runner(CutBase):
+class Runner(EngineModule):
     """The base class of a prefill runner; a body of a method of its own is captured whole (`full`)."""
 
     _input_embeds_arg_idx: int | None = None
@@ -209,17 +202,12 @@ class Runner(CutBase):
     raw_num_tokens = 0
     use_input_embeds = True
 
-    def _prefill_forward_context(self, *_: object, **__: object) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def _capture_pp_proxy_tensors(self, *_: object) -> None:
-        return None
+    _prefill_forward_context = _context
+    _capture_pp_proxy_tensors = does_nothing
+    _prepare_forward_metadata_for_replay = does_nothing
 
     def _uses_eager_prefill_tail(self) -> bool:
         return True
-
-    def _prepare_forward_metadata_for_replay(self, *_: object) -> None:
-        return None
 
     def _get_layer_model_positions(self, forward_batch: Batch) -> object:
         return forward_batch.positions
@@ -236,7 +224,7 @@ class LogitsOutput:
     """The output of a whole model, which older runners cut to the step (LogitsProcessorOutput)."""
 
     def __init__(self, next_token_logits: Tensor, hidden_states: None = None, **_: object) -> None:
-        """Take logits (n, width); a model returns its hidden states only where a setting asks for them."""
+        """Take logits (n, width); a model returns its hidden states only where a setting requests them."""
         self.next_token_logits = next_token_logits
         self.hidden_states = hidden_states
         self.mm_input_embeds = None
@@ -305,4 +293,4 @@ RUNNER_STAND_INS: Mapping[str, object] = {
     "set_tc_piecewise_forward_context": _context,
 }
 RUNNER_KINDS = (Runner, ShapeKey, LogitsOutput, GraphSlot, GraphSlots, RecordedGraphs)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""

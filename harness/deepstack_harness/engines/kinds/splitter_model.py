@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.engines.bind import DrivenClass, PayloadSplitter
+from deepstack_harness.engines.bind import DefinedClass, PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
 from deepstack_harness.engines.discover import FoundClass, FoundSplitter
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import LoadedSource, loaded_of
-from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.loaded_class import derive_class
 from deepstack_harness.engines.model_class import reason_at
 from deepstack_harness.errors import SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -75,7 +75,7 @@ class SwiftSplitter:
         """Import class and function; raise `UsageError` for what cannot be made."""
         assert found.parallel is not None
         assert found.files.parallel is not None
-        _, made = made_over(loaded, found.parallel, found.files.parallel.way, _Parallel, {})
+        _, made = derive_class(loaded, found.parallel, found.files.parallel.called, _Parallel, {})
         self._parallel: Any = made.__new__(made)
         names = {"sequence_parallel": self._parallel}
         self._patch = loaded.supplied(found.member, found.files.function, names)
@@ -103,11 +103,11 @@ class SwiftSplitter:
 
 @dataclass(frozen=True)
 class SplitterCalls:
-    """Makes the splitters of one engine run; see `EngineCalls`."""
+    """Definition of the splitters of one engine; see `EngineCalls`."""
 
     make: Callable[[LoadedSource, FoundSplitter], PayloadSplitter]
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Import a splitter, and split one payload with it."""
         assert isinstance(found.methods, FoundSplitter)
         try:
@@ -121,8 +121,8 @@ class SplitterCalls:
             with loaded.without_stubs(), rehearsing(refusal, _misses):
                 splitter.rows(0, 2, torch.ones(4, dtype=torch.bool), [torch.ones(4, 5)], 4)
         except UsageError as error:
-            return DrivenClass(source, found, refusals=(reason_of(error),))
-        return DrivenClass(source, found, splits=splitter)
+            return DefinedClass(source, found, refusals=(reason_of(error),))
+        return DefinedClass(source, found, splits=splitter)
 
 
 SWIFT_CALLS = SplitterCalls(SwiftSplitter)
@@ -130,8 +130,8 @@ MEGATRON_CALLS = SplitterCalls(MegatronSplitter)
 
 
 def _misses(error: Exception) -> bool:
-    lacks = isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
-    return lacks or misses_package(error)
+    of_base = isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
+    return of_base or misses_package(error)
 
 
 def _added(mask: Tensor, part: Tensor, rows: int) -> Tensor:

@@ -1,6 +1,6 @@
 """ms-swift, mbridge and Megatron-Bridge: they train, and split mask and levels of a step over ranks.
 
-Nothing is kept between steps, and no graph is captured: the question is R9, whether the parts of all ranks
+Nothing is stored between steps, and no graph is captured. Only R9 applies: whether the parts of all ranks
 are the whole payload.  How the functions are called is in `splitter_model`.
 """
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from deepstack_harness.engines.discover import Parallel, SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import Way
+from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
 
 _MEGATRON = "split_deepstack_embs"
@@ -30,7 +30,7 @@ MS_SWIFT = KnownEngine(
         parallel=Parallel(
             ("swift/sequence_parallel", "swift/trainers/sequence_parallel"),
             "SequenceParallel",
-            Way(
+            CalledMethods(
                 verbs=MappingProxyType({"get": "pad_and_split_mm_tokens"}),
                 provided=frozenset(
                     {

@@ -1,6 +1,6 @@
 """TensorRT-LLM: one buffer for all levels, which the writer of each step zeroes, fills and returns views of.
 
-The views go to the decoder as an argument; a step without visual tokens hands it no level at all.  The wheel
+The views go to the decoder as an argument; a step without visual tokens passes no level at all. The wheel
 on the package index is older than this class, and the sdist is a stub, so that a source is a tree of the
 user's.  How these parts are called is in `tensorrt_model`.
 """
@@ -11,13 +11,13 @@ from types import MappingProxyType
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.model_class import Way
+from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "tensorrt_llm/_torch/models"
 _CLASS = "Qwen3VLModelBase"
 _REPLAY = "they begin behind the writer of the payload, in the compiled decoder"
-CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+INAPPLICABLE: Mapping[Rule, str] = MappingProxyType(
     {
         Rule.ADDRESS: f"its graphs are not driven: {_REPLAY}",
         Rule.REJECTION: (
@@ -37,17 +37,17 @@ TENSORRT_LLM = KnownEngine(
     payload=ArgumentFiles(
         argument="extra_embeds",
         folder=_FOLDER,
-        text=Way(
+        text=CalledMethods(
             verbs=MappingProxyType(
                 {"get": "_fuse_multimodal_embeddings", "set": "after_active_multimodal_embeddings"}
             ),
         ),
         replay=_REPLAY,
         adds="_fuse_multimodal_embeddings",
-        keeps="deepstack_input_embeds",
+        reads="deepstack_input_embeds",
         by_family={"qwen3_vl": _CLASS},
     ),
     calls="deepstack_harness.engines.kinds.tensorrt_model:CALLS",
-    cannot_ask=CANNOT_ASK,
+    inapplicable=INAPPLICABLE,
     by_path="its wheel on the index is older, and its sdist a stub",
 )

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's writer, driven: a step with packed embeddings; views of the buffer are its answer."""
+"""Calls of TensorRT-LLM's writer: a step with packed embeddings returns views of the buffer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,12 +28,12 @@ class WriterBase(nn.Module):
         self, *, input_ids: Tensor, multimodal_embeddings: Sequence[Tensor], **_: object
     ) -> tuple[None, Tensor, tuple[Tensor, ...]]:
         """Return no ids, embeddings (P, hidden) with the visual rows in front, and no level."""
-        rows = [each.new_zeros(input_ids.size(0), each.size(1)) for each in multimodal_embeddings[:1]]
+        rows = [part.new_zeros(input_ids.size(0), part.size(1)) for part in multimodal_embeddings[:1]]
         return None, (rows or [input_ids])[0], ()
 
 
 class _Embedding:
-    """The embedding of text tokens, of which the writer asks the size of the vocabulary."""
+    """The embedding of text tokens, of which the writer reads the size of the vocabulary."""
 
     num_embeddings = _VOCABULARY
 
@@ -62,7 +62,7 @@ class _InPlaceOfCuda(TorchFunctionMode):
 
 
 KINDS = (WriterBase, Settings, _Embedding)
-"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 
 class TensorRtEngine:
@@ -93,7 +93,7 @@ class TensorRtEngine:
         return int(self._model.deepstack_input_embeds.size(1))
 
     def check(self, payload: Tensor) -> None:
-        """Run a step that is a payload (levels, N, hidden) alone, as the engine refuses one."""
+        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises."""
         self.eager(payload.size(1), payload)
 
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
@@ -117,11 +117,11 @@ class TensorRtEngine:
         return tuple(views)
 
     def capture(self, tokens: int) -> None:
-        """Raise `StepUnavailable`: the engine's graphs are not driven."""
+        """Raise `StepUnavailable`: the engine's graphs are not run here."""
         raise StepUnavailable(self._replay)
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """Raise `StepUnavailable`: no graph with a payload (levels, N, hidden) is driven."""
+        """Raise `StepUnavailable`: no graph with a payload (levels, N, hidden) is run here."""
         raise StepUnavailable(self._replay)
 
 

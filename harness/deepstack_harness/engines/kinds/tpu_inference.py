@@ -1,6 +1,6 @@
-"""tpu-inference: a plugin that keeps vLLM's payloads in a dict of the model, for steps that JAX compiles.
+"""tpu-inference: a plugin that stores vLLM's payloads in a dict of the model, for steps that JAX compiles.
 
-Its patches set attributes of a model object (models/vllm/experimental/).  Qwen3-VL's packs all levels behind
+Its patches set attributes of a model object (models/vllm/experimental/).  Qwen3-VL's packs all levels after
 the embeddings, an argument of the jitted step, and its forward unpacks them; Qwen3-Omni's reads the dict
 inside the step.  A step with visual or audio embeddings is embedded outside of the jitted function, a step of
 text passes its token ids (runner/tpu_runner.py `_get_input_ids_embeds` in 0.32.0).
@@ -16,7 +16,7 @@ from deepstack_harness.engines.model_class import Patch
 from deepstack_harness.sources.source import KnownPackage
 
 _FOLDER = "tpu_inference/models/vllm/experimental"
-CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+INAPPLICABLE: Mapping[Rule, str] = MappingProxyType(
     {Rule.ADDRESS: "a payload is a JAX array, which has no address: a jitted step is given its arguments"}
 )
 
@@ -53,5 +53,5 @@ TPU_INFERENCE = KnownEngine(
         pinned_in=("requirements.txt",),
     ),
     calls="deepstack_harness.engines.kinds.tpu_inference_model:CALLS",
-    cannot_ask=CANNOT_ASK,
+    inapplicable=INAPPLICABLE,
 )  # fmt: skip

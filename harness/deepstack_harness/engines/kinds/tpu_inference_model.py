@@ -1,8 +1,8 @@
 """vLLM's classes as tpu-inference patches them, and the steps in which it calls them.
 
-JAX is not needed: stand-ins take the place of the names of JAX, torchax and vLLM that the patches use.
+JAX is not needed: `STAND_INS` has the names of JAX, torchax and vLLM that the patches use.
 JAX's arrays are values, so that a conversion is a copy here.  `jax.jit` of a step is a recording for each
-shape of its arguments: what is no argument keeps the value that it had when the step was traced.
+shape of its arguments: what is no argument has the value that it had when the step was traced.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.graphs import Recordings
-from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
+from deepstack_harness.engines.bind import ArgumentBuffer, DefinedClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.calls import model_of
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import loaded_of
-from deepstack_harness.engines.loaded_class import made_over
+from deepstack_harness.engines.loaded_class import derive_class
 from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
@@ -62,7 +62,7 @@ def _merge(inputs_embeds: Tensor, multimodal_embeddings: list[Tensor], is_multim
 
 STAND_INS: Mapping[str, object] = {
     **FORWARD_STAND_INS,
-    "MMEncoderAttention": None,  # in the towers alone
+    "MMEncoderAttention": None,  # only towers use it
     "NestedTensors": None,  # an annotation
     "_apply_pad_sequence_patch": lambda: None,
     "_convert_to_torchax_tensor": _as_value,
@@ -70,21 +70,17 @@ STAND_INS: Mapping[str, object] = {
     "jax": Jax,
     "jax.numpy": JaxNumpy,
     "jax_view": _as_value,
-    "numpy": None,  # in the towers alone
+    "numpy": None,  # only towers use it
     "torch_view": _as_value,
     "vllm.model_executor.models.qwen3_vl": _Module(),
     "vllm.model_executor.models.utils": _Module(),
 }
 KINDS = (Jax, JaxNumpy)
-"""An attribute that one of them lacks is the harness's fault, not the plugin's."""
+"""Where an attribute of one of these is missing, the harness is at fault, and not the plugin."""
 
 
 Patch = Callable[[ForwardHost], None]
 """Sets attributes of a model."""
-
-
-def _unpatched(_: ForwardHost) -> None:
-    """Leave a model as it is."""
 
 
 _NO_ARGUMENT = (
@@ -119,7 +115,7 @@ class PatchedBuffer(MethodsBuffer):
 class JittedSteps:
     """The steps of one model; see `ArgumentEngine`.
 
-    A step with a payload of N = 0 rows has audio alone, where the model takes audio.
+    A step with a payload of N = 0 rows has only audio, where the model takes audio.
     """
 
     capacity = UNBOUNDED
@@ -190,7 +186,7 @@ class JittedSteps:
 
 
 class _TakesAudio:
-    """A mixin of `set`: a payload of N = 0 rows is a step with audio alone, and no step of text."""
+    """A mixin of `set`: a payload of N = 0 rows is a step with only audio, and no step of text."""
 
     _payload: Tensor | None
 
@@ -209,9 +205,9 @@ class JittedBuffer(_TakesAudio, ReplayedArgument):
 
 @dataclass(frozen=True)
 class PatchedClass(ForwardModels):
-    """A class driven by the get and set of the plugin."""
+    """A class of which the get and set of the plugin are called."""
 
-    patch: Patch = _unpatched
+    patch: Patch = lambda _: None
 
     @override
     def __call__(
@@ -220,7 +216,7 @@ class PatchedClass(ForwardModels):
         """Make a patched model with placeholders (capacity, hidden) for each level."""
         host = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         self.patch(host)
-        return PatchedBuffer(host, self.of)
+        return PatchedBuffer(host, self.known)
 
     def rehearse(self) -> None:
         """Call each method once; raise `UsageError` for a class that misses something."""
@@ -237,9 +233,9 @@ class PatchedClass(ForwardModels):
 
 @dataclass(frozen=True)
 class JittedClass(ForwardModels):
-    """A class driven by whole steps, compiled ones where it `replays`."""
+    """A class called in whole steps, compiled ones where it `replays`."""
 
-    patch: Patch = _unpatched
+    patch: Patch = lambda _: None
     audio: bool = False
     replays: bool = False
 
@@ -280,14 +276,14 @@ class JittedClass(ForwardModels):
 
 
 class TpuCalls:
-    """Makes vLLM's classes run with the plugin's patches, in both ways; see `EngineCalls`."""
+    """Definition of vLLM's classes with the plugin's patches, in both ways; see `EngineCalls`."""
 
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Define a class of the base, patched, and rehearse its methods and its compiled steps."""
         assert found.patch is not None
-        patch, loaded = found.patch.of, loaded_of(source)
+        patch, loaded = found.patch.declared, loaded_of(source)
         try:
-            known, host = made_over(loaded, model_of(found, engine), BY_FORWARD, ForwardHost)
+            known, host = derive_class(loaded, model_of(found, engine), BY_FORWARD, ForwardHost)
             function = loaded.supplied(patch.member, patch.function, STAND_INS)
 
             def apply(host: ForwardHost) -> None:
@@ -299,8 +295,8 @@ class TpuCalls:
             steps = JittedClass(known, host, apply, audio=patch.audio)
             graphs = steps.rehearse()
         except UsageError as error:
-            return DrivenClass(source, found, refusals=(reason_of(error),))
-        return DrivenClass(source, found, methods, steps, graphs=graphs)
+            return DefinedClass(source, found, refusals=(reason_of(error),))
+        return DefinedClass(source, found, methods, steps, graphs=graphs)
 
 
 CALLS = TpuCalls()

@@ -55,7 +55,7 @@ VLLM = KnownEngine(
         parts=EngineParts(libraries=_LIBRARIES),
     ),
     systems=True,
-    # It asks for the setting and allocates no storage.  SGLang has code for a model without the setting
+    # It reads the setting and allocates no storage.  SGLang has code for a model without the setting
     # (sglang/srt/models/interns1pro.py:199 in 0.5.23).
     needs={_INTERN: "a checkpoint whose vision_config has deepstack_visual_indexes"},
     tiny=TINY,

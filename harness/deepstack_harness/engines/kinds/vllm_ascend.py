@@ -1,6 +1,6 @@
 """vllm-ascend: a plugin that wraps vLLM's get of Qwen3-VL, so that each rank gets its share of the rows.
 
-Under sequence parallelism a rank has the hidden states of its own tokens, and the wrap answers
+Under sequence parallelism a rank has the hidden states of its own tokens, and the wrap returns
 `chunk(ranks)[rank]` of each level (patch/worker/patch_qwen3vl.py).  The runner pads a step to a multiple of
 the ranks first (`_pad_for_sequence_parallelism`).  Qwen3-Omni and Granite are not wrapped.
 """

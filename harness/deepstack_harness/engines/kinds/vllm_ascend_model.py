@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from typing_extensions import override
 
-from deepstack_harness.engines.bind import DrivenClass
+from deepstack_harness.engines.bind import DefinedClass
 from deepstack_harness.engines.calls import BufferCalls, model_of
 from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.engines.engine import KnownEngine
@@ -36,10 +36,7 @@ class _ForwardContext:
         """True where ranks share a step."""
         return _GROUP.ranks > 1
 
-    @property
-    def sp_enabled(self) -> bool:
-        """The name of the same flag in 0.13."""
-        return _GROUP.ranks > 1
+    sp_enabled = flash_comm_v1_enabled  # its name in 0.13
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise `CannotSupply`: a wrap that catches `AttributeError` would give every rank all rows."""
@@ -48,7 +45,7 @@ class _ForwardContext:
 
 STAND_INS: Mapping[str, object] = {
     "_EXTRA_CTX": _ForwardContext(),
-    # It asks the configuration of the step that runs (vllm_ascend/utils.py).
+    # It reads the configuration of the step that runs (vllm_ascend/utils.py).
     "enable_sp": lambda *_: _GROUP.ranks > 1,
     "get_forward_context": lambda: STAND_INS["_EXTRA_CTX"],
     "get_tensor_model_parallel_rank": lambda: _GROUP.rank,
@@ -57,19 +54,19 @@ STAND_INS: Mapping[str, object] = {
 
 
 class AscendCalls(BufferCalls):
-    """Makes vLLM's classes run with the plugin's wrap, on one rank or on each of a group."""
+    """Definition of vLLM's classes with the plugin's wrap, on one rank or on each of a group."""
 
     @override
-    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DrivenClass:
+    def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Import the file that wraps, and define the class as vLLM's are."""
         assert found.patch is not None
-        member, loaded = found.patch.of.member, loaded_of(source)
+        member, loaded = found.patch.declared.member, loaded_of(source)
         try:
             loaded.module(member)
         except UsageError as error:
-            return DrivenClass(source, found, refusals=(reason_of(error),))
+            return DefinedClass(source, found, refusals=(reason_of(error),))
         if raised := tuple(loaded.raised({member}, frozenset({found.class_name}))):
-            return DrivenClass(source, found, refusals=raised)
+            return DefinedClass(source, found, refusals=raised)
         model = model_of(found, engine)
         model = replace(model, parts=replace(model.parts, stand_ins=STAND_INS))
         return self.define_as(source, found, model, engine.files.forward)

@@ -1,4 +1,4 @@
-"""What vLLM has around a model, for one rank on a CPU: settings, groups, the context of a step.
+"""The surroundings of a vLLM model, for one rank on a CPU: settings, groups, the context of a step.
 
 The engine's own layers, its registry and its decorator that compiles are what runs.  Attention needs a
 cache, and experts need kernels; neither changes what becomes of a payload.  Attention returns its query, and
@@ -45,7 +45,7 @@ _EXPERTS = "vllm/model_executor/layers/fused_moe/__init__.py"
 _ENVIRONMENT = {
     "VLLM_USE_AOT_COMPILE": "0", "VLLM_USE_BYTECODE_HOOK": "0", "VLLM_LOGGING_LEVEL": "ERROR",
 }  # fmt: skip
-"""Compile when a model is called, and drop its guards by the filter of the decorator alone."""
+"""Compile when a model is called, and drop its guards only by the filter of the decorator."""
 _GROUPS = ("_TP", "_PP", "_DP", "_EP", "_WORLD", "_DCP", "_PCP", "_EPLB")
 
 
@@ -105,7 +105,7 @@ class _Attention(nn.Module):
 
 
 def _cross(_: nn.Module, query: Tensor, __: object, value: Tensor | None, *___: object) -> Tensor:
-    """Attention to an encoder adds the mean of what it is given to its query; without a cache, only that."""
+    """Add the mean of an encoder's values (m, ..) to the query (n, ..), in the place of cross-attention."""
     return query if value is None else query + value.mean(0)
 
 
@@ -194,7 +194,7 @@ class VllmSurroundings:
     def build(
         self, loaded: LoadedSource, tiny: Tiny, model_class: str, capacity: int, *, compiled: bool
     ) -> nn.Module:
-        """Make an object of the class as `vllm_config` says, with drawn weights."""
+        """Make an object of the class with a `vllm_config` and random weights."""
         module = loaded.module(tiny.member)
         config = _settings(loaded, tiny.config(module), capacity, compiled=compiled)
         _surround(loaded, config)
@@ -212,7 +212,7 @@ class VllmSurroundings:
         self._call(model, ids, tiny.inputs or _embedded, None)
 
     def step(self, tiny: Tiny, model: nn.Module, tokens: int, payload: Tensor | None) -> Tensor:
-        """Embed the tokens with their payload, one media item, and run the model."""
+        """Embed tokens with a payload (tokens, width), one media item; run the model -> (tokens, hidden)."""
         out = self._call(model, torch.arange(tokens) % 8 + 3, tiny.inputs or _embedded, payload)
         hidden: Tensor = out[0] if isinstance(out, tuple) else out
         return hidden.clone()

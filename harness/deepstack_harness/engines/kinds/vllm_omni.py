@@ -1,7 +1,7 @@
 """vLLM-Omni: its own copy of the Qwen3-Omni thinker, under vLLM's names and in vLLM's call order.
 
 Its files import from the installed vLLM, which a source of vLLM-Omni does not hold: every such name that
-the buffer's code uses is a stand-in here.
+the buffer's code uses is replaced here.
 """
 
 from types import MappingProxyType
@@ -16,15 +16,6 @@ _FOLDER = "vllm_omni/model_executor/models/qwen3_omni"
 
 class _NoQuantization:
     """A quantization of single components (vllm_omni/quantization); nothing here is quantized."""
-
-
-def _tag_nothing(*_: object) -> None:
-    """Leave embeddings as they are: interleaved audio alone reads a tag (vllm/multimodal/utils.py)."""
-
-
-def _is_interleaved(*_: object) -> bool:
-    """Return False: no step here has audio (vllm/model_executor/models/qwen2_5_omni_thinker.py)."""
-    return False
 
 
 def _merge(inputs_embeds: Any, multimodal_embeddings: Any, is_multimodal: Any) -> Any:  # noqa: ANN401
@@ -44,19 +35,21 @@ _PARTS = EngineParts(
         {
             "ComponentQuantizationConfig": _NoQuantization,
             "PRE_QUANTIZED_METHODS": frozenset[str](),
-            "set_mm_embedding_modality": _tag_nothing,
-            "check_interleaved_audio_video": _is_interleaved,
-            "merge_interleaved_embeddings": None,  # behind the check above
+            # Only interleaved audio reads the tag (vllm/multimodal/utils.py).
+            "set_mm_embedding_modality": lambda *_: None,
+            # No step here has audio (vllm/model_executor/models/qwen2_5_omni_thinker.py).
+            "check_interleaved_audio_video": lambda *_: False,
+            "merge_interleaved_embeddings": None,  # only called where the check above is true
             "_merge_multimodal_embeddings": _merge,
         }
     ),
     settings=MappingProxyType({"quant_config": None, "model_config.multimodal_config": None}),
-    answer=lambda hidden: (hidden, {}),  # hidden states, and those that were captured for the talker
+    output=lambda hidden: (hidden, {}),  # hidden states, and those that were captured for the talker
 )
 
 VLLM_OMNI = KnownEngine(
     package=KnownPackage(
-        # vLLM's package folder has model_executor/ too, so that it tells the two apart no better.
+        # vLLM's package folder has model_executor/ too, so that is no mark.
         "vllm-omni", "vLLM-Omni", mark="vllm_omni/diffusion", version_file="vllm_omni/_version.py",
     ),
     folder=_FOLDER,

@@ -1,7 +1,7 @@
 """Tiny configurations of vLLM's classes, for `engines.tiny`: two to four layers of width 32.
 
 An entry has what the class's own `__init__` reads of a checkpoint's configuration.  What is not given raises,
-as it does for a checkpoint that lacks it.
+as it does for a checkpoint without it.
 """
 
 from collections.abc import Callable, Mapping

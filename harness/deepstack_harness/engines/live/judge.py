@@ -22,8 +22,8 @@ from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.tolerances import ENGINE_FLOOR, ENGINE_TIMES
+from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.verdicts import BROKEN, Effect, FaultKind, Judgement, Row, Verdict
 from deepstack_harness.engines.live.models import TinyModel
 from deepstack_harness.engines.live.schedules import Aim, EngineRequest, ReplayMode, Schedule

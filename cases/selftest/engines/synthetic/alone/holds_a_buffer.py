@@ -28,7 +28,7 @@ class Qwen3VLForConditionalGeneration(SupportsMultiModal):
             rows = packed.new_zeros(len(input_ids), packed.size(1) - self.width)
             rows[is_multimodal] = packed[:, self.width :]
             self._set_deepstack_input_embeds(rows.unflatten(1, (self.levels, -1)).permute(1, 0, 2))
-            multimodal_embeddings = [each[:, : self.width] for each in multimodal_embeddings]
+            multimodal_embeddings = [rows[:, : self.width] for rows in multimodal_embeddings]
         else:
             nothing = torch.zeros(self.levels, 0, self.width, device=input_ids.device)
             self._set_deepstack_input_embeds(nothing)

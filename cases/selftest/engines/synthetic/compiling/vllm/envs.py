@@ -1,4 +1,4 @@
-"""Settings, read when they are asked for: graphs are compiled ahead of time where they may be cached."""
+"""Settings, read when they are used: graphs are compiled ahead of time where they may be cached."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The same in pieces, which are captured one behind the other in a single run."""
+"""The same in pieces, which are captured one after the other in a single run."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from vllm.compilation.cuda_graph import MODE, CUDAGraphWrapper  # type: ignore[i
 
 
 class BreakableCUDAGraphWrapper(CUDAGraphWrapper):  # type: ignore[misc]
-    """Captures two pieces: the callable, and what is behind it."""
+    """Captures two pieces: the callable, and what follows it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if MODE["batch"] is None:

@@ -1,4 +1,4 @@
-"""Makes a class of models one that is compiled, unless a setting or a step says otherwise."""
+"""Makes a class of models one that is compiled, unless a setting or a step turns that off."""
 
 from typing import Any
 
@@ -33,8 +33,8 @@ def _support_torch_compile(cls: Any) -> Any:  # noqa: ANN401
         if is_forward_context_available() and get_forward_context().skip_compiled:
             return self.forward(*args, **kwargs)
         if not self.compiled:  # sizes are marked in the first compilation only
-            for each in args:
-                torch._dynamo.mark_dynamic(each, 0)  # noqa: TID251  # as the real decorator does
+            for tensor in args:
+                torch._dynamo.mark_dynamic(tensor, 0)  # noqa: TID251  # as the real decorator does
         self.compiled = True
         return TorchCompileWithNoGuardsWrapper.__call__(self, *args, **kwargs)
 

@@ -12,7 +12,7 @@ from vllm import envs  # type: ignore[import-not-found]
 
 
 class TorchCompileWithNoGuardsWrapper:
-    """Base of models; `evaluate_guards` keeps those of shapes, by a filter of its own."""
+    """Base of models; `evaluate_guards` leaves those of shapes, by a filter of its own."""
 
     evaluate_guards = False
 
