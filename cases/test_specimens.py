@@ -24,7 +24,7 @@ def kind(specimen: Specimen) -> Hashable:
 
 
 def fits(found: dict[str, str], specimen: Specimen) -> bool:
-    words = {"found"} if specimen.breaks else {"kept"}
+    words = {"found"} if specimen.breaks else {"right"}
     return all(word in words or word.startswith("unseen") for word in found.values())
 
 

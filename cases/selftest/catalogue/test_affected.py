@@ -74,7 +74,7 @@ def test_a_release_that_nobody_looked_at_is_not_judged(package: str, version: st
     assert not answer.affected
 
 
-def test_a_newer_release_is_told_what_the_newest_judged_one_has() -> None:
+def test_a_newer_release_gets_what_the_newest_judged_one_has() -> None:
     answer = ask("vllm", "0.34.0")
     assert {"43602", "S8", "replayed-clear"} <= set(ids(answer, "earlier"))
     # Of this report no fix is known, and nobody looked at the release.
@@ -84,7 +84,7 @@ def test_a_newer_release_is_told_what_the_newest_judged_one_has() -> None:
     assert not ask("vllm", "0.32.0").earlier
 
 
-def test_a_fault_without_a_verdict_is_told_apart() -> None:
+def test_a_fault_without_a_verdict_is_separate() -> None:
     answer = ask("lmdeploy", "0.18.0")
     assert answer.judged
     assert not answer.affected

@@ -57,7 +57,7 @@ def rows(path: Path) -> list[dict[str, object]]:
         (["fastdeploy==2.3"], ExitCode.HOLDS, "not judged"),
     ],
 )
-def test_a_release_is_answered_with_a_code_and_a_verdict(
+def test_a_release_gets_an_exit_code_and_a_verdict(
     words: list[str], code: ExitCode, verdict: str, capsys: Capture
 ) -> None:
     assert main(["affected", *words]) == code
@@ -96,7 +96,7 @@ def test_a_release_has_no_fault_of_a_class_that_came_later(
     assert {name for name in later if f"{name.replace(' ', '')}ForConditionalGeneration" in classes} == there
 
 
-def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> None:
+def test_a_program_gets_a_row_for_each_fault_and_the_result(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
     *found, answer = rows(path)
@@ -217,7 +217,7 @@ print([name for name in ("torch", "numpy", "requests", "unearth") if name in sys
     assert done.stdout == "[]\n"
 
 
-def test_an_installed_package_that_is_not_there_is_told(capsys: Capture) -> None:
+def test_an_installed_package_that_is_missing_is_reported(capsys: Capture) -> None:
     assert main(["affected", "installed:lmdeploy"]) == ExitCode.USAGE
     assert "is not installed" in capsys.readouterr().err
     with pytest.raises(UsageError):
