@@ -56,7 +56,11 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
         seconds = process_time() - before
         compiled += len(audited.regions)
         driven.append((text, (yield from _show_source(text, source, audited))))
-        yield from _show_counts(source, audited, seconds)
+        inputs = _counted(len(audited.standings), "input", count(audited.standings))
+        noun = "captured class" if audited.captured else "compiled class"
+        classes = _counted(len(audited.regions), noun, audited.regions_of())
+        yield from _labelled(source.label, inputs)
+        yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
@@ -121,14 +125,6 @@ def _labelled(label: str, text: str, style: str = "") -> Document:
         yield Line(label, style)
         label = ""
     yield Line(cell(text), style, lead=label.ljust(_LABEL))
-
-
-def _show_counts(source: Source, audited: AuditedInputs, seconds: float) -> Document:
-    inputs = _counted(len(audited.standings), "input", count(audited.standings))
-    noun = "captured class" if audited.captured else "compiled class"
-    classes = _counted(len(audited.regions), noun, audited.regions_of())
-    yield from _labelled(source.label, inputs)
-    yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
 
 
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:

@@ -79,9 +79,19 @@ def run(args: Namespace) -> Document[ExitCode]:
         return (yield from run_torches(args, folder))
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
-        yield from _announce(execution, folder, resume=args.resume)
+        part, groups = execution.writer.part, execution.groups
+        left = sum(len(group.cases) for group in groups)
+        before = f", {plural(len(part.cases), 'case')} there already" if args.resume else ""
+        yield Line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
+        for group in execution.left_out:
+            yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
+        yield from part.rows
         try:
-            yield from _play(execution)
+            with progress("starting") as say:
+                table = LiveTable(execution.groups, say)
+                yield from table.head()
+                for result in execution.play():
+                    yield from table.add(result)
         except KeyboardInterrupt as error:
             where = "" if args.out else f" --out {shlex.quote(str(folder))}"
             again = "" if args.resume else " --resume"
@@ -111,24 +121,6 @@ def _request(args: Namespace) -> RunRequest:
     limited = args.memory > 0 and all(device == "cpu" for device in request.devices)
     memory = int(args.memory * _GIB) if limited else None
     return replace(request, limits=replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory))
-
-
-def _announce(execution: Execution, folder: Path, *, resume: bool) -> Document:
-    part, groups = execution.writer.part, execution.groups
-    left = sum(len(group.cases) for group in groups)
-    before = f", {plural(len(part.cases), 'case')} there already" if resume else ""
-    yield Line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
-    for group in execution.left_out:
-        yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
-    yield from part.rows
-
-
-def _play(execution: Execution) -> Document:
-    with progress("starting") as say:
-        table = LiveTable(execution.groups, say)
-        yield from table.head()
-        for result in execution.play():
-            yield from table.add(result)
 
 
 def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
