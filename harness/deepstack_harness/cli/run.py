@@ -79,13 +79,7 @@ def run(args: Namespace) -> Document[ExitCode]:
         return (yield from run_torches(args, folder))
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
-        part, groups = execution.writer.part, execution.groups
-        left = sum(len(group.cases) for group in groups)
-        before = f", {plural(len(part.cases), 'case')} there already" if args.resume else ""
-        yield Line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
-        for group in execution.left_out:
-            yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
-        yield from part.rows
+        yield from _announce(execution, folder, resume=args.resume)
         try:
             with progress("starting") as say:
                 table = LiveTable(execution.groups, say)
@@ -121,6 +115,16 @@ def _request(args: Namespace) -> RunRequest:
     limited = args.memory > 0 and all(device == "cpu" for device in request.devices)
     memory = int(args.memory * _GIB) if limited else None
     return replace(request, limits=replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory))
+
+
+def _announce(execution: Execution, folder: Path, *, resume: bool) -> Document:
+    part, groups = execution.writer.part, execution.groups
+    left = sum(len(group.cases) for group in groups)
+    before = f", {plural(len(part.cases), 'case')} there already" if resume else ""
+    yield Line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
+    for group in execution.left_out:
+        yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
+    yield from part.rows
 
 
 def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
