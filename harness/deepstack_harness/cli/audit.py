@@ -225,7 +225,7 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
 
     shown = yield from show_inputs([_one_release(text, []) for text in args.source])
     findings = [
-        finding for text, driven in shown.driven for finding in input_findings(driven, folder_of(text))
+        finding for text, judged in shown.at_risk for finding in input_findings(judged, folder_of(text))
     ]
     yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
     return shown.code
