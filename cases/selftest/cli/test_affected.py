@@ -52,6 +52,7 @@ def rows(path: Path) -> list[dict[str, object]]:
         ),
         (["exllamav3==1.0"], ExitCode.HOLDS, "not judged: no release of the package was looked at"),
         (["lmdeploy==0.18.0"], ExitCode.HOLDS, "nothing is known; releases 0.11 to 0.18.0 were looked at"),
+        (["sglang==0.6"], ExitCode.HOLDS, "sglang 0.6: not judged: releases"),
         (["sglang==0.5.23"], ExitCode.BROKEN, "affected by captured-without with a setting"),
         (["transformers==5.23.0"], ExitCode.BROKEN, "affected by boolean-index with a setting"),
         (["fastdeploy==2.3"], ExitCode.HOLDS, "not judged"),
