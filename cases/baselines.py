@@ -111,7 +111,7 @@ class BaselineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outside_bytes: int | None = None
 
     @classmethod
-    def of(cls, measured: Measurement, agreement: float | None = None) -> "BaselineEntry":
+    def from_measurement(cls, measured: Measurement, agreement: float | None = None) -> "BaselineEntry":
         """Return the entry of a measurement; bytes and kernels are sums over its calls."""
         subject, calls = measured.subject, measured.calls
         touched = {} if measured.accesses is None else _touched(measured.accesses)

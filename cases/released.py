@@ -10,7 +10,7 @@ from deepstack_harness.sources.source import Source
 def released(release: str) -> Source:
     """Open a release.
 
-    Its package is imported once for as long as tests ask for the same one: the `conftest.py` of the checkout
+    Its package is imported once for as long as tests use the same release: the `conftest.py` of the checkout
     has the tests of a `release` run one after the other.
     """
     return open_source(f"vllm=={release}")

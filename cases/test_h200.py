@@ -52,7 +52,7 @@ MEASURED = (Rule.OUTPUT, Rule.WORK, Rule.GRAPHS, Rule.MEMORY)
 
 
 @pytest.mark.slow  # 16 s
-def test_a_right_buffer_keeps_every_rule_and_no_kernel_reads_more_than_the_step() -> None:
+def test_a_right_buffer_passes_every_rule_and_no_kernel_reads_more_than_the_step() -> None:
     found = judged("qwen3_vl:opaque")
     assert not found.broken, found.judgements
     assert verdicts(found, *MEASURED) == [Verdict.PASS] * len(MEASURED)
@@ -153,5 +153,5 @@ def test_a_row_too_few_is_named_with_kernel_argument_and_row(steps: dict[str, Ex
 def test_what_is_touched_is_that_of_the_baseline(
     steps: dict[str, ExecutedStep], request: pytest.FixtureRequest
 ) -> None:
-    entries = [BaselineEntry.of(step.measured) for step in steps.values()]
+    entries = [BaselineEntry.from_measurement(step.measured) for step in steps.values()]
     hold_against_baseline(request, "h200-executed", steps["sliced"].measured, entries)

@@ -46,7 +46,7 @@ RIGHT = (
 
 
 @pytest.mark.parametrize("right", RIGHT, ids=lambda one: f"{one.family}-{one.arm}-{one.dtype}")
-def test_a_right_buffer_keeps_every_rule(right: Right) -> None:
+def test_a_right_buffer_passes_every_rule(right: Right) -> None:
     found = judged(right.family, right.revision, arm=right.arm, trace=right.trace, dtype=right.dtype)
     assert not found.broken | found.unjudged, found.judgements
     assert verdicts(found, Rule.OUTPUT, Rule.GRAPHS, Rule.MEMORY) == [Verdict.PASS] * 3
@@ -86,7 +86,7 @@ def test_graphs_and_the_reasons_for_them_are_those_of_dynamo_on_the_cpu(
 TRACE_43602 = "cap 16: profile 16; set 16; forward 16"
 
 
-def test_43602_shows_where_only_guards_of_shapes_are_kept() -> None:
+def test_43602_shows_with_only_guards_of_shapes() -> None:
     """None in place of a payload is no shape: the graph without a payload goes on, and none is compiled."""
     found = judged("qwen3_vl", "pr40145", arm="h200/shape_env_only", trace=TRACE_43602)
     assert found.broken == {Rule.OUTPUT, Rule.STRUCTURE}
@@ -96,7 +96,7 @@ def test_43602_shows_where_only_guards_of_shapes_are_kept() -> None:
     assert last.eager > 1000 * last.no_deepstack
 
 
-def test_43602_recompiles_where_all_guards_are_kept() -> None:
+def test_43602_recompiles_with_all_guards() -> None:
     found = judged("qwen3_vl", "pr40145", arm="h200/stock", trace=TRACE_43602)
     assert found.broken == {Rule.STRUCTURE, Rule.GRAPHS}
     assert found.observation.graphs is not None

@@ -18,7 +18,7 @@ def marks(incident: Incident) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "incident", [pytest.param(incident, id=incident.id, marks=marks(incident)) for incident in INCIDENTS]
 )
-def test_wrong_programs_are_caught_and_right_ones_kept(incident: Incident) -> None:
+def test_wrong_programs_are_caught_and_right_ones_pass(incident: Incident) -> None:
     programs = list(judge_programs(incident))
     assert [
         f"{program.name} under {program.arm}\n{program.judged}"
@@ -37,7 +37,7 @@ def test_wrong_programs_are_caught_and_right_ones_kept(incident: Incident) -> No
     assert effects - {None} == set(incident.effects)
 
 
-def test_every_program_belongs_to_an_incident_and_says_whether_it_is_wrong() -> None:
+def test_every_program_belongs_to_an_incident_and_states_whether_it_is_wrong() -> None:
     faulty = {name for incident in INCIDENTS for name in incident.faulty}
     fixed = {name for incident in INCIDENTS for name in incident.fixed}
     assert faulty | fixed == set(HISTORIES)

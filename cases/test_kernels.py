@@ -96,7 +96,7 @@ def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pyte
         name: judge(kernels.calls, TOKENS).verdict for name, kernels in zip(names, found, strict=True)
     }
     assert {name for name, verdict in verdicts.items() if verdict is not Verdict.PASS} == FAULTY & {*names}
-    entries = [*map(BaselineEntry.of, found)]
+    entries = [*map(BaselineEntry.from_measurement, found)]
     hold_against_baseline(request, target, found[0], entries, all_of_it=False)
 
 
@@ -128,7 +128,7 @@ def test_rows_that_must_exist_show_in_the_code_itself(calls: Calls, shapes: str)
     assert (rows.rows, sliced.rows) == (CAPACITY, TOKENS)
 
 
-def test_kernels_over_the_capacity_lack_the_token_symbol(calls: Calls) -> None:
+def test_kernels_over_the_capacity_have_no_token_symbol(calls: Calls) -> None:
     rows, sliced = calls["rows"], calls["sliced"]
     assert all(kernel.carries_tokens for kernel in sliced.kernels)
     lacking = [kernel for kernel in rows.kernels if not kernel.carries_tokens]
@@ -198,7 +198,7 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
 def test_facts_are_those_of_the_baseline(
     target: str, measured: Mapping[str, Measurement], request: pytest.FixtureRequest
 ) -> None:
-    entries = [*map(BaselineEntry.of, measured.values())]
+    entries = [*map(BaselineEntry.from_measurement, measured.values())]
     hold_against_baseline(request, target, measured["sliced"], entries)
 
 
@@ -256,7 +256,10 @@ def test_what_is_predicted_for_an_h200_is_what_one_runs(
     ]
     for seen, agreeing in zip(real, found, strict=True):
         keep_figure(figure_of(seen, agreeing))
-    entries = [BaselineEntry.of(seen, agreeing.share) for seen, agreeing in zip(real, found, strict=True)]
+    entries = [
+        BaselineEntry.from_measurement(seen, agreeing.share)
+        for seen, agreeing in zip(real, found, strict=True)
+    ]
     if folder := request.config.getoption("--baselines-out"):
         keep_baseline(Path(folder), real[0], entries)
     assert all(kernel.grid for kernels in real for kernel in kernels.calls[0].generated)
@@ -280,7 +283,7 @@ def keep_baseline(folder: Path, made_by: Measurement, entries: Sequence[Baseline
     ("device", "name", "beside"),
     [("NVIDIA H200", "kernels-h200.json", True), ("NVIDIA H100", "kernels-cuda.json", False)],
 )
-def test_a_gpu_is_kept_as_a_column_beside_what_is_known(
+def test_a_gpu_is_recorded_as_a_column_next_to_what_is_known(
     tmp_path: Path, device: str, name: str, *, beside: bool
 ) -> None:
     cuda = subject(CUDA, **SUBJECTS["sliced"])

@@ -67,7 +67,7 @@ def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> No
     [FAULTY[1], FIX, *(pytest.param(revision, marks=pytest.mark.slow) for revision in (FAULTY[0], *OTHERS))],
 )
 @pytest.mark.slow  # 2 s each; eager/stock of test_incidents.py by day
-def test_guards_kept_all_are_right(revision: str) -> None:
+def test_with_all_guards_all_are_right(revision: str) -> None:
     observation = played(revision, "eager/stock")
     assert last_forward(observation).eager < CLOSE
     assert observation.graphs is not None

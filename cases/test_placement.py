@@ -67,7 +67,7 @@ def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str
     assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.judgements[R.OUTPUT].detail
 
 
-def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
+def test_none_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
     run = played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
     assert run.broken == {R.STRUCTURE, R.PLACEMENT}
     assert run.judgements[R.PLACEMENT].detail.startswith("step 3 'forward 16'")
@@ -192,7 +192,7 @@ def test_released_classes_whose_tower_is_skipped(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
-def test_a_buffer_on_the_cpu_beside_hidden_states_on_a_gpu(arm: str) -> None:
+def test_a_buffer_on_the_cpu_with_hidden_states_on_a_gpu(arm: str) -> None:
     model = Model.build("qwen3_vl", "bfloat16", "cuda")
     run = played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
     assert R.PLACEMENT in run.broken

@@ -78,7 +78,7 @@ def test_so_do_the_ranks_of_other_families(family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "ranks"), by_day([("qwen3_vl", 4), ("qwen3_vl", 3), *((family, 2) for family in FAMILIES)])
 )
-def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: str, ranks: int) -> None:
+def test_a_payload_that_is_sharded_wrongly_breaks_only_r9(caller: str, family: str, ranks: int) -> None:
     judged = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
     assert judged.broken == {Rule.SHARDING}
     assert not judged.unjudged
@@ -119,13 +119,13 @@ def test_rows_of_the_wrong_rank_fit_and_are_silent() -> None:
     assert "rank 0 of 2 gathered an output" in told(judged, Rule.SHARDING)
 
 
-def test_a_buffer_that_is_wrong_on_every_rank_is_told_by_its_own_rule() -> None:
+def test_a_buffer_that_is_wrong_on_every_rank_breaks_its_own_rule() -> None:
     judged = play("pr43617", "eager/tp2", "cap 16: set 10 request=a; set 4 request=b; forward 10")
     assert judged.broken == {Rule.FRESHNESS}
     assert verdict(judged, Rule.SHARDING) is Verdict.PASS
 
 
-def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
+def test_a_step_that_cannot_be_sharded_states_how_to_pad_it() -> None:
     judged = play("reference", "eager/tp2", "cap 16: set 9; forward 9")
     assert judged.broken == frozenset()
     assert verdict(judged, Rule.SHARDING) is Verdict.SKIP

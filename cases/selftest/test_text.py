@@ -60,7 +60,7 @@ def test_a_cell_cannot_add_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "class A R0 PASS    indented\n"
 
 
-def test_long_text_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_text_is_cut_with_a_mark(capsys: pytest.CaptureFixture[str]) -> None:
     Output(None, quiet=False).print(Line("x" * (LONGEST + 1000)))
     printed = capsys.readouterr().out.replace("\n", "").replace(" ", "")
     assert printed == "x" * LONGEST + "..(1,000charactersleftout)"
@@ -119,7 +119,7 @@ def test_rows_can_be_written_whatever_their_text(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_written_program_has_clean_text_in_comments_alone(kind: str) -> None:
+def test_a_written_program_has_clean_text_only_in_comments(kind: str) -> None:
     lines = scripts._finding_header(
         Trace.parse("cap 4: set 2; get 4"),
         Rule.BOUNDARY,

@@ -79,11 +79,11 @@ def buffers() -> Iterator[Specimen]:
 
 
 def findings(specimen: Specimen) -> Iterator[tuple[str, str]]:
-    """Yield "check" and "audit", each with "found", "kept", "unseen: .." or what it got wrong."""
+    """Yield "check" and "audit", each with "found", "right", "unseen: .." or what it got wrong."""
     if not specimen.breaks:
         make = check_interface(specimen.program, specimen.name)
         broken = [broken_in(make, regime, DAILY) for regime in regimes_of(specimen)]
-        yield "check", f"false alarm: {broken}" if any(broken) else "kept"
+        yield "check", f"false alarm: {broken}" if any(broken) else "right"
         yield "audit", _audit_of_right(specimen)
         return
     shows = trace_that_shows(specimen)
@@ -124,7 +124,7 @@ def _audit_of_right(specimen: Specimen) -> str:
     made = specimen.program(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
     if any(regime is Regime.LIVE for regime, *_ in broken) or (broken and generation_of(made) is None):
         return f"false alarm: {sorted(broken)}"
-    return f"unseen: {ANNOUNCED}" if broken else "kept"
+    return f"unseen: {ANNOUNCED}" if broken else "right"
 
 
 def _audit_of_wrong(specimen: Specimen, shows: str | None) -> str:

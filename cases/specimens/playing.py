@@ -1,7 +1,7 @@
 """One runner for specimens: each under each detector that applies, and all of them find the same.
 
 `findings` plays a specimen in this process under `steps`, under a watch of dropped guards, and under a watch
-of captured graphs, and returns one word for each: "found", "kept", or what is wrong.
+of captured graphs, and returns one word for each: "found", "right", or what is wrong.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ OBJECT_OF = {"plan_shared_with_the_warm_up": "self.plan"}
 
 
 def findings(specimen: Specimen) -> Iterator[tuple[str, str]]:
-    """Yield each detector, and "found", "kept", "unseen: .." with the reason, or what it got wrong."""
+    """Yield each detector, and "found", "right", "unseen: .." with the reason, or what it got wrong."""
     yield "steps", _by_steps(specimen)
     for arm in specimen.arms:
         if not set(specimen.breaks.split()) <= {"I1", "I2", "I4"}:
@@ -50,9 +50,9 @@ def findings(specimen: Specimen) -> Iterator[tuple[str, str]]:
 
 
 def _by_steps(specimen: Specimen) -> str:
-    asked = specimen.program()[2:]
+    options_given = specimen.program()[2:]
     arms = [*([STOCK] if specimen.kept_by_guards else []), *specimen.arms]
-    options = StepOptions(arms, specimen.warm_up, **(asked[0] if asked else {}))
+    options = StepOptions(arms, specimen.warm_up, **(options_given[0] if options_given else {}))
     judged = judge_steps(
         measure_steps(fresh_program(specimen.program, specimen.warm_up), options, specimen.name)
     )
@@ -63,17 +63,17 @@ def _by_steps(specimen: Specimen) -> str:
     wanted |= {("eager", promise) for _, promise in wanted if promise in {"I3", "I5"}}
     if broken != wanted:
         return f"wrong: {sorted(broken ^ wanted)}: {judged}"
-    said = str(judged)
-    if any(word not in said for word in specimen.words) or (specimen.never and specimen.never in said):
-        return f"other words: {said}"
+    text = str(judged)
+    if any(word not in text for word in specimen.words) or (specimen.never and specimen.never in text):
+        return f"other words: {text}"
     named = any(specimen.names in finding.detail for finding in judged.broken)
-    return "kept" if not wanted else "found" if named else f"`{specimen.names}` is not named: {judged}"
+    return "right" if not wanted else "found" if named else f"`{specimen.names}` is not named: {judged}"
 
 
 def _verdict(specimen: Specimen, arm: str, decisive: list[FailedGuard]) -> str:
     names = [guard.name for guard in decisive]
     if not specimen.breaks:
-        return f"false alarm: {names}" if names else "kept"
+        return f"false alarm: {names}" if names else "right"
     if specimen.name in UNSEEN:
         return f"unseen: {UNSEEN[specimen.name]}" if not names else f"seen after all: {names}"
     named = OBJECT_OF.get(specimen.name, specimen.names)

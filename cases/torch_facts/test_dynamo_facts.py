@@ -57,7 +57,7 @@ def test_a_tensor_where_the_first_call_had_none_recompiles() -> None:
 
 
 @fact("torch.compile(options={'guard_filter_fn': ..})", "the arms drop_all and shape_env_only")
-def test_a_dropped_guard_of_none_gives_the_answer_of_the_first_call() -> None:
+def test_a_dropped_guard_of_none_gives_the_result_of_the_first_call() -> None:
     run = compiled(options={"guard_filter_fn": drop_all})
     run(X)
     assert run(X, PAYLOAD).tolist() == [1.0] * 4
@@ -92,7 +92,7 @@ def test_skip_all_guards_unsafe_drops_every_guard() -> None:
 
 
 @fact("torch.compiler.keep_tensor_guards_unsafe", "the arm keep_tensor")
-def test_keep_tensor_guards_unsafe_keeps_the_guards_of_tensors_alone() -> None:
+def test_keep_tensor_guards_unsafe_leaves_only_the_guards_of_tensors() -> None:
     run = compiled(options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}, dynamic=False)
     run(X)
     assert run(X, PAYLOAD).tolist() == [1.0] * 4  # that it was None is guarded by identity
@@ -101,7 +101,7 @@ def test_keep_tensor_guards_unsafe_keeps_the_guards_of_tensors_alone() -> None:
 
 
 @fact("CheckFunctionManager", "compile/watched.py, which keeps the tree of all guards")
-def test_all_names_by_which_dropped_guards_are_asked_are_there() -> None:
+def test_all_names_that_check_dropped_guards_exist() -> None:
     from deepstack_harness.compile.torch_compat.guards import missing_names
 
     assert missing_names() == ()
@@ -205,7 +205,7 @@ def test_a_python_int_is_a_constant_first_and_a_symbol_from_its_second_value() -
 
 
 @fact("torch._dynamo.utils.get_compilation_metrics", "torch_compat/dynamo.py: recompile_reasons")
-def test_a_recompile_tells_the_guard_that_failed() -> None:
+def test_a_recompile_names_the_guard_that_failed() -> None:
     from torch._dynamo.utils import get_compilation_metrics
 
     run = compiled()
@@ -220,7 +220,7 @@ def test_a_recompile_tells_the_guard_that_failed() -> None:
     "torch._dynamo.utils.get_compilation_metrics", "torch_compat/dynamo.py, which clears them for each case"
 )
 @pytest.mark.slow  # 4 s
-def test_the_last_64_compilations_are_kept_and_no_more() -> None:
+def test_the_last_64_compilations_are_retained_and_no_more() -> None:
     from torch._dynamo.utils import get_compilation_metrics
 
     for _ in range(66):
@@ -317,7 +317,7 @@ def test_graph_breaks_are_counted_by_their_reason() -> None:
 
 
 @fact("torch.compiler.disable", "graph budgets: no graph is no measurement")
-def test_a_function_that_only_calls_a_disabled_one_has_no_graph_and_says_nothing() -> None:
+def test_a_function_that_only_calls_a_disabled_one_has_no_graph_and_no_warning() -> None:
     disabled = torch.compiler.disable(add)  # type: ignore[no-untyped-call]
     assert torch.compile(lambda x: disabled(x), backend="eager")(X).tolist() == [1.0] * 4  # noqa: PLW0108
     assert graphs() == 0
@@ -339,7 +339,7 @@ def test_compiling_a_disabled_function_compiles_what_it_wraps() -> None:
     "torch_compat/artifact.py and vLLM 50891",
     began=Since("2.11", "what backend eager compiled cannot be saved before"),
 )
-def test_a_loaded_artifact_answers_as_its_first_call_where_no_guard_was_saved(tmp_path: Path) -> None:
+def test_a_loaded_artifact_returns_as_in_its_first_call_if_no_guard_was_saved(tmp_path: Path) -> None:
     from torch._dynamo import config
 
     with config.patch(enable_aot_compile=True):
@@ -395,6 +395,6 @@ def test_memory_that_nobody_wrote_can_be_filled_with_nan() -> None:
 
 
 @fact("torch.nn.functional.scaled_dot_product_attention", "the decoders: a step of no tokens")
-def test_attention_over_no_token_answers_uncompiled() -> None:
+def test_attention_over_no_token_returns_uncompiled() -> None:
     rows = torch.zeros(1, 2, 0, 8)
     assert nn.functional.scaled_dot_product_attention(rows, rows, rows).shape == rows.shape

@@ -26,7 +26,7 @@ def nothing() -> None:
     pass
 
 
-def test_what_changed_is_told_with_the_name_the_sentence_and_who_rests_on_it() -> None:
+def test_what_changed_is_reported_with_the_name_the_sentence_and_who_rests_on_it() -> None:
     message = outcome(fact("torch.add", "models/decoder.py")(_false))
     assert f"torch {torch.__version__}".partition("+")[0] in message
     assert "torch.add changed. The fact was: false. Used by models/decoder.py." in message
@@ -53,7 +53,7 @@ def test_a_name_that_is_missing_is_gone() -> None:
         (_false, {"ended": NEVER}, "torch.x changed"),
     ],
 )
-def test_a_known_change_is_expected_and_its_end_is_told(
+def test_a_known_change_is_expected_and_its_end_is_reported(
     test: Callable[[], None], known: dict[str, Since], expected: str
 ) -> None:
     assert expected in outcome(fact("torch.x", "us", **known)(test))

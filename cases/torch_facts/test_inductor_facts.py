@@ -138,7 +138,7 @@ assert run(rows[:, :0]).shape == (2, 0, 8)
     ended=Since("2.14", "its fused CPU kernel divides by zero tokens, and the process ends with SIGFPE"),
 )
 @pytest.mark.slow  # 5 s
-def test_attention_over_no_token_answers_in_a_graph_that_was_traced_over_some() -> None:
+def test_attention_over_no_token_returns_in_a_graph_that_was_traced_over_some() -> None:
     command = [sys.executable, "-c", _NO_TOKEN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-300:]}"

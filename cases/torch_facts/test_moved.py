@@ -109,7 +109,7 @@ BEHAVIOUR: Mapping[str, Callable[[], bool]] = {
 
 @needs_triton
 @pytest.mark.parametrize("name", sorted(MOVED.keys() - SIGNATURES.keys()))
-def test_a_call_behaves_as_the_table_says(name: str) -> None:
+def test_a_call_behaves_as_in_the_table(name: str) -> None:
     moved = MOVED[name]
     assert BEHAVIOUR[name]() is moved.reached, f"moved.MOVED has since {moved.since}: {moved.reason}"
 

@@ -167,7 +167,7 @@ def chosen(incident: Incident, family: str) -> list[PlannedCase]:
 
 
 @pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda item: item.id)
-def test_every_rule_is_broken_by_a_faulty_case_beside_a_correct_one(incident: Incident) -> None:
+def test_every_rule_is_broken_by_a_faulty_case_and_has_a_correct_one(incident: Incident) -> None:
     for family in incident.families:
         plan = plan_incident(incident, Where(family))
         cases = decisive(incident, plan)
@@ -190,7 +190,7 @@ def test_they_are_few_and_inductor_comes_last_in_one_pair(incident: Incident) ->
     assert sum(dear) <= 2
 
 
-def test_the_fix_that_a_reference_names_stands_beside_the_fault() -> None:
+def test_the_fix_that_a_reference_names_is_next_to_the_fault() -> None:
     assert [(case.case.subject, case.case.arm.name) for case in chosen(find("43602"), "qwen3_vl")] == [
         ("pr40932", "eager"), ("pr43617", "eager"),
         ("pr40932", "eager/drop_all"), ("pr43617", "eager/drop_all"),
@@ -198,7 +198,7 @@ def test_the_fix_that_a_reference_names_stands_beside_the_fault() -> None:
     ]  # fmt: skip
 
 
-def test_a_trace_that_inductor_alone_plays_is_kept() -> None:
+def test_a_trace_that_only_inductor_plays_is_retained() -> None:
     buffer = source_buffer("vllm", "0.22.1", "vllm 0.22.1", "Qwen3VLForConditionalGeneration")
     (first, *_) = plan_source(find("43602"), Where("qwen3_vl"), buffer)[2:]
     arms = [ArmSpec.parse(name) for name in ("inductor/drop_all", "inductor/stock")]
@@ -222,14 +222,14 @@ def test_a_source_is_played_on_every_trace(incident: Incident) -> None:
 
 
 @pytest.mark.parametrize("incident", INCIDENTS.entries, ids=lambda incident: incident.id)
-def test_an_incident_is_told_in_the_words_of_users(incident: Incident) -> None:
+def test_an_incident_is_described_in_the_words_of_users(incident: Incident) -> None:
     assert len(set(incident.symptoms)) >= 2
     ours = {"deepstack payload", "payload", "side input", "arm", "trace", "regime", "ledger", "revision"}
     for text in incident.symptoms:
         assert not ours & set(text.split()), f"'{text}' has a word of ours"
 
 
-def test_no_releases_are_told_twice() -> None:
+def test_no_releases_are_listed_twice() -> None:
     # A live fault has the releases of its incident: of a package they are in one of the two files.
     for fault in LIVE_FAULTS.entries:
         for affected in find(fault.incident).affected if fault.incident else ():
@@ -262,7 +262,7 @@ def test_releases_that_break_a_rule_of_an_incident_are_among_its_affected(failur
         ("2.16.0.dev1", {Rule.BOUNDARY, Rule.WORK}),
     ],
 )
-def test_a_run_is_planned_for_the_torch_that_answers_so(
+def test_a_run_is_planned_for_the_torch_that_shows_it(
     monkeypatch: pytest.MonkeyPatch, torch: str, broken: set[Rule]
 ) -> None:
     monkeypatch.setattr(plans, "version", lambda _: torch)

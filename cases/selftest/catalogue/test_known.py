@@ -82,7 +82,7 @@ def test_of_an_unknown_version_a_fault_of_any_release_is_known_by_its_trace() ->
     assert known_rules_of("sglang", None, "AnyModel", [old]) == {}
 
 
-def test_a_trace_counts_for_an_unknown_version_alone() -> None:
+def test_a_trace_counts_only_for_an_unknown_version() -> None:
     versioned = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
     assert versioned.covers(Rule.STRUCTURE, Regime.LIVE, FaultKind.NONE, "cap 4: any")
     assert versioned.matched_by == ""
@@ -110,7 +110,7 @@ def test_each_trace_of_a_known_failure_is_one_that_an_audit_plays(trace: str) ->
     assert str(Trace.parse(trace)) == trace
 
 
-def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:
+def test_an_entry_is_only_about_its_package_and_its_classes() -> None:
     version = Version("0.22.1")
     assert known_rules_of("vllm", version, "AnyModel", [KNOWN]) == THERE
     assert known_rules_of("sglang", version, "AnyModel", [KNOWN]) == {}
@@ -229,7 +229,7 @@ def test_a_reproduced_fault_names_an_incident_and_commands_that_are_taken(fault:
         ("", (), "releases not known"),
     ],
 )
-def test_a_range_is_told_in_words(versions: str, commits: tuple[str, ...], words: str) -> None:
+def test_a_range_is_written_in_words(versions: str, commits: tuple[str, ...], words: str) -> None:
     releases = FaultyReleases(
         package="vllm", versions=versions, commits=commits, reach="default", seen=Seen.RUN
     )
@@ -296,7 +296,7 @@ def test_every_upstream_reference_has_a_link(reference: str) -> None:
 
 
 @pytest.mark.parametrize("report", UPSTREAM.entries, ids=lambda report: report.reference)
-def test_a_report_belongs_to_an_incident_or_says_why_to_none(report: Report) -> None:
+def test_a_report_belongs_to_an_incident_or_has_a_reason_why_not(report: Report) -> None:
     assert link_of(report.reference)
     assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", report.seen)
     assert report.kind == "pull request" or report.state != "merged"
@@ -309,7 +309,7 @@ def test_the_state_of_a_reference() -> None:
     assert state_of("vllm 43602") is None
 
 
-def test_who_asks_for_a_report_of_no_incident_is_told_why() -> None:
+def test_a_report_of_no_incident_is_shown_with_the_reason() -> None:
     with pytest.raises(UsageError, match="'LightLLM#1155' is no incident: a right design"):
         find("LightLLM#1155")
 

@@ -59,5 +59,5 @@ def test_the_axes_of_a_trace(text: str, axes: set[str]) -> None:
     assert axes_of(Trace.parse(text)) == axes
 
 
-def test_the_reference_keeps_everything_on_the_daily_pairs() -> None:
+def test_the_reference_passes_everything_on_the_daily_pairs() -> None:
     assert broken_in(ReferenceBuffer, Regime.LIVE, daily_pairs()) == {}

@@ -52,7 +52,7 @@ def test_every_revision_is_planned_with_what_it_must_break() -> None:
     assert {planned.case.buffer.name for planned in plan if planned.must_break} == set(incident.faulty)
 
 
-def test_an_arm_of_the_catalogue_keeps_its_expectations_and_the_controls() -> None:
+def test_an_arm_of_the_catalogue_has_its_expectations_and_the_controls() -> None:
     plan = narrow(plan_incident(find("43602"), WHERE), None, ArmSpec.parse("eager/stock"))
     assert {planned.case.arm.name for planned in plan} == {"no-deepstack", "zero-deepstack", "eager/stock"}
     assert all(planned.must_break is not None for planned in plan)
@@ -95,14 +95,14 @@ def test_no_note_of_a_source_speaks_of_one_of_our_revisions(incident: Incident) 
     assert not [planned.note for planned in plan if any(name in planned.note for name in names)]
 
 
-def test_other_notes_stay_beside_a_source() -> None:
+def test_other_notes_stay_with_a_source() -> None:
     plan = plan_source(find("43602"), WHERE, source_buffer("vllm", "0.23.0", "vllm 0.23.0", "Model"))
     notes = {planned.note for planned in plan}
     assert "with its guards kept, torch recompiles and is right" in notes
     assert not any("pr40145" in note for note in notes)
 
 
-def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:
+def test_a_workload_of_a_source_runs_with_and_without_guards() -> None:
     source = source_buffer("vllm", "0.22.1", "vllm 0.22.1", "Qwen3VL")
     plan = plan_workload(find("43602"), WHERE, Trace.parse("cap 16: forward 1"), source)
     assert [(planned.case.buffer, planned.case.arm) for planned in plan] == [

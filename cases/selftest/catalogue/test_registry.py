@@ -72,7 +72,7 @@ def test_every_engine_is_a_caller_but_for_two_bases() -> None:
 
 
 @pytest.mark.parametrize("name", CALLERS.own)
-def test_a_caller_is_faulty_where_the_catalogue_says_so_of_a_right_buffer(name: str) -> None:
+def test_a_caller_is_faulty_if_the_catalogue_states_it_for_a_right_buffer(name: str) -> None:
     subject = f"reference@{name}"
     incidents = catalogue()
     faulty = any(subject in incident.faulty for incident in incidents)
@@ -218,7 +218,7 @@ def test_incidents_are_read_without_an_import(place: Path) -> None:
         (INCIDENT.format(id="x", name="y").replace('arms = ["eager"]', 'arms = ["egaer"]'), "'egaer'"),
     ],
 )
-def test_a_broken_file_of_incidents_keeps_the_catalogue_from_being_run_but_not_ours_from_being_shown(
+def test_a_broken_file_of_incidents_stops_runs_but_ours_are_still_shown(
     place: Path, text: str, sentence: str
 ) -> None:
     write_incidents(place, "acme", text)
@@ -238,7 +238,7 @@ def test_a_number_of_two_projects_is_ambiguous(place: Path) -> None:
         find("7")
 
 
-def test_clashes_of_a_package_are_its_own_alone(place: Path) -> None:
+def test_clashes_of_a_package_are_only_its_own(place: Path) -> None:
     for package, name in (("acme", "dual-stream"), ("other", "other-fault")):
         write_incidents(place, package, INCIDENT.format(id=f"{package}-1", name=name))
     (sentence,) = clashes("acme-buffers 1.0")
@@ -248,9 +248,7 @@ def test_clashes_of_a_package_are_its_own_alone(place: Path) -> None:
     assert list(clashes("other-buffers 1.0")) == []
 
 
-def test_a_module_that_stands_there_without_a_spec_is_installed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_without_a_spec_is_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ModuleType("acme_made")
     monkeypatch.setattr(made, "Ring", type("Ring", (), {}), raising=False)
     monkeypatch.setitem(sys.modules, "acme_made", made)
@@ -345,7 +343,7 @@ def test_an_oracle_of_another_package_can_only_make_a_judgement_worse(
     assert sentence in actual.detail
 
 
-def test_an_oracle_leaves_other_rules_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracle_does_not_change_other_rules(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged(place, monkeypatch, "fails", Verdict.PASS)
     ours = Judgement(Rule.CLEAR, Verdict.PASS)
     assert refined(ours, ObservedCase(CASE, SEEN)) is ours

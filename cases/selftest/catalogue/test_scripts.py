@@ -78,7 +78,9 @@ def test_what_is_written_is_short(incident: Incident, render: Render) -> None:
 
 @both
 @every_incident
-def test_the_header_says_what_is_shown_and_where_it_was_reported(incident: Incident, render: Render) -> None:
+def test_the_header_states_what_is_shown_and_where_it_was_reported(
+    incident: Incident, render: Render
+) -> None:
     text = render(incident, family_of(incident))
     header, begun, _ = re.split(r"\n(import|from) ", text, maxsplit=1)
     facts = [incident.title, incident.symptom, incident.cause, "Inlined: ", "Run: "]
@@ -98,7 +100,7 @@ def test_the_header_names_the_flag_and_the_releases() -> None:
     assert "--enforce-eager" in render_script(find("41485"), FAMILY)
 
 
-def test_the_header_says_what_is_needed_beyond_the_usual() -> None:
+def test_the_header_names_what_is_needed_beyond_the_usual() -> None:
     written = {number: render_script(find(number), family_of(find(number))) for number in ("40917", "50891")}
     assert "with torch >= 2.12, a C++ compiler, alone" in written["40917"]
     assert "with torch >= 2.11, alone" in written["50891"]
@@ -111,7 +113,7 @@ def test_the_header_says_what_is_needed_beyond_the_usual() -> None:
     by_day([["check", "--select", "B,E,F,I,UP,W", "--ignore", "B905"], ["format", "--diff"]]),
     ids=["check", "format"],
 )
-def test_a_linter_and_a_formatter_have_nothing_to_say(command: list[str], tmp_path: Path) -> None:
+def test_a_linter_and_a_formatter_find_nothing(command: list[str], tmp_path: Path) -> None:
     for incident in WRITTEN:
         for render in (render_script, render_pytest):
             text = render(incident, family_of(incident))
@@ -132,7 +134,7 @@ def test_a_payload_of_zeros_is_a_step_without_one() -> None:
     assert '\nSTEPS = [("capture", 16), ("set", 16), ("replay", 16), ("replay", 16)]\n' in text
 
 
-def test_many_steps_stand_one_to_a_line() -> None:
+def test_many_steps_are_one_to_a_line() -> None:
     steps = "; ".join(f"set {tokens}; forward 16" for tokens in range(1, 10))
     text = render_script(with_trace(find("1635"), f"cap 16: {steps}"), FAMILY)
     assert '\nSTEPS = [\n    ("set", 1),\n    ("forward", 16),\n' in text
@@ -158,7 +160,7 @@ def test_a_step_that_no_script_has_is_quoted(number: str, trace: str, quoted: st
 
 
 @both
-def test_an_incident_without_a_script_is_told_which_have_one(render: Render) -> None:
+def test_an_incident_without_a_script_is_refused_with_those_that_have_one(render: Render) -> None:
     other = replace(find("43602"), id="1", name="unknown", script=None)
     with pytest.raises(UsageError, match=r"no script .* incident 1 \(unknown\); 43602, 41485, .* have one"):
         render(other, FAMILY)
@@ -209,7 +211,7 @@ def test_every_definition_of_the_programs_is_shown_by_some_script(tmp_path: Path
     assert unshown(tmp_path) == {"Unshown", "WORDS"}
 
 
-def test_a_family_that_the_incident_has_not_is_refused() -> None:
+def test_a_family_missing_in_the_incident_is_refused() -> None:
     with pytest.raises(UsageError, match="has no family 'gpt2'; it has qwen3_vl"):
         render_script(find("43602"), "gpt2")
 
@@ -307,7 +309,7 @@ def test_a_users_class_is_imported(tmp_path: Path) -> None:
     assert len(text.splitlines()) < 80
 
 
-def test_what_was_seen_is_told_on_one_line() -> None:
+def test_what_was_seen_is_printed_on_one_line() -> None:
     text = program("cap 16: get 4", Rule.STRUCTURE, ProgramBuffer("pr40145"))
     assert "# Seen: as it was seen\n# The trace: cap 16: get 4\n" in text
 
@@ -443,7 +445,7 @@ def test_it_imports_the_engine_and_nothing_of_ours(
 
 
 @pytest.mark.slow  # 6 s; its program by test_scripts_run.py by day
-def test_it_is_red_where_none_is_answered_while_profiling(tmp_path: Path) -> None:
+def test_it_is_red_if_none_is_returned_while_profiling(tmp_path: Path) -> None:
     code, text = outcome(tmp_path, FAULTY)
     assert (code, "1 failed, 1 passed" in text) == (1, True), text
     assert "step 1: Tensor-likes are not close" in text

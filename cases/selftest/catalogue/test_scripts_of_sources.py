@@ -135,7 +135,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
         ("test of a free tree", 0, "1 passed"),
     ],
 )
-def test_the_exit_code_says_whether_the_fault_shows(
+def test_the_exit_code_is_whether_the_fault_shows(
     name: str, code: int, said: str, ended: dict[str, tuple[int, str]]
 ) -> None:
     assert said in ended[name][1]
@@ -148,7 +148,7 @@ def test_without_a_copy_nothing_is_claimed(ended: dict[str, tuple[int, str]]) ->
     assert "vLLM is not installed: name a copy of it" in said
 
 
-def test_nothing_of_the_source_is_in_a_program_and_torch_alone_is_needed(
+def test_a_program_has_nothing_of_the_source_and_needs_only_torch(
     ended: dict[str, tuple[int, str]],
 ) -> None:
     text = ended["text"][1]
@@ -201,7 +201,7 @@ def test_what_cannot_be_written_is_refused_with_a_sentence(
     assert not show.exists()
 
 
-def test_the_command_that_runs_a_program_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_the_command_that_runs_a_program_is_shown(tmp_path: Path, capsys: Capture) -> None:
     root, show = Vllm(qwen=str(FAULTY), omni="").tree(tmp_path), tmp_path / "show.py"
     assert main(["repro", "43602", "--source", str(root), "--script", str(show)]) == ExitCode.HOLDS
     lines = capsys.readouterr().out.splitlines()

@@ -69,7 +69,7 @@ def test_a_release_without_the_fault_speaks_against_it() -> None:
     assert less < score
 
 
-def test_each_match_says_why() -> None:
+def test_each_match_gives_its_reason() -> None:
     best = search("wrong answers Qwen3-VL 0.22")[0]
     assert best.reasons == (
         "symptom: wrong answers with torch.compile, right with --enforce-eager",
@@ -79,7 +79,7 @@ def test_each_match_says_why() -> None:
     assert best.command == "deepstack-harness repro 43602"
 
 
-def test_an_engine_and_a_model_alone_list_what_they_have() -> None:
+def test_only_an_engine_and_a_model_list_what_they_have() -> None:
     assert set(names("Qwen3-Omni tpu-inference 0.32.0")) >= {"payload-on-model", "F2", "F2-audio"}
 
 
@@ -136,14 +136,14 @@ def test_an_exact_name_is_no_search() -> None:
         ("\x00 \x1b", "nothing in the catalogue fits"),
     ],
 )
-def test_what_fits_nothing_is_told_in_one_line(text: str, sentence: str) -> None:
+def test_no_match_is_reported_in_one_line(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_or_search(text)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_python_without_full_text_search_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_full_text_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Connection:
         def execute(self, *_: object) -> None:
             raise sqlite3.OperationalError("no such module: fts5")

@@ -30,7 +30,7 @@ def test_the_minor_version_has_two_numbers(version: str, expected: str) -> None:
     assert minor(version) == expected
 
 
-def test_the_run_of_the_largest_suite_on_a_python_is_the_one_that_is_told() -> None:
+def test_the_run_of_the_largest_suite_on_a_python_is_reported() -> None:
     assert ENTRY.run_on("3.11.0") is PRODUCT
     assert ENTRY.run_on("3.1.11") is None
 
@@ -50,7 +50,7 @@ def test_a_torch_is_known_by_its_minor_version() -> None:
         (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 0, red=("a: b", "c: d")), "2 red"),
     ],
 )
-def test_what_is_red_or_did_not_finish_is_told_beside_what_passed(run: SuiteRun, expected: str) -> None:
+def test_what_is_red_or_did_not_finish_is_reported_with_what_passed(run: SuiteRun, expected: str) -> None:
     assert run.answer == expected
 
 

@@ -244,7 +244,7 @@ def test_every_fourth_question_comes_again_without_its_images() -> None:
     assert [chunk.tokens for chunk in steps[0].chunks][3:5] == [84, 20]
 
 
-def test_an_evaluation_ends_with_one_request_that_decodes_alone() -> None:
+def test_an_evaluation_ends_with_a_single_decoding_request() -> None:
     steps = serve([Request("a", (), 20, 3), Request("b", ((640, 480),), 20, 3)])
     assert [step.requests for step in steps[-9:]] == [("tail",)] * 9
     assert [(step.tokens, step.visual) for step in steps[-9:]] == [(320, True), *[(1, False)] * 8]
@@ -470,12 +470,12 @@ except UsageError as error:
 """
 
 
-def test_offline_a_hub_name_fails_and_says_what_to_do() -> None:
+def test_offline_a_hub_name_fails_with_advice() -> None:
     # HF_HUB_OFFLINE is set for every test (conftest.py).
     refused("nobody/nothing", "'nobody/nothing' cannot be fetched", "local Parquet file", kind=MachineError)
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_tried_once(tmp_path: Path) -> None:
     # A port that nothing listens on; with a request, datasets would be imported, and try for 20 seconds.
     done = run(tmp_path, ASKS_THE_HUB, HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.startswith("3 False data set 'nobody/nothing' cannot be fetched (")

@@ -52,12 +52,13 @@ def rows(path: Path) -> list[dict[str, object]]:
         ),
         (["exllamav3==1.0"], ExitCode.HOLDS, "not judged: no release of the package was looked at"),
         (["lmdeploy==0.18.0"], ExitCode.HOLDS, "nothing is known; releases 0.11 to 0.18.0 were looked at"),
+        (["sglang==0.6"], ExitCode.HOLDS, "sglang 0.6: not judged: releases"),
         (["sglang==0.5.23"], ExitCode.BROKEN, "affected by captured-without with a setting"),
         (["transformers==5.23.0"], ExitCode.BROKEN, "affected by boolean-index with a setting"),
         (["fastdeploy==2.3"], ExitCode.HOLDS, "not judged"),
     ],
 )
-def test_a_release_is_answered_with_a_code_and_a_verdict(
+def test_a_release_gets_an_exit_code_and_a_verdict(
     words: list[str], code: ExitCode, verdict: str, capsys: Capture
 ) -> None:
     assert main(["affected", *words]) == code
@@ -96,7 +97,7 @@ def test_a_release_has_no_fault_of_a_class_that_came_later(
     assert {name for name in later if f"{name.replace(' ', '')}ForConditionalGeneration" in classes} == there
 
 
-def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> None:
+def test_a_program_gets_a_row_for_each_fault_and_the_result(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
     *found, answer = rows(path)
@@ -217,7 +218,7 @@ print([name for name in ("torch", "numpy", "requests", "unearth") if name in sys
     assert done.stdout == "[]\n"
 
 
-def test_an_installed_package_that_is_not_there_is_told(capsys: Capture) -> None:
+def test_an_installed_package_that_is_missing_is_reported(capsys: Capture) -> None:
     assert main(["affected", "installed:lmdeploy"]) == ExitCode.USAGE
     assert "is not installed" in capsys.readouterr().err
     with pytest.raises(UsageError):

@@ -39,7 +39,7 @@ ACCOUNT = Account(unjudged=(REFUSED, KNOWN))
 ARGUMENTS = Namespace(**NO_FORM, source=["vllm==0.22.1"], all=False, bisect=False, fail_on=None, base=None)
 
 
-def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
+def test_graphs_that_were_not_run_and_refused_classes_are_listed_below_the_table(capsys: Capture) -> None:
     source = replace(FOUND, account=ACCOUNT, no_graphs=(Reason("no replay was found"),))
     result = judge_gate([source], Gate.FLAG)
     Output(None, quiet=False).show(audit._show(ARGUMENTS, [source], result, None, ["a note"]))
@@ -73,7 +73,7 @@ def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
         ({"base": "main"}, base_with(BROKEN), "1 finding that 'main' has too: audit without --base shows"),
     ],
 )
-def test_the_output_tells_what_counted(
+def test_the_output_names_what_counted(
     options: dict[str, object], base: Base | None, told: str, capsys: Capture
 ) -> None:
     args = Namespace(**{**vars(ARGUMENTS), "fail_on": "any", **options})
@@ -85,7 +85,7 @@ def test_the_output_tells_what_counted(
     assert f"xit code {int(not result.holds)}: " in out.splitlines()[-1]
 
 
-def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Capture) -> None:
+def test_sarif_is_written_with_what_was_not_run(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "found.sarif"
     args = Namespace(**{**vars(ARGUMENTS), "sarif": str(path)})
     source = replace(FOUND, account=ACCOUNT)
@@ -162,7 +162,7 @@ def test_findings_have_rule_file_lines_and_link() -> None:
     assert (place.artifactLocation.uri, place.region.startLine, place.region.endLine) == (MEMBER, 12, 40)
 
 
-def test_a_base_tells_new_from_unchanged() -> None:
+def test_a_base_separates_new_from_unchanged() -> None:
     text = sarif_of(audited(KNOWN_ROW, NEW), Gate.ANY, base_with(KNOWN_ROW))
     (run,) = Sarif.model_validate_json(text).runs
     assert [(result.baselineState.value, result.level.value) for result in run.results or []] == [

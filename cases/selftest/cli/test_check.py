@@ -81,7 +81,7 @@ def test_the_exit_code_follows_the_regime(
     assert explained == (broken is Regime.CAPTURED)
 
 
-def test_the_help_says_what_thorough_adds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_what_thorough_adds(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     assert "capacity 8192" in " ".join(capsys.readouterr().out.split())
@@ -93,7 +93,7 @@ def test_an_exception_without_a_text_breaks_no_rule(capsys: pytest.CaptureFixtur
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
 
 
-def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
+def test_a_rule_that_could_not_be_judged_is_not_reported_as_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = class_verdicts(Regime.LIVE, Rule.CLEAR)

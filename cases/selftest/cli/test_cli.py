@@ -109,11 +109,11 @@ def test_bisect_skips_what_was_not_judged(capsys: pytest.CaptureFixture[str], tm
     assert sentence(capsys)
 
 
-def test_bisect_keeps_judgements() -> None:
+def test_bisect_does_not_change_judgements() -> None:
     assert main(["repro", "41485", "--arm", "eager", "--quiet", "--bisect"]) == ExitCode.HOLDS
 
 
-def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_on_stdout_has_nothing_else_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "41485", "--arm", "eager", "--json", "-"]) == ExitCode.HOLDS
     rows = [msgspec.json.decode(line, type=Row[Rule]) for line in capsys.readouterr().out.splitlines()]
     assert {(row.schema_version, row.incident, row.system) for row in rows} == {
@@ -123,7 +123,7 @@ def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> No
     assert broken == {("pr40145", "R2")}
 
 
-def test_json_in_a_file_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_in_a_file_and_the_table_on_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main(["list", "rules", "--json", str(path)]) == ExitCode.HOLDS
     assert [json.loads(line)["name"] for line in path.read_text().splitlines()] == [

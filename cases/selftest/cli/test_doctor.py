@@ -55,7 +55,7 @@ RAN = (
         ("2.14.0", "3.11.0", False, "never run; 2.10 .. 2.13 were"),
     ],
 )
-def test_what_was_seen_of_a_torch_on_this_python_is_said(
+def test_what_was_seen_of_a_torch_on_this_python_is_shown(
     version: str, python: str, here: bool, found: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(torch, "__version__", version)
@@ -74,7 +74,7 @@ def test_what_was_seen_of_a_torch_on_this_python_is_said(
         ("3.14.0rc1", False, False, "3.14.0rc1, never run; 3.11 .. 3.12 were"),
     ],
 )
-def test_a_python_that_was_never_run_is_said(
+def test_a_python_that_was_never_run_is_reported(
     python: str, here: bool, needed: bool, found: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(platform, "python_version", lambda: python)
@@ -82,7 +82,9 @@ def test_a_python_that_was_never_run_is_said(
     assert doctor.python_version() == MachineCheck("python", here, found, needed)
 
 
-def test_a_torch_without_a_private_name_is_told_with_the_command_that_it_stops(monkeypatch: Patch) -> None:
+def test_a_missing_private_name_of_torch_is_reported_with_the_command_that_it_stops(
+    monkeypatch: Patch,
+) -> None:
     assert doctor.dropped_guards().here == (not guards.missing_names())
     monkeypatch.setattr(guards, "missing_names", lambda: ("torch._dynamo.x",))
     check = doctor.dropped_guards()
@@ -90,7 +92,7 @@ def test_a_torch_without_a_private_name_is_told_with_the_command_that_it_stops(m
     assert check.found == "torch has no torch._dynamo.x: 'watch' is refused, no dropped guard is named"
 
 
-def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> None:
+def test_without_torch_the_line_that_installs_it_is_shown(monkeypatch: Patch) -> None:
     monkeypatch.setattr("builtins.__import__", fail)
     try:
         check = [doctor.torch_version(), doctor.gpu(), doctor.inductor(60), doctor.dropped_guards()]
@@ -126,7 +128,7 @@ def test_gpus_are_named(names: list[str], monkeypatch: Patch) -> None:
         ),
     ],
 )
-def test_the_pair_of_torch_and_triton_is_asked_as_commands_ask(
+def test_the_pair_of_torch_and_triton_is_checked_as_commands_check_it(
     torch_version: str, triton_version: str | None, here: bool, sentence: str, monkeypatch: Patch
 ) -> None:
     def installed(name: str) -> str:
@@ -172,7 +174,7 @@ def test_a_cache_that_cannot_be_made_costs_time_and_no_more(tmp_path: Path, monk
     assert doctor.cache_folder().here
 
 
-def test_an_index_that_does_not_answer_is_said(monkeypatch: Patch) -> None:
+def test_an_index_that_does_not_respond_is_reported(monkeypatch: Patch) -> None:
     for name, value in (("PIP_CONFIG_FILE", "/dev/null"), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")):
         monkeypatch.setenv(name, value)
     check = doctor.package_index()
@@ -310,11 +312,11 @@ def test_a_check_that_had_no_time_is_not_called_missing(
     assert '"what":"inductor on cpu","here":null' in (tmp_path / "rows").read_text()
 
 
-def test_who_waited_long_is_told_to_wait_longer() -> None:
+def test_after_a_long_wait_a_longer_timeout_is_advised() -> None:
     assert [doctor._longer(seconds) for seconds in (8, 15, 40)] == [60, 60, 160]
 
 
-def test_a_sandbox_that_gives_no_answer_is_not_called_broken(monkeypatch: Patch) -> None:
+def test_a_sandbox_that_does_not_respond_is_not_called_broken(monkeypatch: Patch) -> None:
     monkeypatch.setattr(doctor, "_ATTEMPTS", f"{MISBEHAVING}:hang_always")
     monkeypatch.setattr(doctor, "Worker", partial(Worker, Limits(call_s=0.5)))
     whole, parts = sandbox_found()
@@ -328,7 +330,7 @@ def test_a_limit_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_engines_are_looked_for_only_where_they_are_asked_for(
+def test_engines_are_looked_for_only_where_they_are_requested(
     asked: bool, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", ())

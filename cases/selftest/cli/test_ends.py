@@ -90,7 +90,9 @@ def test_called_from_python_it_returns_128_and_the_number(monkeypatch: pytest.Mo
     ],
 )
 @FULL
-def test_full_and_closed_streams_end_with_the_told_code(words: str, streams: str, code: ExitCode) -> None:
+def test_full_and_closed_streams_end_with_the_documented_code(
+    words: str, streams: str, code: ExitCode
+) -> None:
     shell = f'exec "$0" -m deepstack_harness {words} {streams}'
     ran = subprocess.run(["bash", "-c", shell, sys.executable], capture_output=True, text=True, check=False)
     assert ran.returncode == code
@@ -149,7 +151,7 @@ def without_torch(folder: Path, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", by_day(["missing", *BROKEN]))
 @pytest.mark.parametrize("words", [["repro", "41485"], ["doctor"]])
-def test_without_a_working_torch_it_says_how_to_install_one(
+def test_without_a_working_torch_it_shows_how_to_install_one(
     kind: str, words: list[str], tmp_path: Path
 ) -> None:
     environment = without_torch(tmp_path, BROKEN.get(kind, MISSING))

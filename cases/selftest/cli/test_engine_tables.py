@@ -83,7 +83,7 @@ UNJUDGED = row(Rule.FRESHNESS, Verdict.ERROR)
         ),
     ],
 )
-def test_the_verdict_of_a_class_is_that_of_the_regime_that_was_asked_for(
+def test_the_verdict_of_a_class_is_that_of_the_requested_regime(
     capsys: pytest.CaptureFixture[str], rows: list[Row], regime: str, good: bool, sentence: str
 ) -> None:
     met = frozenset({("eager", "text"), ("graph", "image")})
@@ -138,7 +138,7 @@ LEVEL = KernelAccess(
         ((replace(LEVEL, tensor="buffer 0"),), "1 launches touched no row of a payload ("),
     ],
 )
-def test_payload_rows_that_kernels_touched_are_told(
+def test_payload_rows_that_kernels_touched_are_shown(
     accesses: tuple[KernelAccess, ...], sentence: str
 ) -> None:
     facts = AccessFacts(accesses, programs=3)
@@ -178,7 +178,7 @@ def regime(verdict: Verdict, regime: Regime) -> Row:
         ([regime(Verdict.XFAIL, Regime.NONE)], "B"),
     ],
 )
-def test_a_cell_tells_the_worst_of_all_classes(rows: list[Row], cell: str) -> None:
+def test_a_cell_shows_the_worst_of_all_classes(rows: list[Row], cell: str) -> None:
     assert cell_of(rows) == cell
 
 
@@ -188,7 +188,7 @@ def shown(capsys: pytest.CaptureFixture[str], other: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_reasons_stand_below_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reasons_are_listed_below_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
     _, *lines = shown(capsys, "other")
     assert [line.split() for line in lines[:3]] == [
         ["source", "R1", "R6"], ["vllm", "0.22.1", "K", "-"], ["other", "1", "K", "-"],

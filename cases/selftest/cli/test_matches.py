@@ -14,7 +14,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "words", [["list", "incidents"], ["list", "--quiet", "incidents"], ["show"], ["show", "--quiet"]]
 )
-def test_words_are_answered_with_a_ranked_list(words: list[str], tmp_path: Path) -> None:
+def test_words_give_a_ranked_list(words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert main([*words, "answers", "ignore", "the", "image", "--json", str(path)]) == ExitCode.HOLDS
     rows = [json.loads(line) for line in path.read_text().splitlines()]

@@ -46,7 +46,7 @@ def test_a_fault_around_the_class_is_in_no_source(tmp_path: Path, capsys: Captur
     assert f"incident {AROUND.id} is a fault of the code around the model class" in output
 
 
-def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Path) -> None:
+def test_a_family_whose_class_has_no_methods_is_left_out_or_refused(tmp_path: Path) -> None:
     source = open_source(str(Vllm().tree(tmp_path)))
     actual = repro._families_of_sources(find("43602"), ["granite4_vision", "qwen3_vl:opaque"], source)
     assert actual == ["qwen3_vl:opaque"]
@@ -55,7 +55,9 @@ def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("families", "more"), [(1, ""), (2, " and 2 families")])
-def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: str, capsys: Capture) -> None:
+def test_the_rest_of_a_reproduction_is_named_by_its_command(
+    families: int, more: str, capsys: Capture
+) -> None:
     Output(None, quiet=False).show(repro._print_full_command(find("43602"), [Where("qwen3_vl")] * families))
     printed = capsys.readouterr().out
     match = re.fullmatch(r"all of it, (\d+) cases of (\d+) revisions(.*): deepstack-harness (.*)\n", printed)
@@ -95,7 +97,7 @@ def test_a_night_overwrites_nothing(tmp_path: Path) -> None:
         nightly._make_folder(tmp_path / "file" / "night")
 
 
-def test_a_summary_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_summary_that_cannot_be_written_is_reported_and_ends_nothing(tmp_path: Path) -> None:
     problem = nightly._write_summary(tmp_path / "gone", [])
     assert problem == f"cannot write '{tmp_path / 'gone' / 'nightly.json'}': No such file or directory"
 
@@ -154,7 +156,7 @@ def test_a_source_agrees_with_eager_or_not(share: float, sentence: str, capsys: 
     assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
-def test_a_workload_is_told_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
+def test_a_workload_is_described_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
     trace = Output(None, quiet=False).show(repro._workload_trace(None))
     printed = capsys.readouterr().out
     match = re.match(r"200 requests, (\d+) steps \((\d+) with visual tokens\), (\d+) token counts; ", printed)

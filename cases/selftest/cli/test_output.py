@@ -124,7 +124,7 @@ def test_a_silent_output_has_no_progress(
     assert capsys.readouterr() == ("", "")
 
 
-def test_rows_under_a_spinner_go_to_stdout_alone(
+def test_rows_under_a_spinner_go_only_to_stdout(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rich would send them to the console of the spinner, so that `> rows.txt` stays empty."""

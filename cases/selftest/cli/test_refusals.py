@@ -207,7 +207,7 @@ def refuse(refusal: Refusal, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
-def test_a_wrong_call_is_answered_with_one_sentence(
+def test_a_wrong_call_is_refused_with_one_sentence(
     refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

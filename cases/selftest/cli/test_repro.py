@@ -94,7 +94,7 @@ def test_a_source_without_a_class_for_the_incident_is_refused(
         ((StepFacts("get 4", 4, answer=Answer("tensors")),), "vllm.py"),
     ],
 )
-def test_a_fault_is_placed_at_its_first_exception_or_empty_answer(
+def test_a_fault_is_placed_at_its_first_exception_or_empty_result(
     steps: tuple[StepFacts, ...], where: str
 ) -> None:
     rest = tuple(StepFacts(str(step), 4) for step in CASE.trace.steps[len(steps) :])
@@ -106,7 +106,7 @@ def test_a_fault_is_placed_at_its_first_exception_or_empty_answer(
     assert place == where
 
 
-def test_what_is_known_is_told_before_inductor_starts_and_only_there() -> None:
+def test_what_is_known_is_shown_before_inductor_starts_and_only_there() -> None:
     arms = ["eager", "inductor/drop_all", "inductor/stock"]
     plan = [PlannedCase(replace(CASE, arm=ArmSpec.parse(arm)), frozenset()) for arm in arms]
     counts: list[int] = []
@@ -162,7 +162,7 @@ def cells(case: JudgedCase, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()[-1].split()
 
 
-def test_a_step_of_text_alone_that_is_wrong_is_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_step_of_only_text_is_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = stale_case(replace(QUIET, eager=4.2, no_deepstack=4.2, zero_deepstack=4.2))
     assert wrong.broken == {Rule.OUTPUT, Rule.CLEAR}
     revision, arm, to_eager, to_no_deepstack, *_ = cells(wrong, capsys)
@@ -213,7 +213,7 @@ def test_the_last_line_names_the_rules_that_the_table_has(
 
 
 @pytest.mark.slow  # 22 s
-def test_faulty_revisions_that_break_different_rules_are_told_apart(
+def test_faulty_revisions_that_break_different_rules_are_distinguished(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["repro", "43602", "--arm", "eager/stock"]) == ExitCode.HOLDS
@@ -339,7 +339,7 @@ def test_every_class_is_looked_at_whatever_cases_are_chosen(
     assert main(["repro", "43602", "--source", root, "--family", "qwen3_vl", *options]) == ExitCode.HOLDS
 
 
-def test_a_class_that_cannot_be_driven_is_listed_with_the_reason(tmp_path: Path) -> None:
+def test_a_class_that_cannot_be_run_is_listed_with_the_reason(tmp_path: Path) -> None:
     faults = find_faults(str(Vllm(qwen=REFUSED, omni="").tree(tmp_path)), lambda _: None)
     ((name, why),) = faults.unjudged
     assert name == "First"

@@ -81,7 +81,7 @@ def test_inductor_is_played_where_nothing_else_shows_the_fault(
     assert arms(cheapest(incident)) == played
 
 
-def test_each_trace_of_each_incident_keeps_the_rules_that_it_shows_and_its_cheapest_arm() -> None:
+def test_each_trace_of_an_incident_has_the_rules_that_it_shows_and_its_cheapest_arm() -> None:
     """What a trace shows in the catalogue is put to the test, by the first backend that shows it."""
     looked_at = 0
     for incident in catalogue():
@@ -160,7 +160,7 @@ def test_ends_that_are_alike_have_no_change_to_search_for(releases: str) -> None
     assert len([number for number in asked if releases[number] != "?"]) <= 2
 
 
-def test_nothing_that_can_be_judged_is_no_answer() -> None:
+def test_releases_that_cannot_be_judged_give_no_result() -> None:
     assert searched("????") == ((), [0, 1, 2, 3])
     assert searched("") == ((), [])
 
@@ -168,7 +168,7 @@ def test_nothing_that_can_be_judged_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("count", "first"), [(count, first) for count in (2, 3, 6, 7, 33) for first in range(1, count)]
 )
-def test_steps_are_no_more_than_was_told(count: int, first: int) -> None:
+def test_steps_are_no_more_than_announced(count: int, first: int) -> None:
     change, asked = searched("F" * first + "H" * (count - first))
     assert list(change) == [first - 1, first]
     assert len(asked) <= most_steps(count) == 2 + math.ceil(math.log2(count - 1))
@@ -201,7 +201,7 @@ def judging(first: str, *, absent: str = "") -> Callable[[str], Document[SourceV
 
 
 @pytest.mark.usefixtures("index")
-def test_a_yanked_release_and_one_without_the_class_are_told_and_gone_around(capsys: Capture) -> None:
+def test_a_yanked_release_and_one_without_the_class_are_reported_and_skipped(capsys: Capture) -> None:
     output = Output(None, quiet=False)
     code = output.show(bisect_releases(find("43602"), ASKED, judging("0.15.0", absent="0.10.0")))
     assert code is ExitCode.BROKEN
@@ -224,7 +224,7 @@ def test_what_lies_between_and_was_not_judged_is_named(capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize(("first", "code", "word"), [("0.10.0", 1, "has"), ("9", 0, "is free of")])
-def test_ends_that_are_alike_are_told_and_nothing_is_claimed_of_what_lies_between(
+def test_equal_ends_are_reported_and_nothing_is_claimed_between_them(
     first: str, code: int, word: str, capsys: Capture
 ) -> None:
     assert Output(None, quiet=False).show(bisect_releases(find("43602"), ASKED, judging(first))) == code
@@ -244,7 +244,7 @@ def test_nothing_judged_is_no_verdict() -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_a_release_that_is_not_on_the_index_is_told(capsys: Capture) -> None:
+def test_a_release_that_is_not_on_the_index_is_reported(capsys: Capture) -> None:
     asked = Namespace(package="vllm", since="0.10.5", until="0.15.0")
     Output(None, quiet=False).show(bisect_releases(find("43602"), asked, judging("0.14.0")))
     assert "0.10.5 is not on the index: beginning with 0.11.0" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_a_release_that_is_not_on_the_index_is_told(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_the_answer_is_a_row_for_programs(tmp_path: Path) -> None:
+def test_the_result_is_a_row_for_programs(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     output = Output(str(path), quiet=True)
     output.show(bisect_releases(find("43602"), ASKED, judging("0.14.0")))
@@ -269,7 +269,7 @@ def test_the_answer_is_a_row_for_programs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize(("options", "lines"), [({"progress": True}, True), ({"progress": False}, False)])
-def test_progress_is_written_to_stderr_beside_quiet(
+def test_progress_lines_go_to_stderr_also_under_quiet(
     options: dict[str, bool], lines: bool, capsys: Capture
 ) -> None:
     Output(None, quiet=True, **options).show(bisect_releases(find("43602"), ASKED, judging("0.14.0")))

@@ -68,7 +68,7 @@ def test_a_model_is_free_only_where_it_could_be_judged(
     assert (lines[-1], lines[-2]) == (said, "judged: runner.py:3-5")
 
 
-def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(capsys: Capture) -> None:
+def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_shown(capsys: Capture) -> None:
     runner = replace(ENGINE, runner=ClassPart("runner.py", "Runner", BY_METHODS, "--graphs", "of text alone"))
     told = AuditedClass(replace(FOUND.found, methods=runner), replace(WAYS, lost="it is left out"))
     Output(None, quiet=False).show(repro_engine._print_place(told, broken=True))
@@ -94,7 +94,7 @@ def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(ca
         ),
     ],
 )
-def test_a_model_that_cannot_be_driven_is_refused(found: dict[str, AuditedClass], said: str) -> None:
+def test_a_model_that_cannot_be_run_is_refused(found: dict[str, AuditedClass], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         repro_engine._driven_class("Qwen3LLMModel", found, SOURCE)
 
@@ -151,7 +151,9 @@ def test_a_bisection_finds_the_tree_that_lost_the_slot(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_graphs_that_cannot_be_driven_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graphs_that_cannot_be_run_give_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert repro(tmp_path, sglang_files(runner=MOVED), *FAMILY) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert "its graphs cannot be replayed" in said
@@ -172,7 +174,7 @@ def test_graphs_that_cannot_be_driven_say_why(tmp_path: Path, capsys: pytest.Cap
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
+def test_options_that_do_not_apply_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], incident: str, options: list[str], words: str
 ) -> None:
     assert repro(tmp_path, sglang_files(), *options, incident=incident) == ExitCode.USAGE

@@ -75,7 +75,7 @@ def test_an_arm_narrows_the_programs(capsys: pytest.CaptureFixture[str]) -> None
         ),
     ],
 )
-def test_what_the_catalogue_does_not_expect_is_told(
+def test_what_the_catalogue_does_not_expect_is_reported(
     change: dict[str, object],
     sentence: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,7 +91,7 @@ def test_what_the_catalogue_does_not_expect_is_told(
     assert shown.endswith("not as the catalogue expects: 1 case\n")
 
 
-def test_a_program_that_tests_nothing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_tests_nothing_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = [
         program
         for program in repro_steps.judge_programs(find("53915"))

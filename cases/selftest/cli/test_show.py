@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 @pytest.mark.parametrize("incident", [incident.id for incident in catalogue()])
-def test_all_of_an_incident_is_told_within_the_width(
+def test_all_of_an_incident_is_shown_within_the_width(
     incident: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -52,7 +52,7 @@ def test_a_program_gets_the_entry_with_links_and_releases(tmp_path: Path) -> Non
     assert {failure["reference"] for failure in entry["known_failures"]} == {"vllm 43602"}
 
 
-def test_a_live_fault_and_the_state_of_a_report_are_told(capsys: Capture, tmp_path: Path) -> None:
+def test_a_live_fault_and_the_state_of_a_report_are_shown(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     assert main(["show", "replayed-erase", "--json", str(path)]) == ExitCode.HOLDS
     assert "live      F3, vllm-omni 0.22.0 .. 0.30.0 (run): " in capsys.readouterr().out

@@ -152,7 +152,7 @@ def test_a_program_that_does_not_show_it_is_not_written(
     assert not (mine / "show.py").exists()
 
 
-def test_the_right_twin_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_right_twin_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["steps", "my_steps:zeros", "--arm", "eager/drop_all"]) == ExitCode.HOLDS
     assert "keeps what it promises of its inputs (1 chance)" in capsys.readouterr().out
 
@@ -163,7 +163,7 @@ def test_steps_that_show_nothing_are_not_green(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.slow  # 2 s
-def test_a_third_member_says_what_else_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_third_member_gives_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["steps", "my_steps:in_stages", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
     assert "I5 ownership broken under eager, eager/drop_all (and 1 later step)" in capsys.readouterr().out
 

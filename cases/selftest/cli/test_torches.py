@@ -52,7 +52,7 @@ def test_a_wrong_call_makes_nothing(
 
 
 @pytest.mark.slow  # 17 s
-def test_a_torch_that_cannot_be_had_is_told_and_the_others_are_played(
+def test_a_torch_that_cannot_be_installed_is_reported_and_the_others_are_played(
     listed: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
     def make(release: Version, _: object) -> TorchHome:
@@ -138,7 +138,7 @@ def test_the_search_finds_the_torch_that_changes_a_case_cheap_arms_first(
     assert last["not_judged"] == {"2.12.0": "the installation failed"}
 
 
-def test_no_change_is_told_and_holds(searched: list[str], capsys: Capture) -> None:
+def test_no_change_is_reported_and_exits_with_0(searched: list[str], capsys: Capture) -> None:
     words = ["repro", "43602", "--bisect", "--package", "torch", "--until", "2.11", "--arm", "eager/drop_all"]
     assert main(words) == ExitCode.HOLDS
     assert "no torch that was tried changes incident 43602" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_wrong_program_is_told_with_argument_step_and_line(
+def test_a_wrong_program_is_reported_with_argument_step_and_line(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And the guard that changes its outputs is named, where it is run again with the guard put back."""
@@ -118,7 +118,7 @@ def test_where_nothing_was_watched_it_is_not_green(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have loaded torch")
-def test_a_child_that_was_not_reached_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_child_that_was_not_reached_is_reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "parent.py").write_text(
         "import subprocess, sys\nsubprocess.run([sys.executable, '-E', 'waits.py'], check=True)\n"
     )
@@ -130,7 +130,7 @@ def test_a_child_that_was_not_reached_is_told(folder: Path, capfd: pytest.Captur
 
 
 @pytest.mark.slow  # 5 s; its counts by day
-def test_a_process_that_is_killed_has_told_what_it_saw(
+def test_a_process_that_is_killed_has_reported_what_it_saw(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "dies.py").write_text(

@@ -40,7 +40,7 @@ CALL = GraphCall(
     kernels=(KERNEL, replace(KERNEL, points=19712, symbolic_points="256*n")),
 )
 MEASURED = Measurement(SUBJECT, "qwen3_vl:opaque", (CALL,), 1, "2.13.0+cpu", None, "cpu", 1.0, 1.0, 1)
-ENTRY = BaselineEntry.of(MEASURED)
+ENTRY = BaselineEntry.from_measurement(MEASURED)
 OTHER = structs.replace(ENTRY, family="granite4_vision", revision="granite_sliced")
 NAMES = {ENTRY.name, OTHER.name}
 
@@ -222,7 +222,7 @@ def test_an_interpreted_step_has_the_sums_of_what_its_launches_touched() -> None
         SUBJECT, "qwen3_vl:opaque", (CALL,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 1.0, 1.0, 1,
         AccessFacts((read, wild)), 0.5,
     )  # fmt: skip
-    found = BaselineEntry.of(measured)
+    found = BaselineEntry.from_measurement(measured)
     assert (found.launches, found.touched_rows, found.touched_bytes, found.outside_bytes) == (2, 4, 64, 8)
     assert (ENTRY.launches, ENTRY.touched_rows) == (None, None)
 

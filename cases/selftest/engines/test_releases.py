@@ -71,9 +71,8 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
 def test_sequences(release: str, model: str) -> None:
     bound = methods_of(released(release), model)
     assert bound.model_class == VLLM.by_methods[model].class_name
-    for sequence in SEQUENCES.values():
-        found = reads(new_buffer(bound), Trace.parse(sequence.trace))
-        assert found == sequence.of(REVISION_OF[release]), sequence.trace
+    found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
+    assert found == {name: each.reads_of(REVISION_OF[release]) for name, each in SEQUENCES.items()}
 
 
 @of_each_revision

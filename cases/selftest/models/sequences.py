@@ -25,7 +25,7 @@ class Sequence:
     granite_sliced: list[Read]
     omni_0_22: list[Read] | None = None
 
-    def of(self, revision: str) -> list[Read]:
+    def reads_of(self, revision: str) -> list[Read]:
         """What a revision returns that has no column of its own: those behave as another one here.
 
         #49397 differs only in a model without a vision tower, #44384 where the buffer was

@@ -41,7 +41,7 @@ class HandsOn:
         return getattr(self._inner, name)
 
 
-def test_members_that_are_handed_on_are_there() -> None:
+def test_delegated_members_exist() -> None:
     check_interface(HandsOn, "HandsOn")  # type: ignore[arg-type]  # no type states what it has
 
 

@@ -79,7 +79,7 @@ def test_an_overwritten_payload_is_read_and_has_no_effect(qwen: Model) -> None:
     assert distances.eager == distances.effect > 1
 
 
-def test_one_row_is_asked_for(qwen: Model) -> None:
+def test_one_row_is_requested(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9; forward 9", "asks_by_batch_size")
     assert rows_read(seen) == (RowRange(1, 0, 0, 1),)
 
@@ -149,7 +149,7 @@ def test_chunks_of_the_tokens_set(qwen: Model, tokens: int, parts: list[int]) ->
     assert seen == parts
 
 
-def test_every_caller_is_described_and_faults_say_so() -> None:
+def test_every_caller_is_described_and_faulty_ones_are_marked() -> None:
     correct = {name for name, entry in CALLERS.items() if not entry.summary.startswith("fault:")}
     assert {"engine", "micro_batches_sliced", "per_layer_pipeline"} <= correct
 

@@ -29,7 +29,7 @@ def made_of(name: str) -> Any:
 
 @pytest.mark.parametrize("buffer", containers.RIGHT)
 @pytest.mark.parametrize("regime", [Regime.LIVE, Regime.CAPTURED])
-def test_a_right_buffer_keeps_every_rule(buffer: Any, regime: Regime) -> None:
+def test_a_right_buffer_passes_every_rule(buffer: Any, regime: Regime) -> None:
     traces = CAPTURE_TRACES if regime is Regime.CAPTURED else DAILY
     assert broken_in(check_interface(buffer, buffer.__name__), regime, traces) == {}
 

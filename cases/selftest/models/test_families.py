@@ -154,7 +154,7 @@ def test_weights_are_drawn_in_fp32_and_rounded_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_building_leaves_the_callers_random_numbers_alone(name: str) -> None:
+def test_building_does_not_change_the_callers_random_numbers(name: str) -> None:
     before = torch.get_rng_state()
     build(name)
     assert torch.equal(torch.get_rng_state(), before)
@@ -253,7 +253,7 @@ def test_unbacked_sizes_that_differ_raise() -> None:
 
 
 @AOT_EAGER
-def test_granite_asks_for_its_sizes_and_so_takes_no_unbacked_ones() -> None:
+def test_granite_guards_on_its_sizes_and_so_takes_no_unbacked_ones() -> None:
     name = "granite4_vision:opaque"
     with (
         closing(opened("eager/drop_all/mark_unbacked", name, build(name))) as session,
@@ -355,7 +355,7 @@ def test_variants_add_up(order: str) -> None:
     assert (family.config.first, family.config.attention) == ("payload", "opaque")
 
 
-def test_a_variant_leaves_the_registered_family_alone() -> None:
+def test_a_variant_does_not_change_the_registered_family() -> None:
     family_named("qwen3_vl:2b+opaque")
     assert tiny("qwen3_vl").config == Qwen3VLConfig()
 

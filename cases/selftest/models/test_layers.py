@@ -182,12 +182,12 @@ def test_fewer_positions_are_the_start_of_more(name: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("tokens", [1, 2, 16])
-def test_positions_lie_row_behind_row(name: str, tokens: int) -> None:
+def test_positions_lie_row_after_row(name: str, tokens: int) -> None:
     # Also for one token, whose strides nothing else would fix: graphs are traced with them.
     assert family_named(name).positions(tokens, CPU).stride() == (tokens, 1)
 
 
-def test_16_positions_tell_the_axes_apart() -> None:
+def test_16_positions_distinguish_the_axes() -> None:
     time, height, width = mrope_positions(16, CPU)
     assert all((single != other).any() for single, other in ((time, height), (time, width), (height, width)))
 
@@ -229,7 +229,7 @@ def test_torch_finds_nothing_wrong_with_the_op(tokens: int, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 5])
-def test_the_answer_is_contiguous(tokens: int) -> None:
+def test_the_result_is_contiguous(tokens: int) -> None:
     out = opaque(*heads(tokens), 0.125)
     assert out.shape == (4, tokens, 32)
     assert out.is_contiguous()
@@ -310,7 +310,7 @@ def test_a_hook_may_run_attention_now_and_again_later(backend: str | None) -> No
     assert rows == [9] * 2 * LAYERS
 
 
-def test_what_a_hook_answers_goes_on() -> None:
+def test_the_return_value_of_a_hook_goes_on() -> None:
     batch, decoder = inputs(NAME, 9, LAYERS), build()
     plain = run(decoder, batch, batch.payload)
     with around_attention(lambda attend: 2 * attend()):
@@ -319,6 +319,6 @@ def test_what_a_hook_answers_goes_on() -> None:
     assert torch.equal(run(decoder, batch, batch.payload), plain)
 
 
-def test_the_innermost_hook_is_asked() -> None:
+def test_the_innermost_hook_is_called() -> None:
     with around_attention(lambda _: torch.zeros(4, 5, 32)), around_attention(lambda attend: attend()):
         assert opaque(*heads(5), 1.0).any()

@@ -72,7 +72,7 @@ def test_a_family_states_its_payload_and_others_need_not(qwen: Model) -> None:
     assert (payload_width(qwen.family), payload_kind(qwen.family)) == (128, PayloadKind.VISUAL)
 
 
-def test_what_is_not_asked_is_told_with_the_reason() -> None:
+def test_rules_that_do_not_apply_are_reported_with_the_reason() -> None:
     output = played("per_layer_inputs", "eager", PADDED).judgements
     assert output[Rule.CLEAR].verdict is Verdict.SKIP
     assert output[Rule.CLEAR].detail.startswith("not asked: per-layer inputs exist for every token")
@@ -80,7 +80,7 @@ def test_what_is_not_asked_is_told_with_the_reason() -> None:
     assert "not asked: zeros behind N" in output[Rule.BOUNDARY].detail
 
 
-def test_stale_padding_is_kept_with_the_effect_padding() -> None:
+def test_stale_padding_passes_with_the_effect_padding() -> None:
     output = played("per_layer_inputs", "eager", PADDED).judgements[Rule.FRESHNESS]
     assert (output.verdict, output.effect) == (Verdict.PASS, Effect.PADDING)
     assert "6 rows over 2 levels, first row 9 of level 0 holds row 9, level 0 of payload 1" in output.detail
@@ -128,7 +128,7 @@ def test_the_poison_is_taken_out_again() -> None:
     assert [run.payload for run in rows.rows[0]] == [1, 0]
 
 
-def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> None:
+def test_replays_read_the_rows_of_their_own_step_whatever_follows_them() -> None:
     case = played("per_layer_inputs", "eager/full", "cap 16: capture 16; set 16; replay 16; set 9; replay 16")
     assert case.broken == set()
     assert case.judgements[Rule.FRESHNESS].effect is Effect.PADDING

@@ -45,7 +45,7 @@ def _counts(answer: Answer) -> Read:
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
 def test_sequences(qwen: Model, sequence: Sequence, revision: str) -> None:
-    assert reads(observe(qwen, sequence.trace, revision)) == sequence.of(revision)
+    assert reads(observe(qwen, sequence.trace, revision)) == sequence.reads_of(revision)
 
 
 def test_every_registered_revision_is_held_to_the_table() -> None:
@@ -57,7 +57,7 @@ GROWS = [revision for revision in REVISIONS if not revision.startswith("granite_
 
 
 @pytest.mark.parametrize("revision", GROWS)
-def test_growth_moves_the_storage_and_only_the_reference_says_so(qwen: Model, revision: str) -> None:
+def test_growth_moves_the_storage_and_only_the_reference_announces_it(qwen: Model, revision: str) -> None:
     _, before, _, after = observe(qwen, SEQUENCES["S7"].trace, revision).steps
     assert before.answer is not None
     assert after.answer is not None
@@ -65,7 +65,7 @@ def test_growth_moves_the_storage_and_only_the_reference_says_so(qwen: Model, re
     assert (before.generation != after.generation) == (revision == "reference")
 
 
-def test_without_a_vision_tower_there_is_never_an_answer() -> None:
+def test_without_a_vision_tower_get_returns_none() -> None:
     made = Pr49397Buffer(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"), vision=False)
     made.set(torch.ones(3, 4, 8))
     assert made.get(4) is None
@@ -73,13 +73,13 @@ def test_without_a_vision_tower_there_is_never_an_answer() -> None:
 
 @pytest.mark.parametrize("revision", [revision for revision in REVISIONS if revision not in GROWS])
 @pytest.mark.parametrize("step", ["get -1", "clear -1", "resize 20"])
-def test_steps_that_granite_has_not(qwen: Model, revision: str, step: str) -> None:
+def test_steps_missing_in_granite(qwen: Model, revision: str, step: str) -> None:
     *_, facts, _ = observe(qwen, f"cap 16: set 9; {step}; get 16", revision).steps
     assert facts.unavailable is not None
     assert facts.raised is None
 
 
-def test_the_reference_keeps_retired_storage_until_it_is_released() -> None:
+def test_the_reference_holds_retired_storage_until_it_is_released() -> None:
     made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
     made.set(torch.ones(1, 4, 8))
     old = made.get(4)
@@ -110,7 +110,7 @@ def test_a_buffer_that_follows_its_tensors_is_made_anew_in_their_dtype() -> None
     assert {level.dtype for level in rows_of(made)} == {torch.float32}
 
 
-def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
+def test_a_buffer_that_follows_nothing_is_unchanged() -> None:
     made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
     follow(made, torch.empty(1, 8, dtype=torch.bfloat16))
     assert {level.dtype for level in rows_of(made)} == {torch.float32}
@@ -137,7 +137,7 @@ def test_a_right_buffer_is_not_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIVE_ONLY)
-def test_one_that_is_right_live_alone_breaks_the_address_rule_under_graphs(name: str) -> None:
+def test_one_that_is_right_only_live_breaks_the_address_rule_under_graphs(name: str) -> None:
     assert Rule.ADDRESS in broken_in(buffer_named(name), Regime.CAPTURED)
 
 
@@ -163,7 +163,7 @@ def test_there_are_eight_designs_none_of_which_is_the_references() -> None:
         assert buffer.regimes in {"live", "both"}
 
 
-def test_a_class_has_to_say_in_which_regimes_it_is_right(tmp_path: Path) -> None:
+def test_a_class_has_to_declare_the_regimes_it_is_right_in(tmp_path: Path) -> None:
     file = tmp_path / "correct.py"
     file.write_text("class Silent:\n    '''Says nothing.'''\n")
     with pytest.raises(ValueError, match="correct:Silent does not say in which regimes"):

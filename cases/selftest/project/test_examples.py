@@ -55,6 +55,6 @@ def test_the_server_is_watched(examples: Path) -> None:
     assert "failed and decide: none" in right.stdout
 
 
-def test_each_project_stands_in_the_table() -> None:
+def test_each_project_is_in_the_table() -> None:
     linked = set(re.findall(r"^\| \[(\w+)\]", (EXAMPLES / "README.md").read_text(), re.MULTILINE))
     assert linked == {folder.name for folder in EXAMPLES.iterdir() if folder.is_dir()}

@@ -94,7 +94,7 @@ def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: Exi
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_an_extra_is_needed_for_says_which(folder: Path, words: tuple[str, ...], says: str) -> None:
+def test_a_command_without_its_extra_names_the_extra(folder: Path, words: tuple[str, ...], says: str) -> None:
     status, printed = run(folder, *COMMAND, *words)
     assert status == ExitCode.MACHINE, printed
     assert re.search(says, printed), printed

@@ -154,7 +154,7 @@ def test_every_case_that_is_carried_imports_nothing_that_is_not(target: Path, em
     }
 
 
-def test_a_night_from_the_wheel_says_what_it_cannot_test(target: Path, empty: Path, tmp_path: Path) -> None:
+def test_a_night_from_the_wheel_names_what_it_cannot_test(target: Path, empty: Path, tmp_path: Path) -> None:
     words = ("nightly", "--history", tmp_path / "nights", "--stage", "none")
     code = f"from deepstack_harness.cli.main import main; main({[str(word) for word in words]})"
     assert "tests of the harness itself are in its checkout only" in use(target, empty, "-c", code)

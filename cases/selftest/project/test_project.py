@@ -262,7 +262,7 @@ def test_a_public_class_name_is_used_once() -> None:
     assert {name: modules for name, modules in owners.items() if len(modules) > 1} == {}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_is_named_utils_or_the_like() -> None:
     empty = {"utils", "util", "common", "helpers", "helper", "misc", "shared", "stuff", "tools"}
     assert [module for module in map(module_of, FILES) if empty & set(module.split("."))] == []
 

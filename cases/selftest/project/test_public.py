@@ -105,7 +105,7 @@ def test_an_editor_is_offered_the_public_names() -> None:
     assert sorted(dir(deepstack_harness)) == sorted({*deepstack_harness.__all__, "__version__"})
 
 
-def test_each_room_says_that_it_is_private() -> None:
+def test_each_package_states_that_it_is_private() -> None:
     rooms = sorted(Path(deepstack_harness.__file__).parent.glob("*/__init__.py"))
     assert len(rooms) == 14
     docstrings = [ast.get_docstring(ast.parse(room.read_text())) or "" for room in rooms]

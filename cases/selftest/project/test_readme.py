@@ -132,7 +132,7 @@ def test_the_map_has_a_row_for_each_room_in_the_order_of_the_layers() -> None:
         assert lowest < highest, f"{upper} --> {lower} goes up"
 
 
-def test_what_ci_runs_is_what_the_readme_says() -> None:
+def test_ci_runs_the_commands_of_the_readme() -> None:
     assert SET_UP in (ROOT / ".ci" / "run").read_text()
     assert SET_UP in (ROOT / "README.md").read_text()
     assert "run: .ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()

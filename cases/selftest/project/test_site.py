@@ -115,7 +115,7 @@ def test_the_search_finds_an_incident_by_what_users_see(site: Path, words: list[
 
 
 @BUILT
-def test_a_page_says_a_name_once_and_only_commands_that_run(site: Path) -> None:
+def test_a_page_defines_a_name_once_and_shows_only_commands_that_run(site: Path) -> None:
     index, plugin = site / "gallery" / "index.html", site / "engines" / "tpu-inference.html"
     assert cells_of(index, "A request without images gets values")[-1] == "TensorRT-LLM"
     assert "audit --source tpu-inference==0.32.0 --base vllm==0.32.0" in text_of(plugin).replace("$ ", "")
@@ -151,7 +151,7 @@ def test_the_glossary_is_short_sorted_and_found_by_the_search(site: Path) -> Non
 
 
 @BUILT
-def test_no_page_asks_another_host(site: Path) -> None:
+def test_no_page_loads_from_another_host(site: Path) -> None:
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 100
     asking = re.compile(r"""(?:src=|<link[^>]*href=|@import |url\()\s*["']?(?:https?:)?//[^"')\s]+""")

@@ -98,7 +98,7 @@ def files_of_suite(suite: Suite) -> set[Path]:
     return {file for room in ROOMS_OF_PYTHON for file in files_of_tests(own / room)}
 
 
-def test_the_package_asks_for_the_versions_that_were_run() -> None:
+def test_the_package_requires_the_versions_that_were_run() -> None:
     assert set(pythons()) <= set(stated())
     assert pythons()[0] == stated()[0]
     assert project()["requires-python"] == f">={stated()[0]}"

@@ -49,7 +49,7 @@ def test_a_job_of_the_night_runs_its_tier(name: str, step: str, tier: NightTier)
     assert "cuda" in args.devices
 
 
-def test_the_gpu_comes_before_the_whole_night_which_runs_whatever_it_said() -> None:
+def test_the_gpu_job_comes_first_and_the_night_runs_even_if_it_failed() -> None:
     gpu, night = job("gpu"), job("nightly")
     assert gpu["runs-on"] == night["runs-on"]
     assert night["needs"] == "gpu"
@@ -65,7 +65,7 @@ def run(text: str, folder: Path, **variables: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "nightly"])
-def test_a_job_tells_what_its_folder_has(name: str, tmp_path: Path) -> None:
+def test_a_job_names_its_folder_and_shows_its_summary(name: str, tmp_path: Path) -> None:
     run(script(name, "Where the nights lie"), tmp_path, HISTORY=str(tmp_path / "nights"), NIGHT="7-1")
     lines = (tmp_path / "env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines)

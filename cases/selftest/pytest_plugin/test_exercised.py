@@ -149,7 +149,7 @@ def test_inputs_are_drawn_once_for_each_call_of_any_arm(compile_arms: CompileArm
     assert list(drawn) == []
 
 
-def test_a_tensor_that_nothing_reads_is_told(compile_arms: CompileArms) -> None:
+def test_a_tensor_that_nothing_reads_is_reported(compile_arms: CompileArms) -> None:
     def reads_the_first(hidden: Tensor, positions: Tensor, payload: Structure) -> Tensor:
         added: Tensor = hidden + payload[0]
         return added
@@ -215,7 +215,7 @@ def test_a_function_may_change_its_arguments(compile_arms: CompileArms) -> None:
     assert (run.worst, len(run.distances)) == (0, 3)
 
 
-def test_strides_of_the_inputs_are_kept(compile_arms: CompileArms) -> None:
+def test_strides_of_the_inputs_are_preserved(compile_arms: CompileArms) -> None:
     def by_strides(hidden: Tensor, positions: Tensor, payload: Structure) -> Tensor:
         added: Tensor = hidden + payload[0] * payload[0].stride(1)
         return added
@@ -292,7 +292,7 @@ KEPT_WHEN_EMPTY = ["R1", "R4", "R7", "R8", "R11"]
     ("make", "why"), by_day([(RefusesAll, ": set raised ValueError: no room"), (DropsAll, "")])
 )
 @pytest.mark.slow  # 5 s each; test_plugin.py has a check that would show nothing by day
-def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
+def test_rules_that_an_empty_buffer_passes_were_not_tested(
     deepstack_contract: DeepstackContract, make: type[ReferenceBuffer], why: str
 ) -> None:
     """The traces are the same for each rule, so one run has all of them."""
@@ -302,7 +302,7 @@ def test_rules_that_an_empty_buffer_keeps_were_not_put_to_the_test(
 
 
 @pytest.mark.slow  # 5 s
-def test_rules_that_an_empty_buffer_keeps_are_put_to_the_test_by_the_reference(
+def test_rules_that_an_empty_buffer_passes_are_tested_by_the_reference(
     deepstack_contract: DeepstackContract,
 ) -> None:
     verdicts = deepstack_contract(ReferenceBuffer, rules=KEPT_WHEN_EMPTY)
@@ -351,7 +351,7 @@ class _LeftOut(nn.Module):
     ],
     ids=["inside", "as a forward", "around what is compiled", "alone"],
 )
-def test_no_budget_is_kept_by_what_is_disabled(
+def test_a_disabled_function_meets_no_budget(
     step: Callable[[Tensor], Tensor], graph_budget: GraphBudget
 ) -> None:
     with (
@@ -375,7 +375,7 @@ def test_torch_compiles_a_function_that_was_disabled_before(graph_budget: GraphB
     assert counter.so_far.graphs == 1
 
 
-def test_a_budget_is_not_kept_by_a_graph_that_is_used_for_something_else(graph_budget: GraphBudget) -> None:
+def test_a_graph_that_is_used_for_something_else_meets_no_budget(graph_budget: GraphBudget) -> None:
     def add(x: torch.Tensor, extra: torch.Tensor | None = None) -> torch.Tensor:
         return x + 1 if extra is None else x + extra
 

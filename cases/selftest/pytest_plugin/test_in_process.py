@@ -70,7 +70,7 @@ def test_a_full_disk_ends_the_session_with_the_code_of_the_machine(
     assert ended.value.returncode == ExitCode.MACHINE
 
 
-def test_what_torch_says_of_the_machine_is_no_error_where_warnings_are() -> None:
+def test_warnings_of_torch_about_the_machine_are_no_errors() -> None:
     said = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."
     warnings.warn(said, RuntimeWarning, stacklevel=1)
     for other, kind in ((said, UserWarning), ("Guards may run slower", RuntimeWarning)):

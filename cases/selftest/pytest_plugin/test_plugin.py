@@ -35,14 +35,14 @@ def test_the_plugin_is_loaded_once(request: pytest.FixtureRequest) -> None:
     assert plugins.count(deepstack_harness.pytest_plugin) == 1
 
 
-def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract) -> None:
+def test_a_good_buffer_passes(deepstack_contract: DeepstackContract) -> None:
     verdicts = deepstack_contract(buffer_named("reference"))
     assert verdicts.kept == frozenset(RULES) - {Rule.ADDRESS}
     assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
 
 
 @pytest.mark.slow  # 8 s; `check` of one by day
-def test_a_buffer_for_live_use_is_refused_under_graphs_alone(deepstack_contract: DeepstackContract) -> None:
+def test_a_buffer_for_live_use_is_refused_only_under_graphs(deepstack_contract: DeepstackContract) -> None:
     deepstack_contract(buffer_named("copies_on_get"))
     with pytest.raises(Failed) as caught:
         deepstack_contract(buffer_named("copies_on_get"), regime="captured")
@@ -58,7 +58,7 @@ def test_the_contract_is_shown_with_the_fixtures(tmp_path: Path) -> None:
     assert "the recorded clear(P) zeroes P rows" in said
 
 
-def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: DeepstackContract) -> None:
+def test_a_broken_rule_is_reported_with_its_shortest_trace(deepstack_contract: DeepstackContract) -> None:
     with pytest.raises(Failed) as caught:
         deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE)
     title, *lines = str(caught.value).splitlines()
@@ -69,7 +69,7 @@ def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: Deeps
     assert f"on '{STALE[0]}' under eager: step 3 'get 9'" in lines[0]
 
 
-def test_rules_that_were_not_asked_for_do_not_count(deepstack_contract: DeepstackContract) -> None:
+def test_rules_that_were_not_requested_do_not_count(deepstack_contract: DeepstackContract) -> None:
     verdicts = deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE, rules=["R1"])
     assert Rule.FRESHNESS in verdicts.broken
 
@@ -128,7 +128,7 @@ def test_without_a_gpu_a_check_on_it_is_skipped_or_fails(
     assert caught.type is Failed
 
 
-def test_a_fault_of_the_compiled_module_is_told(compile_arms: CompileArms) -> None:
+def test_a_fault_of_the_compiled_module_is_reported(compile_arms: CompileArms) -> None:
     with pytest.raises(Failed) as caught:
         compile_arms(
             shallow("qwen3_vl").decoder,
@@ -196,7 +196,7 @@ def test_a_wrong_decoder_is_no_verdict_about_the_compiler(
     assert caught.value.__suppress_context__, "pytest would print the sentence twice"
 
 
-def test_results_stand_under_the_file_and_line_of_their_test(
+def test_results_are_under_the_file_and_line_of_their_test(
     compile_arms: CompileArms, request: pytest.FixtureRequest
 ) -> None:
     compile_arms(Adds(8), buffer_named("reference"), SERVED, arms=["eager/drop_all"], hidden=8, levels=2)
@@ -288,7 +288,7 @@ def test_any_callable_is_compared_call_by_call(compile_arms: CompileArms, levels
     assert all((apart.effect > 0) is bool(levels) for apart in run.distances)
 
 
-def test_a_callable_that_changes_when_compiled_is_told(compile_arms: CompileArms) -> None:
+def test_a_callable_that_changes_when_compiled_is_reported(compile_arms: CompileArms) -> None:
     with pytest.raises(Failed, match="Remembering is not the same when compiled\n  broken: R0 output"):
         compile_arms.calls(Remembering(), inputs_of(0), [4], arms=["eager/drop_all"])
     with pytest.raises(Failed, match="there is nothing to call"):
@@ -316,7 +316,7 @@ def compiled(function: Callable[[Tensor], Tensor], **options: object) -> Callabl
     return torch.compile(function, backend="eager", **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_budget_that_is_kept_says_how_far(graph_budget: GraphBudget) -> None:
+def test_a_met_budget_reports_its_margin(graph_budget: GraphBudget) -> None:
     step = compiled(doubled, dynamic=False)
     step(torch.ones(3))  # what was compiled before does not count as built
     with graph_budget(2) as seen:
@@ -401,7 +401,7 @@ def test_kernels_of_nothing_fail(kernel_facts: KernelFactsOf) -> None:
         kernel_facts(lambda: None, tokens=3, capacity=3)
 
 
-def test_loading_the_plugin_imports_nothing_dear() -> None:
+def test_loading_the_plugin_imports_nothing_slow() -> None:
     import subprocess
 
     code = (

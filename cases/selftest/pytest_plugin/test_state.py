@@ -145,7 +145,7 @@ def test_state_that_differs_is_named_with_both_values(compile_arms: CompileArms)
         run(compile_arms, DECODERS["count_that_compiling_skips"], STOCK)
 
 
-def test_state_that_is_kept_is_told_beside_the_distances(compile_arms: CompileArms) -> None:
+def test_retained_state_is_reported_with_the_distances(compile_arms: CompileArms) -> None:
     (ran,) = run(compile_arms, DECODERS["count_of_the_calls"], STOCK)
     (judgement,) = ran.judgements
     assert judgement.detail.endswith("; the decoder keeps state (.step), equal in both")
@@ -199,7 +199,7 @@ def test_modes_are_part_of_the_state_and_are_put_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_decoder_of_ours_keeps_state(family: str) -> None:
+def test_no_decoder_of_ours_has_state(family: str) -> None:
     """Cases of the matrix watch none: this is why they need not."""
     model = shared_model(family, "float32", "cpu", 0)
     state = DecoderState(model.decoder)

@@ -134,7 +134,7 @@ def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(sma
 
 
 @pytest.mark.slow  # 2 s
-def test_a_run_that_asks_for_no_gpu_keeps_its_list(small: Project) -> None:
+def test_a_run_without_a_gpu_does_not_change_the_list(small: Project) -> None:
     status, printed = small.pytest("-n", "1", CUDA_VISIBLE_DEVICES="0,1")
     assert status == 0, printed
     assert (small.folder / "gw0.txt").read_text() == "0,1"
@@ -151,7 +151,7 @@ def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
     assert "no CUDA device, and --deepstack-require-gpu was given" in printed
 
 
-def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
+def test_a_wrong_option_is_refused_with_one_sentence(small: Project) -> None:
     status, printed = small.pytest("--deepstack-profile", "fast")
     said = "ERROR: unknown hypothesis profile 'fast'; known are ci, dev, nightly"
     assert (status, printed.strip()) == (4, said)

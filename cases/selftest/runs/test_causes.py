@@ -109,7 +109,7 @@ def test_a_fault_that_is_mended_is_one_improvement(between: Between) -> None:
     assert ChangeKind.NEW in finding.counted()
 
 
-def test_a_fault_does_not_hide_behind_another_one_of_its_rule(between: Between) -> None:
+def test_a_fault_is_not_hidden_by_another_one_of_its_rule(between: Between) -> None:
     def raising(row: Row) -> Row:
         broken = row.rule is Rule.REJECTION and row.verdict is Verdict.FAIL
         return replace(row, shape=FaultKind.RAISED, exception="IndexError") if broken else row
@@ -121,7 +121,7 @@ def test_a_fault_does_not_hide_behind_another_one_of_its_rule(between: Between) 
     assert {change.after for change in finding.changes} == {"broken: raised IndexError"}
 
 
-def test_rows_that_vanish_beside_a_fault_follow_from_it_and_elsewhere_do_not(between: Between) -> None:
+def test_rows_that_vanish_with_a_fault_follow_from_it_and_elsewhere_do_not(between: Between) -> None:
     def unjudged(row: Row) -> Row:
         return replace(row, verdict=Verdict.SKIP) if row.rule is Rule.PLACEMENT else row
 
@@ -176,7 +176,7 @@ def test_what_can_follow_from_what(cause: ObservedFault, effect: ObservedFault, 
     assert cause.explains(effect) is follows
 
 
-def test_the_command_tells_the_cause_first_and_folds_the_rest(
+def test_the_command_shows_the_cause_first_and_folds_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -49,7 +49,7 @@ def judged(folder: Path) -> list[str]:
     )
 
 
-def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> None:
+def test_a_run_leaves_its_files_and_the_verdict_of_the_catalogue(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "rows.jsonl", "cases.jsonl", "rows.parquet", "cases.parquet",
     }  # fmt: skip
@@ -62,7 +62,7 @@ def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> Non
     assert set(run_data.cases["group"]) == {f"{family} eager cpu" for family in families}
 
 
-def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
+def test_a_case_shows_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
     run_data = read_run(folder)
     case = next(
         case for case in run_data.cases.to_dict("records") if case["subject"] == "pr43617" and case["script"]
@@ -135,7 +135,7 @@ def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> 
     assert len(list(tmp_path.glob("cases-*of3.parquet"))) == 3
 
 
-def test_what_is_unexpected_exits_with_1_and_is_said(
+def test_what_is_unexpected_exits_with_1_and_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a class of one's own nothing is expected; this one fulfils nothing."""
@@ -152,7 +152,7 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
     assert "FAIL" in printed.splitlines()[-1]
 
 
-def test_ray_that_is_not_installed_is_said_with_what_to_do(
+def test_missing_ray_is_reported_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -31,7 +31,7 @@ def changes(
     return [(change.kind, change.metric, change.case) for change in actual]
 
 
-def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
+def test_an_equal_run_is_unchanged(tmp_path: Path) -> None:
     assert changes(tmp_path, BASE, BASE) == []
 
 
@@ -103,7 +103,7 @@ def test_a_figure_that_changed(
     assert [(change.kind, change.metric) for change in actual] == ([] if kind is None else [(kind, metric)])
 
 
-def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
+def test_seconds_that_grew_most_come_first(tmp_path: Path) -> None:
     old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
     new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
     assert [change[1:] for change in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
@@ -136,7 +136,7 @@ def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
     ]
 
 
-def test_what_was_mended_last_night_is_not_said_again(tmp_path: Path) -> None:
+def test_what_was_mended_last_night_is_not_reported_again(tmp_path: Path) -> None:
     assert nights(tmp_path, [0.0] * 5, ["FAIL", "FAIL", "FAIL", "PASS", "PASS"]) == []
 
 
@@ -199,7 +199,7 @@ def test_all_lists_each_change_under_its_cause(tmp_path: Path, capsys: pytest.Ca
     assert re.search(r"new +case +not there -> there", said)
 
 
-def test_both_sides_are_told_with_their_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_sides_are_shown_with_their_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (write(tmp_path / name, BASE) for name in ("old", "new"))
     record = json.loads((old / "run.json").read_text())
     record["environment"]["torch"] = "2.10.0"
@@ -338,7 +338,7 @@ def unfinished(folder: Path, cases: int) -> None:
     (folder / "run.json").write_text(json.dumps(record))
 
 
-def test_what_an_unfinished_run_has_not_played_is_neither_gone_nor_new(
+def test_cases_missing_from_an_unfinished_run_are_neither_gone_nor_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, part = write(tmp_path / "whole", BASE), write(tmp_path / "part", {"a": BASE["a"]})
@@ -352,7 +352,7 @@ def test_what_an_unfinished_run_has_not_played_is_neither_gone_nor_new(
     assert said.splitlines()[-1] == "nothing changed; NEW is unfinished"
 
 
-def test_a_shard_that_is_not_here_is_told(tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {"a": BASE["a"]}, shard=Shard(1, 3))
     assert read_stored(tmp_path).unfinished == "1 of 1 cases have run, and 2 of 3 shards are not here"
 
@@ -401,7 +401,7 @@ def test_a_run_of_two_versions_of_torch_is_not_compared(
     assert "nothing unexpected; not one environment" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_the_command_tells_the_seconds_that_grew_and_judges_none(
+def test_the_command_shows_the_seconds_that_grew_and_judges_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = {"old": case("a", seconds=1.0), "new": case("a", seconds=2.5)}
@@ -415,7 +415,7 @@ def test_the_command_tells_the_seconds_that_grew_and_judges_none(
     assert "reference" in grew
 
 
-def test_the_command_tells_what_of_the_history_cannot_be_read(
+def test_the_command_reports_what_of_the_history_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights = tmp_path / "nights"

@@ -109,7 +109,7 @@ def test_a_release_that_is_not_there_is_refused_with_its_neighbours(text: str, s
     assert said in str(refused.value)
 
 
-def test_a_path_is_told_from_a_version() -> None:
+def test_a_path_is_distinguished_from_a_version() -> None:
     assert [is_interpreter(text) for text in ("2.15", "./env", "/usr/bin/python3", "~/nightly")] == [
         False, True, True, True,
     ]  # fmt: skip
@@ -148,7 +148,7 @@ def test_an_environment_of_other_requirements_is_not_used(monkeypatch: pytest.Mo
     assert made_home(WANTED) is None
 
 
-def test_a_full_disk_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
@@ -158,7 +158,7 @@ def test_a_full_disk_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyP
     assert not folder_for(WANTED).exists()
 
 
-def test_the_environments_that_were_used_last_are_kept() -> None:
+def test_the_environments_that_were_used_last_are_retained() -> None:
     first, second = (make_home(Version(text), lambda _: None) for text in ("2.10.0", "2.11.0"))
     make_home(Version("2.10.0"), pytest.fail)  # used again
     assert keep_newest(2) == []
@@ -168,7 +168,7 @@ def test_the_environments_that_were_used_last_are_kept() -> None:
     assert made_homes() == []
 
 
-def test_an_interpreter_is_asked_for_its_torch(tmp_path: Path) -> None:
+def test_the_torch_of_an_interpreter_is_looked_up(tmp_path: Path) -> None:
     ours = make_home(WANTED, lambda _: None)
     for text in (str(ours.folder), str(ours.python)):
         home = named_home(text)

@@ -48,7 +48,7 @@ def test_a_case_is_planned_once_and_nothing_contradicts_itself(nightly: list[Pla
     assert len({(planned.id, planned.must_break) for planned in nightly}) == len(cases)
 
 
-def test_the_contract_is_played_on_every_revision_and_expected_to_be_kept_by_reference() -> None:
+def test_the_contract_is_played_on_every_revision_and_expected_to_pass_on_the_reference() -> None:
     runs = CONTRACT_RUNS.entries
     assert {run.trace for run in runs} >= {*CONTRACT_TRACES, *CAPTURE_TRACES}
     for trace in (*CONTRACT_TRACES, CAPTURE_TRACES[0]):
@@ -117,7 +117,7 @@ def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
         assert {planned.group for planned in group.cases} == {group.name}
 
 
-def test_the_cheapest_groups_come_first_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_fastest_groups_come_first_if_requested(tmp_path: Path) -> None:
     selection = ("family=qwen3_vl", "guards=drop_all")
     orders = []
     for cheapest_first in (True, False):
@@ -200,13 +200,13 @@ def test_what_was_measured_is_written_down() -> None:
     assert (case.case, case.buffer) == (CASE.id, CASE.buffer)
 
 
-def test_a_step_that_is_wrong_without_a_payload_is_told_beside_the_effect_of_one() -> None:
+def test_a_step_that_is_wrong_without_a_payload_is_shown_with_the_effect_of_one() -> None:
     first, middle, last = forward(replace(QUIET, eager=4.0)).steps  # the last reads what was cleared
     case = result(observed(replace(first, distances=RIGHT), middle, last)).case
     assert case.distances == replace(RIGHT, eager=4.0)
 
 
-def test_a_row_says_whether_its_rule_was_to_be_broken() -> None:
+def test_a_row_states_whether_its_rule_was_to_be_broken() -> None:
     actual = result(forward(RIGHT), Rule.STRUCTURE, Rule.FRESHNESS, Rule.PLACEMENT)
     assert {row.rule for row in actual.rows if row.expected} == {
         Rule.STRUCTURE,
@@ -227,7 +227,7 @@ def test_where_no_catalogue_speaks_nothing_is_expected() -> None:
     }
 
 
-def test_a_lost_case_tells_what_was_printed_last() -> None:
+def test_a_lost_case_shows_what_was_printed_last() -> None:
     actual = lost_result(
         planned(Rule.STRUCTURE), CaseEnding.CRASHED, "ended by SIGSEGV", "first\nlast words\n", 0.1
     )
@@ -262,7 +262,7 @@ def test_a_class_inside_a_function_has_no_script() -> None:
     assert "test_it" in script
 
 
-def test_the_program_beside_a_case_shows_its_worst_rule() -> None:
+def test_the_program_of_a_case_shows_its_worst_rule() -> None:
     """A program without torch.compile showed R1 of cases whose output was wrong (R0) under 43602."""
     wrong = forward(replace(RIGHT, eager=4.6, effect=4.6))
     for name in ("pr40145", "original", "reference"):

@@ -161,7 +161,7 @@ def test_two_runs_into_one_folder_leave_one(whole: Path, tmp_path: Path) -> None
     assert judged(tmp_path / "run") == judged(whole)
 
 
-def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(
+def test_a_disk_that_fills_is_reported_and_the_run_goes_on_when_there_is_room(
     whole: Path, tmp_path: Path
 ) -> None:
     """A limit on file size in place of the disk: the write fails half-way, as on a full one."""
@@ -192,7 +192,7 @@ exit $code
 """
 
 
-def test_a_full_file_system_is_told_and_the_run_goes_on_when_there_is_room(
+def test_a_full_file_system_is_reported_and_the_run_goes_on_when_there_is_room(
     whole: Path, tmp_path: Path
 ) -> None:
     """A tmpfs of 96 KiB, which nobody else sees, and which is made larger for the second try."""

@@ -68,14 +68,14 @@ def lost(sentences: list[str]) -> list[str]:
     return [line for line in sentences if line.startswith("no longer judged: ")]
 
 
-def test_nights_that_drive_the_same_hold(night: Night) -> None:
+def test_nights_that_run_the_same_hold(night: Night) -> None:
     for _ in range(2):
         code, printed = night(DRIVEN)
         assert (code, lost(printed)) == (ExitCode.HOLDS, [])
         assert printed[-1] == f"1 of {len(RELEASED)} engines audited, 0 unexpected verdicts"
 
 
-def test_a_class_that_is_refused_is_told_with_its_place(night: Night) -> None:
+def test_a_refused_class_is_reported_with_its_place(night: Night) -> None:
     night(DRIVEN)
     code, printed = night(
         replace(DRIVEN, label="vllm 0.22.2", account=Account(unjudged=(REFUSED,)), places={}, classes=())
@@ -85,7 +85,7 @@ def test_a_class_that_is_refused_is_told_with_its_place(night: Night) -> None:
     assert printed[-2:] == lost(printed)
 
 
-def test_a_reason_without_a_line_is_told_with_the_line_before(night: Night) -> None:
+def test_a_reason_without_a_line_is_reported_with_the_line_before(night: Night) -> None:
     night(DRIVEN)
     without = replace(REFUSED, line=None, why="no list of rows")
     code, printed = night(
@@ -116,20 +116,20 @@ def test_a_carrier_that_is_new_is_red_unless_it_is_known(night: Night, tmp_path:
     assert night(replace(DRIVEN, account=Account(unjudged=(known_carrier,))))[0] is ExitCode.HOLDS
 
 
-def test_a_known_carrier_that_was_driven_before_is_red(night: Night) -> None:
+def test_a_known_carrier_that_ran_before_is_red(night: Night) -> None:
     night(DRIVEN)
     known_carrier = replace(REFUSED, reason="no encoder writes it")
     code, printed = night(replace(DRIVEN, account=Account(unjudged=(known_carrier,)), places={}))
     assert (code, len(lost(printed))) == (ExitCode.BROKEN, 2)
 
 
-def test_a_known_carrier_that_can_be_driven_is_red(night: Night) -> None:
+def test_a_known_carrier_that_can_be_run_is_red(night: Night) -> None:
     code, printed = night(replace(DRIVEN, account=Account(outdated=("Fresh",))))
     assert code is ExitCode.BROKEN
     assert "vllm 0.22.1: known as not judged, and judged: Fresh" in printed
 
 
-def test_a_class_that_is_gone_is_told_with_the_place_where_it_was(night: Night) -> None:
+def test_a_vanished_class_is_reported_with_its_former_place(night: Night) -> None:
     night(DRIVEN)
     _, printed = night(replace(DRIVEN, label="vllm 0.22.2", places={"Other": "a.py:1"}))
     assert lost(printed)[0] == f"{LOST}: nothing of this name can be judged now (vllm 0.22.2)"
@@ -147,7 +147,7 @@ def test_a_release_of_which_nothing_can_be_judged_is_no_silence(night: Night) ->
     )
 
 
-def test_a_night_without_a_network_is_told_and_does_not_forget(night: Night) -> None:
+def test_a_night_without_a_network_is_reported_and_does_not_forget(night: Night) -> None:
     night(DRIVEN)
     code, printed = night(DRIVEN, offline)
     assert code is ExitCode.HOLDS
@@ -156,7 +156,7 @@ def test_a_night_without_a_network_is_told_and_does_not_forget(night: Night) -> 
     assert (code, len(lost(printed))) == (ExitCode.BROKEN, 2)
 
 
-def test_an_unexpected_verdict_is_red_and_changes_are_told(night: Night, tmp_path: Path) -> None:
+def test_an_unexpected_verdict_is_red_and_changes_are_reported(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
     new = replace(
         audited(row(Rule.FRESHNESS, Verdict.FAIL, "latent")), label="vllm 0.22.2", places=DRIVEN.places
@@ -181,7 +181,7 @@ def test_both_folders_have_to_be_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_source_that_changed_is_told_with_file_and_line(tmp_path: Path, capsys: Capture) -> None:
+def test_a_changed_source_is_reported_with_file_and_line(tmp_path: Path, capsys: Capture) -> None:
     lacking = REST.replace("        ours.zero_()", "        no_such_import(ours)")
     changed = dict(omni_files(READS_ONLY, rest=lacking, version="0.31.0"))
     changed[THINKER] = f"from vllm.elsewhere import no_such_import\n{changed[THINKER]}"

@@ -89,9 +89,7 @@ def test_a_rehearsal_needs_no_gpu(tmp_path: Path) -> None:
         assert "cuda" not in " ".join(rehearsed.command).replace("gpu-", "")
 
 
-def test_a_wheel_has_no_stage_for_cases_that_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_has_no_stage_for_missing_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(night_stages, "_cases_folder", lambda: tmp_path)
     assert not any(map(is_pytest, gpu_night(tmp_path)))
 
@@ -108,7 +106,7 @@ def played(folder: Path, planned: list[Stage], *faults: str | None, gpus: int = 
     return list(night.run(planned))
 
 
-def test_a_gpu_that_vanishes_half_way_is_told_by_every_stage_after_it(tmp_path: Path) -> None:
+def test_a_gpu_that_vanishes_half_way_is_reported_by_every_later_stage(tmp_path: Path) -> None:
     planned = gpu_night(tmp_path)
     vanishes = [stage.name for stage in planned].index("gpu-kernels")
     commands = [printing(stage, 3 if number == vanishes else 0) for number, stage in enumerate(planned)]
@@ -127,7 +125,7 @@ def test_a_gpu_that_vanishes_half_way_is_told_by_every_stage_after_it(tmp_path: 
     assert exit_code(ended) is ExitCode.MACHINE
 
 
-def test_a_second_gpu_that_was_never_there_is_told_and_not_wrong(tmp_path: Path) -> None:
+def test_a_missing_second_gpu_is_reported_and_not_wrong(tmp_path: Path) -> None:
     commands = [printing(stage) for stage in gpu_night(tmp_path)]
     for gpus, outcome in ((1, StageOutcome.LEFT_OUT), (2, StageOutcome.HELD)):
         ended = played(tmp_path, commands, None, gpus=gpus)
@@ -138,7 +136,7 @@ def test_a_second_gpu_that_was_never_there_is_told_and_not_wrong(tmp_path: Path)
         assert not any(stage.wrong for stage in ended)
 
 
-def test_gpus_that_cannot_be_counted_are_told(tmp_path: Path) -> None:
+def test_gpus_that_cannot_be_counted_are_reported(tmp_path: Path) -> None:
     def cannot() -> int:
         raise MachineError("torch cannot count the GPUs: no driver")
 
@@ -147,7 +145,7 @@ def test_gpus_that_cannot_be_counted_are_told(tmp_path: Path) -> None:
     assert list(night.run([ranks]))[-1].detail == "torch cannot count the GPUs: no driver"
 
 
-def test_a_rehearsal_is_never_told_as_held(tmp_path: Path) -> None:
+def test_a_rehearsal_is_never_reported_as_held(tmp_path: Path) -> None:
     planned = [printing(stage) for stage in gpu_night(tmp_path, rehearse=True)]
     *rehearsed, report = played(tmp_path, planned)
     assert {stage.outcome for stage in rehearsed} == {StageOutcome.REHEARSED}
@@ -167,7 +165,9 @@ MEASURED = Measured("payload", 12.5, "us", 10.0, {"tokens": 64, "arm": "eager/fu
     [("WHOLE\nWHOLE\n", 2), ("WHOLE\nWHOLE\n" + '{"measure": "pay', 2), ("", 0), (None, 0), ("[]\n", 0)],
     ids=["whole", "torn", "empty", "missing", "other"],
 )
-def test_what_a_stage_measured_is_kept_however_it_ended(tmp_path: Path, text: str | None, rows: int) -> None:
+def test_what_a_stage_measured_is_stored_however_it_ended(
+    tmp_path: Path, text: str | None, rows: int
+) -> None:
     file = tmp_path / "rows.jsonl"
     if text is not None:
         file.write_text(text.replace("WHOLE", msgspec.json.encode(MEASURED).decode()))
@@ -213,7 +213,7 @@ def test_a_machine_without_a_gpu_is_refused_before_anything_is_written(
     assert not (tmp_path / "nights").exists()
 
 
-def test_what_is_not_installed_is_told_and_refuses_no_night_for_a_gpu(
+def test_what_is_not_installed_is_reported_and_refuses_no_night_for_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def installed(name: str) -> str:

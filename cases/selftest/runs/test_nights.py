@@ -74,7 +74,7 @@ def outcomes(ended: list[EndedStage]) -> dict[str, StageOutcome]:
     return {stage.stage: stage.outcome for stage in ended}
 
 
-def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
+def test_a_failure_is_recorded_and_the_night_goes_on(tmp_path: Path) -> None:
     done = list(night(tmp_path).run([stage("a"), stage("b", 1), stage("c", 2), stage("d"), stage("report")]))
     assert outcomes(done) == {"a": HELD, "b": BROKEN, "c": FAILED, "d": HELD, "report": HELD}
     assert [stage.code for stage in done] == [0, 1, 2, 0, 0]
@@ -94,7 +94,7 @@ def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
         ([EndedStage("a", StageOutcome.TIMED_OUT), EndedStage("b", BROKEN, 1)], ExitCode.BROKEN),
     ],
 )
-def test_the_exit_code_tells_the_worst(ended: list[EndedStage], code: ExitCode) -> None:
+def test_the_exit_code_is_that_of_the_worst_stage(ended: list[EndedStage], code: ExitCode) -> None:
     assert exit_code(ended) is code
 
 
@@ -113,17 +113,17 @@ def test_a_gpu_that_vanishes_takes_its_stages_with_it_and_no_other(tmp_path: Pat
     assert (tmp_path / "e.log").read_text() == "on the CPU\n"
 
 
-def test_a_gpu_that_is_not_there_is_told_first(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported_first(tmp_path: Path) -> None:
     done = list(night(tmp_path, "no driver").run([stage("a", gpu=True), stage("b")]))
     assert outcomes(done) == {"gpu": FAILED, "a": NOT_RUN, "b": HELD}
     assert exit_code(done) is ExitCode.MACHINE
 
 
-def test_a_gpu_is_not_asked_for_where_no_stage_needs_it(tmp_path: Path) -> None:
+def test_no_gpu_is_required_if_no_stage_needs_it(tmp_path: Path) -> None:
     assert outcomes(list(night(tmp_path).run([stage("a", 1)]))) == {"a": BROKEN}
 
 
-def test_a_full_disk_ends_with_the_report_that_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_ends_with_a_report_of_it(tmp_path: Path) -> None:
     seen = "import pathlib, sys; sys.exit(pathlib.Path('ballast').exists())"
     last = Stage("report", python(seen), 60, last=True, where=tmp_path)
     held_back = Stage("ballast", python(seen), 60, where=tmp_path)
@@ -186,7 +186,7 @@ class Clock:
         return next(self._times)
 
 
-def test_a_stage_without_time_is_told_and_the_report_is_made(tmp_path: Path) -> None:
+def test_a_stage_without_time_is_reported_and_the_report_is_made(tmp_path: Path) -> None:
     """At 0, 0, 70 and 290 of 300 seconds; 30 are reserved for the report."""
     planned = [
         stage("a"), replace(stage("b"), seconds=600, least=250), replace(stage("c"), least=20),
@@ -251,7 +251,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str, present: str | None = 
 
 
 @pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
-def test_a_night_that_lacks_its_extra_is_refused_with_the_name(
+def test_a_night_without_its_extra_is_refused_with_the_name(
     present: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without(monkeypatch, "junitparser", present=present)
@@ -287,7 +287,7 @@ def test_a_stage_that_needs_more_than_a_night_is_left_out_and_the_others_run(
     assert not list(tmp_path.glob("*/tests.log"))
 
 
-def test_a_stage_that_lacks_what_a_night_needs_was_not_run(tmp_path: Path) -> None:
+def test_a_stage_without_what_a_night_needs_was_not_run(tmp_path: Path) -> None:
     lacks = replace(stage("report", last=True), missing={"reports": ("matplotlib>=3",)})
     (done,) = night(tmp_path).run([lacks])
     assert (done.outcome, exit_code([done])) == (NOT_RUN, ExitCode.MACHINE)
@@ -339,7 +339,7 @@ def brought_by(lines: Iterable[str], found: set[str], extra: str = "") -> set[st
 
 
 @pytest.mark.slow  # 6 s
-def test_cases_of_a_wheel_are_collected_with_the_documented_extra_alone(tmp_path: Path) -> None:
+def test_cases_of_a_wheel_are_collected_with_only_the_documented_extra(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["reports"]]
     there = brought_by(lines, {"deepstack-harness"})
@@ -377,7 +377,7 @@ def test_minutes_are_above_zero(option: str, capsys: pytest.CaptureFixture[str])
     assert f"{option} 0 must be above 0" in capsys.readouterr().err
 
 
-def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.log").mkdir()
     (done,) = night(tmp_path).run([stage("a")])
     assert (done.outcome, done.detail) == (FAILED, "could not be started: Is a directory")
@@ -672,7 +672,7 @@ def test_the_gpu_is_there() -> None:
     assert gpu_fault() is None
 
 
-def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
+def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_reports_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(night_stages, "has_selftests", lambda: False)
@@ -688,7 +688,7 @@ def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
     assert last.startswith(str(tmp_path))
 
 
-def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_cannot_be_queried_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 

@@ -140,7 +140,7 @@ def test_the_other_case_of_its_buffer_is_played(run_of: RunOf, name: str) -> Non
     assert set(rows["verdict"]) == {"PASS", "SKIP"}
 
 
-def test_what_was_printed_last_is_kept(run_of: RunOf) -> None:
+def test_what_was_printed_last_is_retained(run_of: RunOf) -> None:
     crashed, _ = case_and_rows(run_of("Segfaults"), "Segfaults", RARE)
     assert crashed["output"] == "last words\n"
     flooded, _ = case_and_rows(run_of("Floods"), "Floods", RARE)

@@ -111,7 +111,7 @@ def test_a_command_refuses_it_at_once(command: str, name: str, kind: str, run: P
 
 
 @pytest.mark.parametrize("name", ["kernels.jsonl", "audit.jsonl", "nightly.json"])
-def test_files_beside_a_run_are_held_to_the_same(
+def test_other_files_of_a_run_are_held_to_the_same(
     name: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / name).mkdir()

@@ -247,7 +247,7 @@ def test_shards_of_different_runs_are_refused(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_a_disk_that_is_full_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_advice(tmp_path: Path) -> None:
     writer = RunWriter(Files(tmp_path), about(2), resume=False)
     full = Path("/dev/full").open("ab")  # noqa: SIM115  # the writer closes it
     writer._rows.close()
@@ -350,7 +350,7 @@ def test_a_parquet_file_that_cannot_be_written_leaves_the_lines(two_cases: Path)
     assert len(load_run(two_cases).cases) == 2
 
 
-def test_without_pandas_the_line_that_installs_it_is_said(
+def test_without_pandas_the_line_that_installs_it_is_shown(
     two_cases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -366,7 +366,7 @@ def test_a_run_that_was_ended_before_its_first_case_reads(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
-def test_a_row_that_cannot_be_written_is_said() -> None:
+def test_a_row_that_cannot_be_written_is_reported() -> None:
     lines = JsonLines("/dev/full")
     with pytest.raises(MachineError, match="cannot write rows to '/dev/full': No space left on device"):
         lines.write({"a": 1})
@@ -390,7 +390,7 @@ def test_a_reader_that_went_away_is_no_fault_of_the_machine(tmp_path: Path) -> N
         ({"history": ()}, "history", "the folder of earlier runs has none yet"),
     ],
 )
-def test_a_figure_of_nothing_says_so(
+def test_a_figure_of_nothing_states_that(
     changes: dict[str, tuple[()]], key: str, absent: str, two_cases: Path
 ) -> None:
     run: RunData = replace(load_run(two_cases), **changes)  # type: ignore[arg-type]
@@ -554,7 +554,7 @@ def test_groups_without_a_gpu_are_named_before_the_cases(
     ]
 
 
-def test_a_run_without_the_library_datasets_says_what_is_missing(
+def test_a_run_without_the_library_datasets_names_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "has_datasets", lambda: False)

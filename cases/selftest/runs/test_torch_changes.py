@@ -157,7 +157,7 @@ def test_cases_that_an_unfinished_old_run_did_not_get_to_are_not_new(tmp_path: P
     assert "cases that are new" not in said
 
 
-def test_what_differs_beside_torch_is_told(tmp_path: Path) -> None:
+def test_other_differences_than_torch_are_reported(tmp_path: Path) -> None:
     old, new = versions(tmp_path, "2.13.0"), versions(tmp_path, "2.15.0")
     about = json.loads((new / "run.json").read_text())
     about["environment"]["python"] = "3.99.0"
@@ -205,7 +205,7 @@ def test_arms_in_which_nothing_differs_are_one_line(tmp_path: Path) -> None:
         ((KERNELS[0], "cpp_fused_add_view"), "kernels: cpp .. with view"),
     ],
 )
-def test_kernels_are_told_by_what_differs(tmp_path: Path, kernels: tuple[str, ...], title: str) -> None:
+def test_kernels_are_named_by_what_differs(tmp_path: Path, kernels: tuple[str, ...], title: str) -> None:
     made = table(tmp_path, code=replace(CODE, kernels=kernels))
     assert ("new behaviour", title) in lines(made)
 

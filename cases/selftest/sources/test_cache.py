@@ -38,14 +38,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_what_was_stored_is_loaded_with_its_digest_beside_it(folder: Path) -> None:
+def test_a_stored_file_is_loaded_with_its_digest(folder: Path) -> None:
     path = RELEASE.store(MEMBER, b"text")
     assert path == folder / "packages/vllm/0.22.1" / MEMBER
     assert RELEASE.load(MEMBER) == (b"text", path)
     assert Path(f"{path}.sha256").read_text() == hashlib.sha256(b"text").hexdigest()
 
 
-def test_packages_and_versions_are_kept_apart() -> None:
+def test_packages_and_versions_are_separate() -> None:
     RELEASE.store(MEMBER, b"text")
     for other in (CachedRelease("vllm-omni", RELEASE.version), CachedRelease("vllm", Version("0.22.2"))):
         assert other.load(MEMBER) is None
@@ -151,7 +151,7 @@ def test_a_tree_and_an_archive_of_another_package_are_refused(tmp_path: Path) ->
         Archive(other, wheel)
 
 
-def test_a_folder_that_a_source_has_not_is_no_member(tmp_path: Path) -> None:
+def test_a_missing_folder_of_a_source_is_no_member(tmp_path: Path) -> None:
     source = open_source(str(Vllm().tree(tmp_path)))
     assert source.mentioning(FOLDER, "deepstack")
     with pytest.raises(NoSuchMember, match="vllm/nowhere"):
@@ -170,7 +170,7 @@ def test_a_cache_where_nothing_can_be_noted_costs_a_warning(
     assert not RELEASE.is_absent("a.py")
 
 
-def test_a_file_that_cannot_take_its_place_leaves_none_behind(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_moved_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "a.py").mkdir()
     with pytest.raises(IsADirectoryError):
         cache._replace(tmp_path / "a.py", b"text")

@@ -23,7 +23,7 @@ def test_both_installers_name_the_interpreter_that_they_install_for(
     assert installed[-1] == "torch==2.13.0"
 
 
-def test_uv_is_told_what_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_gets_the_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     told = PipSettings(
         index_url="https://one.invalid/simple", find_links=("/wheels", "/more"), no_index=True, cert="/a.pem"
     )

@@ -62,7 +62,7 @@ def label_and_get(release: str, model: str = "qwen3_vl") -> tuple[str, object]:
     return bound.label, buffer.get(4)
 
 
-def test_a_release_is_read_by_ranges_and_kept(index: Served, machine: Path) -> None:
+def test_a_release_is_read_by_ranges_and_cached(index: Served, machine: Path) -> None:
     Vllm().wheel(index.folder, ballast=BALLAST)
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
     assert 0 < index.sent < len(BALLAST) / 4
@@ -81,7 +81,7 @@ def test_one_look_up_serves_all_files_of_a_release(index: Served) -> None:
     assert index.asked["/simple/vllm/"] == 1
 
 
-def test_a_file_that_a_release_has_not_is_not_looked_up_again(index: Served) -> None:
+def test_a_file_missing_in_a_release_is_not_looked_up_again(index: Served) -> None:
     Vllm().wheel(index.folder)
     for _ in range(2):
         with pytest.raises(NoSuchMember, match=r"^vllm 0\.22\.1 has no vllm/nowhere\.py$"):
@@ -102,7 +102,7 @@ def test_without_ranges_the_wheel_is_downloaded_once(
     assert label_and_get("0.22.1", "qwen3_omni_moe_thinker") == ("vllm 0.22.1", None)
 
 
-def test_a_download_without_the_member_is_kept(index: Served) -> None:
+def test_a_download_without_the_member_is_cached(index: Served) -> None:
     sdist = Vllm().sdist(index.folder)
     source = open_source("vllm==0.22.1")
     for name in ("vllm/nowhere.py", "vllm/elsewhere.py"):
@@ -111,7 +111,7 @@ def test_a_download_without_the_member_is_kept(index: Served) -> None:
     assert index.asked[f"/files/{sdist.name}"] == 1
 
 
-def test_a_release_of_a_stub_is_told_by_its_file(index: Served) -> None:
+def test_a_release_of_a_stub_is_recognised_by_its_file(index: Served) -> None:
     """A download lies in a temporary folder, of which no one knows."""
     name = "vllm-0.22.1-py3-none-any.whl"
     with zipfile.ZipFile(index.folder / name, "w") as stub:
@@ -165,7 +165,7 @@ def test_a_local_build_is_not_taken_for_the_release(index: Served) -> None:
     assert open_source("vllm==0.22.1+cu129").read(QWEN).text == "other = 1"
 
 
-def test_a_kept_archive_of_another_release_is_not_taken_for_this_one(index: Served, machine: Path) -> None:
+def test_a_cached_archive_of_another_release_is_not_taken_for_this_one(index: Served, machine: Path) -> None:
     kept = machine / "archives"
     kept.mkdir(parents=True)
     Vllm(version="0.22.1.post1", qwen="other = 1").wheel(kept)
@@ -259,7 +259,9 @@ def test_no_network_is_the_machines_fault() -> None:
         known_releases(VLLM.package)
 
 
-def test_no_network_names_what_is_kept(index: Served, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_cached_releases_are_named(
+    index: Served, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for version in ("0.9.2", "0.22.1"):
         Vllm(version=version).wheel(index.folder)
         open_source(f"vllm=={version}").read(QWEN)
@@ -283,7 +285,7 @@ def test_an_index_that_refuses_is_not_taken_for_an_empty_one(index: Served, stat
     assert f"{index.url} cannot be reached (it answers {reason}); give" in str(caught.value)
 
 
-def test_one_index_of_two_that_cannot_be_asked_leaves_the_question_open(
+def test_one_unreachable_index_of_two_leaves_the_question_open(
     index: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Vllm().wheel(index.folder)
@@ -371,7 +373,7 @@ def _lose_digest(kept: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_damage, _lose_digest, Path.unlink])
-def test_a_kept_file_that_is_damaged_is_fetched_again(
+def test_a_damaged_cached_file_is_fetched_again(
     index: Served, machine: Path, spoil: Callable[[Path], object]
 ) -> None:
     Vllm().wheel(index.folder)
@@ -441,7 +443,7 @@ def test_pips_files_and_variables_count_in_pips_order(
     )
 
 
-def test_pip_is_asked_again_only_where_its_variables_changed(
+def test_pip_is_called_again_only_if_its_variables_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = tmp_path / "asked"

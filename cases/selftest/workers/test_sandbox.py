@@ -212,7 +212,7 @@ def test_the_switch_turns_it_off_and_back_on(monkeypatch: pytest.MonkeyPatch, ou
     assert not profiles.is_switched_off()
 
 
-def test_one_warning_says_which_parts_are_missing(
+def test_one_warning_names_the_missing_parts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(profiles, "_WARNED", [])
@@ -225,7 +225,7 @@ def test_one_warning_says_which_parts_are_missing(
     assert "--no-sandbox" in records.getMessage()
 
 
-def test_parts_that_a_system_lacks_are_named_and_the_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_a_system_are_named_and_the_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"writable": [], "network": "none", "processes": True, "attributes": True}
     monkeypatch.setattr(sandbox, "_landlock", lambda _: (_ for _ in ()).throw(OSError(38, "Not implemented")))
     monkeypatch.setattr(sandbox, "_seccomp", lambda _: "filter")

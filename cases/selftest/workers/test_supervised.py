@@ -198,7 +198,7 @@ def test_children_are_found_without_the_kernel_s_list() -> None:
         assert set(child.child_processes()) == set(child.child_processes_by_stat()) != set()
 
 
-def test_an_interpreter_that_cannot_be_supervised_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_cannot_be_supervised_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: Any = type("Libc", (), {"prctl": staticmethod(lambda *_: -1)})
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: refused)
     with pytest.raises(OSError, match="prctl 36"):
@@ -284,7 +284,7 @@ def test_memory_and_files_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["no-such-command", "/etc/passwd"])
-def test_a_command_that_cannot_be_executed_says_why(word: str) -> None:
+def test_a_command_that_cannot_be_executed_gives_the_reason(word: str) -> None:
     with pytest.raises(OSError, match="No such file or directory|Permission denied"):
         run_command(Command((word,)), LIMITS)
 

@@ -161,7 +161,7 @@ def raised(worker: Worker, name: str, **arguments: object) -> RaisedInWorker:
     return result
 
 
-def test_an_exception_is_an_answer(warm: Worker) -> None:
+def test_an_exception_is_a_result(warm: Worker) -> None:
     error = raised(warm, "refuse", why="because")
     assert (error.type, error.module, error.message) == ("ValueError", "builtins", "because")
     assert error.sentence == "ValueError: because"
@@ -195,7 +195,7 @@ def test_an_error_of_ours_is_raised_again_as_itself(warm: Worker) -> None:
         ("echo", {"value": {"kind": "fact"}}, ""),
     ],
 )
-def test_what_cannot_be_called_or_answered_is_said(
+def test_what_cannot_be_called_or_returned_is_reported(
     warm: Worker, name: str, arguments: dict[str, object], sentence: str
 ) -> None:
     if sentence:
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_imported_is_imported_again_by_the_next_call(
     assert warm.call(f"{tmp_path / 'target.py'}:run").value == "now, and longer"  # type: ignore[union-attr]
 
 
-def test_a_module_that_is_not_there_is_said(warm: Worker) -> None:
+def test_a_missing_module_is_reported(warm: Worker) -> None:
     result = warm.call("nowhere.at_all:function")
     assert isinstance(result, RaisedInWorker)
     assert result.sentence == "ModuleNotFoundError: No module named 'nowhere'"
@@ -274,7 +274,7 @@ def test_a_supervisor_that_is_stopped_is_killed_though_output_goes_on(
     assert is_end(end, EndKind.FLOODED)
 
 
-def test_every_fact_of_a_worker_that_died_is_kept() -> None:
+def test_every_fact_of_a_worker_that_died_is_reported() -> None:
     with Worker() as child:
         end = child.call(f"{MODULE}:send_facts_and_crash", {"count": 3000})
         assert is_end(end, EndKind.SIGNALLED)
@@ -288,7 +288,7 @@ def test_what_is_not_printed_out_yet_belongs_to_the_call_that_prints_it(warm: Wo
     assert (first.output, second.output) == ("aaa", "bb")
 
 
-def test_the_end_of_a_long_output_is_kept(warm: Worker) -> None:
+def test_the_end_of_a_long_output_is_retained(warm: Worker) -> None:
     result = warm.call(f"{MODULE}:print_bytes", {"size": 3 * 2**20})
     assert isinstance(result, Answered)
     assert result.output == "x" * TAIL
@@ -309,7 +309,7 @@ def test_the_same_memory_is_granted_without_a_limit(warm: Worker) -> None:
     assert answer(warm, "eat", megabytes=400) == 400
 
 
-def test_a_worker_of_a_worker_keeps_the_lower_limits() -> None:
+def test_a_worker_of_a_worker_has_the_lower_limits() -> None:
     with Worker(Limits(open_files=60)) as child:
         assert answer(child, "open_files_of_a_worker", limit=50) == [50, 50]
         assert answer(child, "open_files_of_a_worker", limit=5000) == [60, 60]
@@ -337,7 +337,7 @@ def test_a_flood_of_output_ends_the_worker() -> None:
     assert end.sentence == f"printed {size} bytes or more"
 
 
-def test_a_little_more_than_the_limit_is_a_flood_however_quick_the_answer() -> None:
+def test_a_little_more_than_the_limit_is_a_flood_however_fast() -> None:
     assert is_end(once("print_bytes", Limits(output=2**15), size=2**15 + 1), EndKind.FLOODED)
     assert isinstance(once("print_bytes", Limits(output=2**15), size=2**15), Answered)
 
@@ -379,19 +379,19 @@ def test_what_is_no_message_ends_the_worker(text: str, actual: str) -> None:
     assert actual in end.sentence
 
 
-def test_a_closed_answer_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_result_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "GRACE_S", 0.1)
     end = once("close_every_stream", then="hang")
     assert is_end(end, EndKind.SENT_GARBAGE)
     assert end.sentence == "sent no message, but closed its answer pipe"
 
 
-def test_an_exit_after_closing_the_answer_pipe_is_still_an_exit() -> None:
+def test_an_exit_after_closing_the_result_pipe_is_still_an_exit() -> None:
     assert once("close_every_stream", then="exit 7") == end_of(7)
 
 
 @pytest.mark.parametrize("name", ["fork_and_answer", "fork_and_raise"])
-def test_a_fork_of_the_worker_does_not_answer(name: str) -> None:
+def test_a_fork_of_the_worker_returns_no_result(name: str) -> None:
     with Worker() as child:
         assert answer(child, name) == "the worker"
         assert [answer(child, "double", number=number) for number in range(20)] == [*range(0, 40, 2)]
@@ -429,7 +429,7 @@ def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -
         assert end.sentence == "no answer within 0 s in the start"
 
 
-def test_a_supervisor_that_never_tells_the_process_id_is_no_endless_wait(
+def test_a_supervisor_that_never_sends_the_process_id_is_no_endless_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervised.Supervised, "_take_report", lambda *_: None)
@@ -528,7 +528,7 @@ def test_a_request_that_is_never_read_is_no_endless_wait() -> None:
         assert is_end(child.call(f"{MODULE}:echo", {"value": "x" * 2**22}), EndKind.TIMED_OUT)
 
 
-def test_half_an_answer_is_no_endless_wait() -> None:
+def test_half_a_result_is_no_endless_wait() -> None:
     half = '{"call": 1, "kind": "answered", "value": '
     end = once("write_to_every_stream", Limits(call_s=SHORT_S), text=half)
     assert is_end(end, EndKind.TIMED_OUT)

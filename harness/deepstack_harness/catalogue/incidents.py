@@ -477,16 +477,16 @@ def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:
     for _, group in groupby((planned for planned in plan if not planned.is_control), key=place):
         of_subject = {planned.case.subject: planned for planned in group}
         faulty = [of_subject[name] for name in subjects if name in of_subject]
-        fixed = next((of_subject[name] for name in _fixed_subjects(incident) if name in of_subject), None)
+        # The fix that a reference names comes first, then the others, the last one first.
+        numbers = {reference.split()[-1] for reference in incident.references}
+        named = [
+            subject for subject in incident.fixed if subject.partition("@")[0].removeprefix("pr") in numbers
+        ]
+        fixed = next(
+            (of_subject[name] for name in [*named, *reversed(incident.fixed)] if name in of_subject), None
+        )
         if fixed is not None and any(map(rules_shown, faulty)):
             yield max(faulty, key=rules_shown), fixed
-
-
-def _fixed_subjects(incident: Incident) -> list[str]:
-    """Return the correct subjects: the fix that a reference names, then the others, the last one first."""
-    numbers = {reference.split()[-1] for reference in incident.references}
-    named = [subject for subject in incident.fixed if subject.partition("@")[0].removeprefix("pr") in numbers]
-    return [*named, *reversed(incident.fixed)]
 
 
 def _rules_shown(incident: Incident, faulty: PlannedCase) -> frozenset[Rule]:

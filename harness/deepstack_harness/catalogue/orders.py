@@ -430,7 +430,9 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     for order in taken:
         texts += [order.setting] if order.setting else []
         texts += [setting.text for setting in order.others if _is_in_range(setting.releases, version)]
-    settings = _without_supersets(dict.fromkeys(texts))
+    # A setting that needs all flags of another one, and more, is left out.
+    flags = {text: frozenset(text.split(AND)) for text in dict.fromkeys(texts)}
+    settings = [text for text, own in flags.items() if not any(other < own for other in flags.values())]
     return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
 
 
@@ -438,12 +440,6 @@ def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
     """Return what the reach by these orders rests on: the best evidence among those of this version."""
     seen = {order.evidence for order in orders if order.taken and _in_release(order, version)}
     return next(evidence for evidence in Evidence if evidence in seen | {Evidence.READ})
-
-
-def _without_supersets(settings: Iterable[str]) -> list[str]:
-    """Leave out a setting that needs all flags of another one, and more."""
-    flags = {text: frozenset(text.split(AND)) for text in settings}
-    return [text for text, own in flags.items() if not any(other < own for other in flags.values())]
 
 
 def _in_release(order: Order, version: Version | None) -> bool:

@@ -41,13 +41,21 @@ def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str 
     if base is not None and names_source(base):
         package, plugins = _package(base), {text: bare for text in sources if (bare := _changed_by(text))}
         if package in plugins.values():
-            _refuse_both(sources, list(plugins), base)
+            same = [text for text in sources if text not in plugins and _package(text) == package]
+            if same:
+                plugin = next(iter(plugins))
+                raise UsageError(
+                    f"--base '{base}' could have the classes of {plugin}, or be compared with {same[0]}: "
+                    f"write --source '{plugin}{OVER}{base}' for the first"
+                )
             resolved, compared = (
                 [f"{text}{OVER}{base}" if text in plugins else text for text in sources],
                 None,
             )
-        else:
-            _refuse_other(base, package, {_package(text) for text in sources})
+        elif package not in {_package(text) for text in sources}:
+            raise UsageError(
+                f"--base '{base}' is a source of {package}: no --source is one, or changes its classes"
+            )
     for text in resolved:
         open_source(text)  # misspelt ones cost no import of torch
     return resolved, compared
@@ -62,23 +70,6 @@ def _changed_by(text: str) -> str | None:
 
 def _package(text: str) -> str:
     return locate_source(split_over(text)[0]).package
-
-
-def _refuse_both(sources: Sequence[str], plugins: Sequence[str], base: str) -> None:
-    package = _package(base)
-    same = [text for text in sources if text not in plugins and _package(text) == package]
-    if same:
-        raise UsageError(
-            f"--base '{base}' could have the classes of {plugins[0]}, or be compared with {same[0]}: "
-            f"write --source '{plugins[0]}{OVER}{base}' for the first"
-        )
-
-
-def _refuse_other(base: str, package: str, packages: set[str]) -> None:
-    if package not in packages:
-        raise UsageError(
-            f"--base '{base}' is a source of {package}: no --source is one, or changes its classes"
-        )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -234,7 +225,7 @@ def _run_inputs(args: Namespace) -> Document[ExitCode]:
 
     shown = yield from show_inputs([_one_release(text, []) for text in args.source])
     findings = [
-        finding for text, driven in shown.driven for finding in input_findings(driven, folder_of(text))
+        finding for text, judged in shown.at_risk for finding in input_findings(judged, folder_of(text))
     ]
     yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
     return shown.code

@@ -38,7 +38,7 @@ class ShownInputs:
 
     code: ExitCode
     answer: str
-    driven: Sequence[tuple[str, Sequence[tuple[InputStanding, Row[Promise]]]]]
+    at_risk: Sequence[tuple[str, Sequence[tuple[InputStanding, Row[Promise]]]]]
 
 
 def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
@@ -47,39 +47,42 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
     The code is 1 where an input breaks a promise, or is at risk and could not be judged.  Raises
     `MachineError` where no source compiles or captures a class.
     """
-    driven = []
-    compiled = 0
+    compiled, at_risk = 0, []
     for text in sources:
         source = open_source(text)
         before = process_time()
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        driven.append((text, (yield from _show_source(text, source, audited))))
-        yield from _show_counts(source, audited, seconds)
+        at_risk.append((text, (yield from _show_source(text, source, audited))))
+        inputs = _counted(len(audited.standings), "input", count(audited.standings))
+        noun = "captured class" if audited.captured else "compiled class"
+        classes = _counted(len(audited.regions), noun, audited.regions_of())
+        yield from _labelled(source.label, inputs)
+        yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "
             "was found, so no input was read"
         )
-    outcomes = [row.verdict for _, of_source in driven for _, row in of_source]
+    outcomes = [row.verdict for _, of_source in at_risk for _, row in of_source]
     broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
     answer = _answer(broken, unknown, len(outcomes))
     yield outcome(answer, good=not (broken or unknown))
-    return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, driven)
+    return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, at_risk)
 
 
 def _show_source(
     text: str, source: Source, audited: AuditedInputs
 ) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
     """Print the rows of one source, each input at risk as soon as its code was called."""
-    driven = []
+    judged = []
     at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
     with progress("calling the code of inputs at risk") as say:
         for standing, row in drive_inputs(text, at_risk):
             say(f"called the code of {standing.model_class}.{standing.input}")
             yield from _show_row(source, standing, row)
-            driven.append((standing, row))
+            judged.append((standing, row))
     shown: set[tuple[str, str, str]] = set()
     for standing in audited.standings:
         if standing.standing is not Standing.AT_RISK:
@@ -91,7 +94,7 @@ def _show_source(
             )
             yield from _show_row(source, standing, input_row(source, standing), is_new=key not in shown)
             shown.add(key)
-    return driven
+    return judged
 
 
 def _show_row(source: Source, standing: InputStanding, row: Row[Promise], *, is_new: bool = True) -> Document:
@@ -123,25 +126,17 @@ def _labelled(label: str, text: str, style: str = "") -> Document:
     yield Line(cell(text), style, lead=label.ljust(_LABEL))
 
 
-def _show_counts(source: Source, audited: AuditedInputs, seconds: float) -> Document:
-    inputs = _counted(len(audited.standings), "input", count(audited.standings))
-    noun = "captured class" if audited.captured else "compiled class"
-    classes = _counted(len(audited.regions), noun, audited.regions_of())
-    yield from _labelled(source.label, inputs)
-    yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
-
-
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
     """Return how many there are of a noun, and how many of them have each standing."""
     return f"{plural(number, noun)}: {', '.join(f'{count} {standing}' for standing, count in counts.items())}"
 
 
-def _answer(broken: int, unknown: int, driven: int) -> str:
-    if not driven:
+def _answer(broken: int, unknown: int, at_risk: int) -> str:
+    if not at_risk:
         return "none at risk"
     breaking = "breaks" if broken == 1 else "break"
     parts = [
-        *([f"{broken} of {plural(driven, 'input')} at risk {breaking} a promise"] if broken else []),
+        *([f"{broken} of {plural(at_risk, 'input')} at risk {breaking} a promise"] if broken else []),
         *([f"{plural(unknown, 'input')} at risk could not be judged"] if unknown else []),
     ]
-    return "; ".join(parts) or f"{plural(driven, 'input')} at risk: none breaks a promise"
+    return "; ".join(parts) or f"{plural(at_risk, 'input')} at risk: none breaks a promise"

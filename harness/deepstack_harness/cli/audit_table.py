@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
-from deepstack_harness.audit.class_verdicts import WHO_IS_CAPTURED, ClassVerdicts, Finding
+from deepstack_harness.audit.class_verdicts import WHO_IS_CAPTURED, ClassVerdicts
 from deepstack_harness.audit.gate import Gate, GateResult, subject_of
 from deepstack_harness.catalogue.known import UNREPORTED
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, REACHES, UNKNOWN, reach_kind
@@ -39,7 +39,10 @@ def show_findings(classes: Sequence[ClassVerdicts], *, latent: bool = False) -> 
     """Print every finding, the worst reach first; with `latent` those under calls that no engine makes."""
     groups = _groups(classes)
     for kind, title in _REACHES.items():
-        findings = {letter: _findings_of(members[0], kind) for letter, members in groups.items()}
+        findings = {
+            letter: [(row, also) for row, also in members[0].findings if worst_reach((row, *also)) == kind]
+            for letter, members in groups.items()
+        }
         found = [letter for letter, of_group in findings.items() if of_group]
         if kind == LATENT and not latent and found:
             count = sum(len(groups[letter]) * len(findings[letter]) for letter in found)
@@ -130,11 +133,6 @@ def worst_reach(rows: Iterable[Row]) -> str | None:
     """Return the worst reach of the broken rules among `rows`; None where none is broken."""
     kinds = {reach_kind(row.reach) for row in rows if row.verdict in BROKEN}
     return next((kind for kind in REACHES if kind in kinds), None)
-
-
-def _findings_of(verdicts: ClassVerdicts, kind: str) -> list[Finding]:
-    """Return the findings of which a rule, or an effect of it, has this reach."""
-    return [(row, also) for row, also in verdicts.findings if worst_reach((row, *also)) == kind]
 
 
 def show_answer(audited: Sequence[AuditedSource], result: GateResult) -> Document:

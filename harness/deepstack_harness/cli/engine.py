@@ -23,9 +23,7 @@ from deepstack_harness.options import finite, whole
 from deepstack_harness.text import number, plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.engines.live.environment import EngineHome
     from deepstack_harness.engines.live.models import TinyModel
-    from deepstack_harness.engines.live.play import EngineWork
     from deepstack_harness.sources.source import Source
 
 
@@ -78,11 +76,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when every rule that was judged passes in the regime that was chosen, 1 when not."""
+    from deepstack_harness.engines.known import open_alone
     from deepstack_harness.engines.live.environment import find_home, plan_home
-    from deepstack_harness.engines.live.play import play_engine
+    from deepstack_harness.engines.live.play import EngineWork, play_engine
     from deepstack_harness.engines.live.search import search_engine
+    from deepstack_harness.engines.live.session import methods_text
 
-    methods = _methods(args)
+    methods = None if args.methods is None else open_alone(args.methods)
     models = _models(args, methods)
     if args.dry_run:
         for line in plan_home(args.source):
@@ -92,7 +92,9 @@ def run(args: Namespace) -> Document[ExitCode]:
     with progress("looking for the engine") as say:
         home = find_home(args.source, say)
     label = f"{home.label} with methods of {methods.label}" if methods else home.label
-    work = _engine_work(args, home, label, models, methods)
+    texts = {} if methods is None else {model.family: methods_text(methods, model.family) for model in models}
+    compiled = {"eager": (False,), "compile": (True,), "both": (False, True)}[args.mode]
+    work = EngineWork(home, label, models, args.schedule, compiled, texts)
     table = EngineTable()
     yield from table.head()
     with progress(f"starting {label}") as say:
@@ -119,23 +121,6 @@ def _models(args: Namespace, methods: Source | None) -> list[TinyModel]:
     for model in models:
         schedules_of(model, args.schedule)
     return models
-
-
-def _methods(args: Namespace) -> Source | None:
-    from deepstack_harness.engines.known import open_alone
-
-    return None if args.methods is None else open_alone(args.methods)
-
-
-def _engine_work(
-    args: Namespace, home: EngineHome, label: str, models: list[TinyModel], methods: Source | None
-) -> EngineWork:
-    from deepstack_harness.engines.live.play import EngineWork
-    from deepstack_harness.engines.live.session import methods_text
-
-    texts = {} if methods is None else {model.family: methods_text(methods, model.family) for model in models}
-    compiled = {"eager": (False,), "compile": (True,), "both": (False, True)}[args.mode]
-    return EngineWork(home, label, models, args.schedule, compiled, texts)
 
 
 _COLUMNS = (

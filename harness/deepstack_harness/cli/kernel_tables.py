@@ -12,7 +12,7 @@ from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
 from deepstack_harness.compile.kernels import Measurement, Pair, Subject, paired
 from deepstack_harness.compile.payload_costs import LAYERS, PAYLOAD, TimedPayload, extra_of_model
 from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
-from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
+from deepstack_harness.contract.facts import GraphCall, Kernel, rows_in_words
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, table_line
 from deepstack_harness.text import number
@@ -156,7 +156,13 @@ def _kernels(call: GraphCall) -> Document:
             [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)],
             "red" if kernel.bytes > kernel.ideal_bytes else "",
         )
-        yield from _candidates(kernel)
+        for candidate in kernel.candidates:
+            yield Line(
+                f"       {candidate.config}: grid {'x'.join(map(str, candidate.grid))}, "
+                f"{candidate.registers} registers, {candidate.spills} bytes spilled, "
+                f"{candidate.shared} bytes shared",
+                "dim",
+            )
 
 
 def _counted(kernels: Iterable[Kernel]) -> list[tuple[Kernel, int]]:
@@ -179,15 +185,6 @@ def _figures(kernel: Kernel) -> list[str]:
         f"{kernel.bytes:,}",
         _ratio(kernel.bytes, kernel.ideal_bytes),
     ]
-
-
-def _candidates(kernel: Kernel) -> Document:
-    for candidate in kernel.candidates:
-        yield Line(
-            f"       {candidate.config}: grid {'x'.join(map(str, candidate.grid))}, {candidate.registers} "
-            f"registers, {candidate.spills} bytes spilled, {candidate.shared} bytes shared",
-            "dim",
-        )
 
 
 def _differences(pairs: Sequence[Pair]) -> Document:
@@ -267,7 +264,13 @@ def show_executed(step: ExecutedStep) -> Document:
     for launch in step.launches:
         for access in launch.accesses:
             if access.of_payload or access.outside:
-                yield Line(_access_line(access), "red" if access.outside else "")
+                uses = (("read", access.read), ("wrote", access.written), ("OUTSIDE:", access.wild))
+                does = [f"{verb} {rows_in_words(rows)}" for verb, rows in uses if rows]
+                yield Line(
+                    f"launch {access.launch}, {_short(access.kernel)}: {access.tensor} {access.shape} "
+                    + "; ".join(does),
+                    "red" if access.outside else "",
+                )
     yield BLANK
     yield from _print_totals(step)
 
@@ -325,14 +328,6 @@ def _cells_of_both(left: ExecutedLaunch | None, right: ExecutedLaunch | None) ->
     moved = ["-" if launch is None else f"{launch.bytes:,}" for launch in both]
     named = left or right
     return (*rows, *payload, *moved, _short(named.kernel) if named else "")
-
-
-def _access_line(access: KernelAccess) -> str:
-    uses = (("read", access.read), ("wrote", access.written), ("OUTSIDE:", access.wild))
-    does = [f"{verb} {rows_in_words(rows)}" for verb, rows in uses if rows]
-    return f"launch {access.launch}, {_short(access.kernel)}: {access.tensor} {access.shape} " + "; ".join(
-        does
-    )
 
 
 def _print_totals(step: ExecutedStep) -> Document:

@@ -34,7 +34,11 @@ def show_matches(text: str, matches: Sequence[Match]) -> Document:
         if match.command:
             yield Line("    ", command=match.command)
     yield BLANK
-    yield from _notes(asked)
+    from deepstack_harness.engines.known import NOT_DRIVEN
+
+    words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
+    for name in words & NOT_DRIVEN.keys():
+        yield Line(f"{name} cannot be judged: {NOT_DRIVEN[name]}")
 
 
 def best_command(matches: Sequence[Match]) -> str:
@@ -61,12 +65,3 @@ def _heading(match: Match) -> str:
             return f"fault {fault.id} of {fault.package} {fault.in_words}, {state}"
         case Report() as report:
             return f"not covered: {report.reference}"
-
-
-def _notes(asked: str) -> Document:
-    """Yield a sentence for each engine of the words whose sources cannot be judged."""
-    from deepstack_harness.engines.known import NOT_JUDGED
-
-    words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
-    for name in words & NOT_JUDGED.keys():
-        yield Line(f"{name} cannot be judged: {NOT_JUDGED[name]}")

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from deepstack_harness.contract.case import Case
     from deepstack_harness.contract.observation import Observation
     from deepstack_harness.contract.oracles.judge import JudgedCase
-    from deepstack_harness.contract.oracles.outputs import Evaluation
     from deepstack_harness.sources.source import Source
 
 
@@ -477,7 +476,10 @@ def _evaluate(
             observation = play(planned.case)
         evaluation = evaluate(planned.case, observation)
         yield from table.add(planned.case, observation.graphs, evaluation)
-        agreements.append(_agrees_with_catalogue(incident, planned, evaluation))
+        # Faulty revisions have to be seen where guards are dropped: torch's own guards recompile.
+        right = evaluation.agreement == 1 and not evaluation.died
+        faulty = planned.case.subject in incident.faulty and planned.case.arm.guards == "drop_all"
+        agreements.append(right != faulty)
     good = all(agreements)
     if source:
         yield outcome("agrees with eager" if good else "does not agree with eager", good=good)
@@ -499,14 +501,3 @@ def _workload_trace(workload: str | None) -> Document[Trace]:
     )
     # Unpadded, as without captured graphs: the counts vary most, and pr40145 does not die of padding.
     return to_trace(steps)
-
-
-def _agrees_with_catalogue(incident: Incident, planned: PlannedCase, evaluation: Evaluation) -> bool:
-    """Return True if a faulty revision is seen, and any other is not.
-
-    A faulty revision must be seen only where its guards are dropped: torch's own guards recompile, and the
-    outputs are right.
-    """
-    right = evaluation.agreement == 1 and not evaluation.died
-    faulty = planned.case.subject in incident.faulty and planned.case.arm.guards == "drop_all"
-    return right != faulty

@@ -81,7 +81,11 @@ def run(args: Namespace) -> Document[ExitCode]:
     with closing(execution.writer):
         yield from _announce(execution, folder, resume=args.resume)
         try:
-            yield from _play(execution)
+            with progress("starting") as say:
+                table = LiveTable(execution.groups, say)
+                yield from table.head()
+                for result in execution.play():
+                    yield from table.add(result)
         except KeyboardInterrupt as error:
             where = "" if args.out else f" --out {shlex.quote(str(folder))}"
             again = "" if args.resume else " --resume"
@@ -121,14 +125,6 @@ def _announce(execution: Execution, folder: Path, *, resume: bool) -> Document:
     for group in execution.left_out:
         yield Line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
     yield from part.rows
-
-
-def _play(execution: Execution) -> Document:
-    with progress("starting") as say:
-        table = LiveTable(execution.groups, say)
-        yield from table.head()
-        for result in execution.play():
-            yield from table.add(result)
 
 
 def _close(part: RunPart, folder: Path) -> Document[ExitCode]:

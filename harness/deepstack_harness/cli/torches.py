@@ -43,7 +43,7 @@ from deepstack_harness.workers.supervised import Command, run_command
 if TYPE_CHECKING:
     from packaging.version import Version
 
-    from deepstack_harness.runs.torch_changes import VersionLine, VersionTable
+    from deepstack_harness.runs.torch_changes import VersionTable
 
 _NAME = 40
 """Columns of a name in the table; a longer one goes on below."""
@@ -190,14 +190,10 @@ def show_versions(table: VersionTable) -> Document:
         if line.section != section:
             section = line.section
             yield Heading(section)
-        yield from _show_line(columns, line)
+        style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
+        if any(line.cells):
+            yield table_line(columns, [f"  {line.name}", *line.cells], style)
+        else:
+            yield Line(f"  {line.name}", style)
     if not table.causes or not any(table.causes):
         yield Line("nothing changed")
-
-
-def _show_line(columns: Sequence[Column], line: VersionLine) -> Document:
-    style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
-    if any(line.cells):
-        yield table_line(columns, [f"  {line.name}", *line.cells], style)
-    else:
-        yield Line(f"  {line.name}", style)

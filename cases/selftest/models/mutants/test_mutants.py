@@ -91,7 +91,7 @@ def test_there_are_mutants_for_every_rule_that_a_buffer_can_break() -> None:
 
 
 @pytest.mark.parametrize("name", ALL_MUTANTS)
-def test_the_index_says_what_the_class_says(name: str) -> None:
+def test_the_index_agrees_with_the_class(name: str) -> None:
     mutant = ALL_MUTANTS[name]
     made_by = imported(mutant.target)
     assert isinstance(made_by, type)

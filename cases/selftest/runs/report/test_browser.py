@@ -172,7 +172,7 @@ def test_the_copy_button_copies_the_script(chromium: Browser, page: Path) -> Non
     assert chromium.run(f"return {DIALOG}.querySelector('[data-copy]').textContent") == "Copied"
 
 
-def test_the_theme_can_be_switched_and_is_kept(chromium: Browser, page: Path) -> None:
+def test_the_theme_can_be_switched_and_is_stored(chromium: Browser, page: Path) -> None:
     chromium.open(page, "light")
     paper = "return getComputedStyle(document.body).backgroundColor"
     light = chromium.run(paper)
@@ -206,7 +206,7 @@ def test_every_figure_has_its_table(chromium: Browser, page: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_filters_stand_in_the_address(chromium: Browser, page: Path) -> None:
+def test_the_filters_are_in_the_address(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     choose(chromium, "[data-name='0']", "granite4_vision")
     choose(chromium, "[data-verdict=FAIL]", "")

@@ -83,7 +83,7 @@ def strip_of(nights: Nights, rule: Rule) -> Strip:
 
 
 @pytest.mark.slow  # 3 s
-def test_a_red_night_after_green_ones_is_told_with_its_versions(shown: Callable[..., Nights]) -> None:
+def test_a_red_night_after_green_ones_is_shown_with_its_versions(shown: Callable[..., Nights]) -> None:
     nights = shown([green()] * 4 + [red()], ["2.13.0"] * 4 + ["2.15.0"])
     strip = strip_of(nights, Rule.STRUCTURE)
     assert strip.states == (CellState.KEPT,) * 4 + (CellState.RED,)
@@ -113,7 +113,9 @@ def test_a_cell_that_flips_without_end_is_flaky(shown: Callable[..., Nights]) ->
     assert strip.red_since is None
 
 
-def test_a_cell_that_is_not_tested_any_more_is_told_with_its_last_night(shown: Callable[..., Nights]) -> None:
+def test_a_cell_that_is_not_tested_any_more_is_shown_with_its_last_night(
+    shown: Callable[..., Nights],
+) -> None:
     nights = shown([green(), green(), untested()])
     strip = strip_of(nights, Rule.PLACEMENT)
     assert strip.last_tested is nights.nights[1]
@@ -129,7 +131,7 @@ def test_thirty_nights_are_shown_and_the_others_counted(shown: Callable[..., Nig
     assert (len(nights.nights), nights.left_out) == (30, 0)
 
 
-def test_the_page_tells_it(tmp_path: Path) -> None:
+def test_the_page_shows_a_red_night_once(tmp_path: Path) -> None:
     last = history(tmp_path, [*[green()] * 3, untested(), red()], ["2.13.0"] * 4 + ["2.15.0"])
     page = render_page(load_run(last, tmp_path))
     assert (

@@ -159,7 +159,7 @@ def test_the_summary_is_red_for_a_run_that_did_not_end(run_data: RunData) -> Non
     assert not summarise(replace(whole, rows=(), cases={})).good
 
 
-def test_releases_stand_against_rules(run_data: RunData) -> None:
+def test_the_matrix_has_releases_against_rules(run_data: RunData) -> None:
     matrix = release_matrix(run_data)
     assert matrix
     assert [line.names[0] for line in matrix.lines] == [
@@ -190,7 +190,7 @@ def test_the_figures_are_those_of_the_run(figures: dict[str, Figure]) -> None:
     assert tables["fuzz"] == [("R3-finding.py",)]
 
 
-def test_figures_without_data_say_what_is_missing(tmp_path: Path) -> None:
+def test_figures_without_data_name_what_is_missing(tmp_path: Path) -> None:
     case, _ = planned()[0]
     run_data = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
     missing = {figure.key: figure.absent for figure in figures_of(run_data) if figure.table is None}
@@ -225,7 +225,7 @@ def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
     assert ids == {"incidents", "verdicts", "figures", "work", "about"}
 
 
-def test_incidents_tell_what_was_expected_and_what_was_seen(run_data: RunData) -> None:
+def test_incidents_show_what_was_expected_and_what_was_seen(run_data: RunData) -> None:
     groups = {group.key: group for group in incident_groups(run_data)}
     known, others = groups["43602"], groups[""]
     assert [group.key for group in incident_groups(run_data)] == ["", "43602"]  # the unexpected one is first
@@ -248,7 +248,7 @@ def test_findings_have_the_same_place_in_every_run(run_data: RunData, tmp_path: 
     assert places(again) == places(run_data) - {f"case-{planned()[-1][0].id}"}
 
 
-def test_what_changed_since_the_last_run_is_told(run_data: RunData) -> None:
+def test_what_changed_since_the_last_run_is_shown(run_data: RunData) -> None:
     assert run_data.changes
     assert run_data.changes.since == "night-19"
     assert {str(cause.kind) for cause in run_data.changes.findings} == {"new"}
@@ -288,7 +288,7 @@ def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(run_data: 
 
 
 @pytest.mark.slow  # 4 s
-def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_page_of_thousands_of_cases_stays_small_and_names_what_it_leaves_out(tmp_path: Path) -> None:
     (case, _), *_ = planned()
     (short, *_), known = planned()[-2], planned()[3][1]
     many = [(replace(case, seed=seed), known) for seed in range(1500)]
@@ -319,7 +319,7 @@ def test_figures_have_no_more_digits_than_matter(value: float | None, text: str)
     assert number(value) == text
 
 
-def test_the_command_of_a_run_stands_on_the_page_as_it_was_typed(tmp_path: Path) -> None:
+def test_the_command_of_a_run_is_on_the_page_as_it_was_typed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", found=planned()[:2])
     record = json.loads((run / "run.json").read_text())
     record["command"] = ["deepstack-harness", "run", "incident=43602"]
@@ -331,7 +331,7 @@ def test_the_command_of_a_run_stands_on_the_page_as_it_was_typed(tmp_path: Path)
     assert "('" not in page.partition('id="about"')[2]
 
 
-def test_the_command_writes_every_file_it_is_asked_for_and_nothing_beside(
+def test_the_command_writes_every_requested_file_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = write_run(tmp_path / "run", found=planned()[:2])

@@ -68,7 +68,7 @@ def test_changes_are_counted_and_the_first_are_in_a_table(
     assert more in text
 
 
-def test_a_run_that_played_nothing_says_so(run: RunData, capsys: Capture) -> None:
+def test_a_run_that_played_nothing_states_that(run: RunData, capsys: Capture) -> None:
     empty = replace(run, rows=(), cases={})
     text = render_markdown(empty)
     assert "No case was played." in text
@@ -84,7 +84,7 @@ def test_a_run_that_played_nothing_says_so(run: RunData, capsys: Capture) -> Non
         ("", "at an unknown time"),
     ],
 )
-def test_the_start_of_a_run_is_told_in_utc_where_it_is_a_time(run: RunData, started: str, when: str) -> None:
+def test_the_start_of_a_run_is_shown_in_utc_if_it_is_a_time(run: RunData, started: str, when: str) -> None:
     assert replace(run, started=started).when == when
 
 
@@ -142,7 +142,7 @@ def table() -> ReproTable:
     return ReproTable(find("43602"), [FREE.planned])
 
 
-def test_before_inductor_starts_the_broken_rules_are_told(table: ReproTable, capsys: Capture) -> None:
+def test_before_inductor_starts_the_broken_rules_are_shown(table: ReproTable, capsys: Capture) -> None:
     Output(None, quiet=False).show(table.so_far([FREE, HAS], 12.4))
     assert capsys.readouterr().out == ("\nwithout Inductor: pr40932 broke R1; Inductor follows, about 12 s\n")
     Output(None, quiet=False).show(table.so_far([FREE], 12.4))
@@ -167,7 +167,7 @@ def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, cap
     assert capsys.readouterr().out.splitlines()[-1] == "not as the catalogue expects: 1 case"
 
 
-def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
+def test_an_unexpected_case_shows_both_verdicts(table: ReproTable, capsys: Capture) -> None:
     unexpected = table.unexpected([repro_case("pr43617", "none", frozenset())])
     Output(None, quiet=False).show(unexpected)
     printed = capsys.readouterr().out
@@ -194,7 +194,7 @@ def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
     assert matrix_table(matrix, texts._cell).rows == [(["qwen3_vl", ""], "")]
 
 
-def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
+def test_arms_that_were_wrong_without_an_error_are_named(table: ReproTable, capsys: Capture) -> None:
     off = replace(HAS, judgements=(Judgement(Rule.OUTPUT, Verdict.FAIL, effect=Effect.OUTPUT),))
     Output(None, quiet=False).show(table.shown([FREE, off, off]))
     assert capsys.readouterr().out.splitlines()[:2] == ["", "wrong without an error under: eager/drop_all"]
@@ -213,7 +213,7 @@ def test_a_case_that_could_not_be_judged_has_the_colour_of_an_error() -> None:
     assert (repro_table._style(broken), repro_table._style(kept)) == (Verdict.FAIL.style, "")
 
 
-def test_what_kernels_touched_stands_under_the_block_once(
+def test_what_kernels_touched_is_under_the_block_once(
     table: ReproTable, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -84,13 +84,13 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
     assert "\x1b" not in printed
 
 
-def test_of_a_stopped_run_nothing_is_said_about_what_was_not_played() -> None:
+def test_a_stopped_run_claims_nothing_about_what_was_not_played() -> None:
     stopped = Summary(dict.fromkeys(Verdict, 0), cases=3, planned=10, finished=False)
     assert stopped.headline == "stopped before its end, 3 of 10 cases were played; nothing unexpected in them"
     assert replace(stopped, finished=True).headline == "nothing unexpected"
 
 
-def test_the_annotation_of_a_stopped_run_says_so_first_and_once(tmp_path: Path) -> None:
+def test_the_annotation_of_a_stopped_run_states_that_first_and_once(tmp_path: Path) -> None:
     *_, last = annotations(load_run(write_run(tmp_path / "run", finished=False)))
     said = "stopped before its end, 33 of 34 cases were played; "
     assert last.startswith(f"::error title=deepstack harness::{said}")
@@ -341,7 +341,7 @@ def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:
     assert (first.rows, list(first.cases)) == (other.rows, list(other.cases))
 
 
-def test_a_torn_last_line_beside_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_no_reason_to_refuse_a_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", found=planned()[:1])
     (folder / "kernels.jsonl").write_text('{"kind": "graph"}\n{"kind": "gra')
     assert load_run(folder).kernels == ({"kind": "graph"},)
@@ -384,7 +384,7 @@ def test_a_case_of_a_test_has_none() -> None:
         assert not rerun_command(recorded(PlannedCase(other, None)))
 
 
-def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rerun_command_is_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run")
     (broken,) = [case for case, what in planned() if what is BROKEN]
     run = load_run(folder)

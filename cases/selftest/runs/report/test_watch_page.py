@@ -61,7 +61,7 @@ def read(page: str) -> _Cells:
     return cells
 
 
-def test_what_decides_comes_first_and_what_was_not_measured_behind_an_effect() -> None:
+def test_what_decides_comes_first_and_what_was_not_measured_after_an_effect() -> None:
     guards = (
         guard("shown", counts=False, has_effect=False),
         guard("unmeasured", counts=True, has_effect=None),
@@ -85,7 +85,7 @@ def test_everything_from_outside_is_escaped() -> None:
     assert "<b>" not in page
 
 
-def test_where_nothing_was_watched_the_page_says_so() -> None:
+def test_a_page_without_watches_states_that() -> None:
     page = render_watch(["python"], Program([], 7, ["nothing watched: 0 processes"]), [])
     assert "<h1>Nothing was watched</h1>" in page
     assert "nothing watched: 0 processes" in page
