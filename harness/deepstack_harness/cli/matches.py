@@ -34,11 +34,11 @@ def show_matches(text: str, matches: Sequence[Match]) -> Document:
         if match.command:
             yield Line("    ", command=match.command)
     yield BLANK
-    from deepstack_harness.engines.known import NOT_DRIVEN
+    from deepstack_harness.engines.known import NOT_JUDGED
 
     words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
-    for name in words & NOT_DRIVEN.keys():
-        yield Line(f"{name} cannot be judged: {NOT_DRIVEN[name]}")
+    for name in words & NOT_JUDGED.keys():
+        yield Line(f"{name} cannot be judged: {NOT_JUDGED[name]}")
 
 
 def best_command(matches: Sequence[Match]) -> str:

@@ -85,4 +85,5 @@ def region_limit(eps: float, scale: float, unit: float, noise: float, coarsest: 
     """
     factor = _NARROW_ROUNDINGS if coarsest > _OF_FLOAT32 else _REGION_ROUNDINGS
     limit = max(REGION_UNITS * eps * scale, factor * noise)
-    return min(limit, max(scale, unit) * (coarsest if noise else eps) ** 0.5)
+    most: float = max(scale, unit) * (coarsest if noise else eps) ** 0.5
+    return min(limit, most)

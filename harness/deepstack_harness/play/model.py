@@ -180,8 +180,12 @@ class NumericsProbe:
         largest, noise = 0.0, dict[str, float]()
         for seed in range(_NOISY_RUNS):
             generator = torch.Generator().manual_seed(seed)
+
+            def drawn(shape: torch.Size, generator: torch.Generator = generator) -> Tensor:
+                return 2 * torch.rand(shape, generator=generator) - 1
+
             with self._preserved():
-                with OtherLastBits(lambda shape, drawn=generator: 2 * torch.rand(shape, generator=drawn) - 1):
+                with OtherLastBits(drawn):
                     out = self.eager(parts)
                 largest = max(largest, distance(out, eager))
                 moved = self._state.take().values

@@ -155,13 +155,11 @@ def local_paths(function: Function) -> Mapping[str, Path]:
                     if len(path := path_of(value, local)) > 1:
                         local[name] = path
             case ast.Assign() | ast.AnnAssign():
-                for target, value in assigned(node):
-                    if (
-                        isinstance(target, ast.Name)
-                        and value is not None
-                        and len(path := path_of(value, local)) > 1
-                    ):
-                        local[target.id] = path
+                for target, assigned_value in assigned(node):
+                    if isinstance(target, ast.Name) and assigned_value is not None:
+                        path = path_of(assigned_value, local)
+                        if len(path) > 1:
+                            local[target.id] = path
     return local
 
 
