@@ -154,7 +154,7 @@ def test_audit_rows(audited: Audited) -> None:
         assert {row["rule"] for row in rows if row["regime"] == regime} == rules | more
     whole = [row for row in rows if row["rule"] == "R0"]  # of the classes whose forward runs
     assert {(row["verdict"], row["detail"]) for row in whole} == {
-        ("SKIP", "no compiled text model was found behind it")
+        ("SKIP", "it calls no compiled text model that was found")
     }
     assert len(rows) == 4 * 2 * len(rules) + len(whole)
 

@@ -38,8 +38,8 @@ MENDED = row(Rule.BOUNDARY, Verdict.IMPROVED)
 UNJUDGED = row(Rule.ADDRESS, Verdict.ERROR)
 KEPT = row(Rule.PLACEMENT, Verdict.PASS)
 CARRIERS = (
-    UnjudgedCarrier("Fresh", "vllm/fresh.py", 7, "nothing drives it"),
-    UnjudgedCarrier("Old", "vllm/old.py", None, "nothing drives it", "no encoder writes it"),
+    UnjudgedCarrier("Fresh", "vllm/fresh.py", 7, "it was not called"),
+    UnjudgedCarrier("Old", "vllm/old.py", None, "it was not called", "no encoder writes it"),
 )
 
 
@@ -119,7 +119,7 @@ def test_what_was_not_judged_is_an_error_and_what_is_known_a_notice() -> None:
     assert [(kind, properties.get("file"), properties.get("line")) for kind, properties, _ in lines] == [
         ("error", "vllm/fresh.py", "7"), ("notice", "vllm/old.py", None), ("error", None, None),
     ]  # fmt: skip
-    assert lines[0][2] == "Fresh: it was not judged: nothing drives it"
+    assert lines[0][2] == "Fresh: it was not judged: it was not called"
 
 
 def test_findings_of_the_base_are_counted_and_not_shown() -> None:

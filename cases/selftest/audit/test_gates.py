@@ -35,7 +35,7 @@ NOT_READ = row(Rule.CAPACITY, Verdict.XFAIL, "unknown")
 MENDED = row(Rule.BOUNDARY, Verdict.IMPROVED)
 KEPT = row(Rule.PLACEMENT, Verdict.PASS)
 NONE_WRONG = "no class that was judged is wrong with default settings"
-CARRIER = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
+CARRIER = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "it was not called")
 EVERY = (BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
 
 

@@ -61,7 +61,7 @@ def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> Non
         worker.call(f"{MODULE}:{forgery}", {})
         said = failed_control(worker)
     assert said is not None
-    assert "behind it" in said
+    assert "after it" in said
 
 
 def test_mutants_alone_find_a_worker_that_sees_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +157,12 @@ RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code
 @pytest.mark.parametrize(
     ("worker", "said"),
     [
-        (InProcessCases("play", CRASH), "'reference' cannot be played behind it"),
+        (InProcessCases("play", CRASH), "'reference' cannot be played after it"),
         (
             InProcessCases("play", RAISED),
-            "the controls behind it could not be played: ValueError: not enough values",
+            "the controls after it could not be played: ValueError: not enough values",
         ),
-        (Instead(), "'reference', which keeps every rule, breaks R3 behind it"),
+        (Instead(), "'reference', which keeps every rule, breaks R3 after it"),
     ],
     ids=["ended", "raised", "other"],
 )

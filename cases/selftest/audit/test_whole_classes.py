@@ -67,7 +67,7 @@ def test_a_class_whose_forward_cannot_be_driven_is_not_judged_whole(tmp_path: Pa
         (carrier,) = account_of(worker.source, [audited]).failing
     assert (audited.ways.methods, audited.ways.forward) == (True, False)
     assert carrier.name == audited.model_class
-    assert carrier.why.startswith("only its methods were driven, not its embed_input_ids and forward: ")
+    assert carrier.why.startswith("only its methods were called, not its embed_input_ids and forward: ")
     assert "no_such" in carrier.why
 
 

@@ -38,9 +38,8 @@ def test_methods_and_their_helpers_are_cut_with_their_lines(tmp_path: Path) -> N
         "_set_deepstack_input_embeds",
         "_clear_deepstack_input_embeds",
     ]
-    assert bound(tmp_path, ModelFile()).known.facts.lines == {
-        name: line_of(text, f"def {name}(") for name in names
-    }
+    lines = bound(tmp_path, ModelFile()).known.facts.lines
+    assert lines == {name: line_of(text, f"def {name}(") for name in names}
 
 
 ALLOCATIONS = {

@@ -71,7 +71,7 @@ def test_a_tree_is_recognised_and_a_release_refused(tmp_path: Path) -> None:
     source = open_source(str(write(tmp_path, tensorrt_files(RIGHT))))
     assert engine_of(source).package.name == "tensorrt-llm"
     assert "1.3.0" in source.label
-    with pytest.raises(UsageError, match="TensorRT-LLM is judged by path alone, since its wheel"):
+    with pytest.raises(UsageError, match="TensorRT-LLM can only be judged by path, since its wheel"):
         open_source("tensorrt_llm==1.2.1")
 
 

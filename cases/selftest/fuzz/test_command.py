@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_says_after_what(
     ("name", "why"),
     by_day(
         [
-            ("PatchesAtItsStart", "tampered: the process measures wrongly .* is not caught behind it"),
+            ("PatchesAtItsStart", "tampered: the process measures wrongly .* is not caught after it"),
             ("Collector", "6 of 6 examples could not be measured: tampered: get changed"),
             (
                 "Function",

@@ -98,14 +98,14 @@ def test_a_reason_without_a_line_is_reported_with_the_line_before(night: Night) 
     ]
 
 
-NEW = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
+NEW = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "it was not called")
 
 
 def test_a_carrier_that_is_new_is_red_unless_it_is_known(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
     code, printed = night(replace(DRIVEN, account=Account(unjudged=(NEW,))))
     assert code is ExitCode.BROKEN
-    assert "vllm 0.22.1: not judged: Fresh: vllm/models/fresh.py:7: nothing drives it" in printed
+    assert "vllm 0.22.1: not judged: Fresh: vllm/models/fresh.py:7: it was not called" in printed
     *_, written = (tmp_path / "1" / "newest.jsonl").read_text().splitlines()
     assert [json.loads(written)[name] for name in ("model_class", "rule", "verdict")] == [
         "Fresh",

@@ -467,7 +467,7 @@ def test_a_carrier_that_was_not_judged_makes_the_night_red_unless_it_is_known(
     tmp_path: Path, reason: str, red: bool
 ) -> None:
     rows = tmp_path / "audit.jsonl"
-    carrier = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it", reason)
+    carrier = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "it was not called", reason)
     rows.write_bytes(msgspec.json.encode(carrier.row("vllm 0.33.0", "vllm")) + b"\n")
     assert has_unexpected(rows) is red
     (outdated,) = Account(outdated=("Fresh",)).rows("vllm 0.33.0", "vllm")

@@ -302,7 +302,7 @@ class _Accountant:
         for audited in self._only_methods:
             owner = self._owner(audited)
             if owner is not None and all(map(self._lookup(owner), (EMBED, FORWARD))):
-                yield self._refusal(audited, f"only its methods were driven, not its {EMBED} and {FORWARD}: ")
+                yield self._refusal(audited, f"only its methods were called, not its {EMBED} and {FORWARD}: ")
 
     def _refusal(self, audited: AuditedClass, what: str = "") -> UnjudgedCarrier:
         reason = audited.ways.refusals[-1]
@@ -332,8 +332,8 @@ class _Accountant:
         for owner, carrier in shapes:
             if owner.key not in refused and not self._is_judged(owner):
                 stored = ", ".join(f"self.{name}" for name in carrier.attributes)
-                use = f"which {FORWARD} hands to a part of the model"
-                why = f"nothing drives it: {EMBED} stores {stored}, {use}"
+                use = f"which {FORWARD} passes to a part of the model"
+                why = f"it was not called: {EMBED} stores {stored}, {use}"
                 yield UnjudgedCarrier(owner.node.name, owner.member, owner.node.lineno, why)
 
     def _is_judged(self, owner: _Class) -> bool:
@@ -358,7 +358,7 @@ class _Accountant:
         for node in self._trees[member].body:
             for line, text in islice(_payload_uses(node, self._words), 1):
                 name = getattr(node, "name", stem)
-                yield UnjudgedCarrier(name, member, line, f"nothing drives it: {text}")
+                yield UnjudgedCarrier(name, member, line, f"it was not called: {text}")
 
     def _reason(self, name: str, member: str) -> str:
         reason = next((entry.reason for entry in self._known if entry.names(name, member)), "")
@@ -410,7 +410,7 @@ def _payload_uses(node: ast.AST, words: Sequence[str], function: str = "") -> It
     elif isinstance(node, ast.Call) and function not in _CONSTRUCTORS:
         for keyword in node.keywords:
             if _has(keyword.arg, words) and _is_computed(keyword.value):
-                yield keyword.value.lineno, f"it hands on '{keyword.arg}'"
+                yield keyword.value.lineno, f"it passes on '{keyword.arg}'"
     elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and function not in _CONSTRUCTORS:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for place in (place for target in targets for place in _places(target)):

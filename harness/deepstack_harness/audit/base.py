@@ -241,7 +241,7 @@ class _Change:
 
     def lost(self, name: str) -> UnjudgedCarrier:
         """Return a class that carries nothing any more, as one that was not judged."""
-        why = "it carried a payload in the base, and its forward hands on none"
+        why = "it carried a payload in the base, and its forward passes on none"
         return UnjudgedCarrier(name, self._record.classes[name].member, None, why)
 
     def _decides(self) -> bool:

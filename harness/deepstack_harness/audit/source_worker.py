@@ -123,16 +123,16 @@ def control_fault(judge: JudgePlan) -> str | None:
     try:
         cases = judge(plan_audit(_WHERE, registered(_RIGHT)))
         if wrong := sorted({rule for judged in cases for rule in judged.broken}):
-            return f"{tampered}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
+            return f"{tampered}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} after it"
         if not all(judged.observation.steps and not judged.observation.ended for judged in cases):
-            return f"{tampered}: '{_RIGHT}' cannot be played behind it"
+            return f"{tampered}: '{_RIGHT}' cannot be played after it"
         for name in CONTROLS:
             rule = MUTANTS[name].rule
             plan = plan_audit(_WHERE, registered(name))
             if not any(rule in judged.broken for planned in plan for judged in judge([planned])):
-                return f"{tampered}: '{name}', which breaks {rule}, is not caught behind it"
+                return f"{tampered}: '{name}', which breaks {rule}, is not caught after it"
     except HarnessError as error:
-        return f"the controls behind it could not be played: {error}"
+        return f"the controls after it could not be played: {error}"
     return None
 
 

@@ -429,7 +429,7 @@ class ForwardClass(ForwardModels):
             named = [convention for convention, _ in seen if convention.place == PAYLOAD]
             return replace(self, convention=(named or tried)[0])
         why = f": {raised[-1]}" if raised else ""
-        text = f"{self.model_class} was given a payload, and hands no rows of it to its language model{why}"
+        text = f"{self.model_class} was given a payload, and passes no rows of it to its language model{why}"
         raise SourceError(Reason(text, self.filename, remains=True))
 
     def _arrivals(

@@ -444,7 +444,7 @@ class Finder:
                     model = ModelClass(made.member, made.name, SINCE, parts=self._files.parts)
                     return CompiledText(model, arguments[0], at)
                 uncompiled = f"its text model {made.name} ({at}) is not compiled"
-        return uncompiled or "no compiled text model was found behind it"
+        return uncompiled or "it calls no compiled text model that was found"
 
 
 def _by_unique_name(classes: Iterable[_SourceClass]) -> dict[str, _SourceClass]:

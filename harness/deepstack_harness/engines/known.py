@@ -222,7 +222,7 @@ def refuse_release(text: str, package: str) -> None:
     for engine in all_engines():
         if engine.package.name == package and engine.by_path:
             raise UsageError(
-                f"'{text}': {engine.package.title} is judged by path alone, since {engine.by_path}: "
+                f"'{text}': {engine.package.title} can only be judged by path, since {engine.by_path}: "
                 "give a source tree"
             )
 

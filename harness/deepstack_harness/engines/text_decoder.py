@@ -197,7 +197,7 @@ def text_family(loaded: LoadedSource, bound: ForwardClass, text: CompiledText) -
     """
     name = text.model.class_name
     if not any(role is Role.PAYLOAD for _, role in bound.convention.roles):
-        raise UsageError(f"{text.at}: {bound.model_class} hands no payload to {name}")
+        raise UsageError(f"{text.at}: {bound.model_class} passes no payload to {name}")
     defined, functions = derive_with_functions(loaded, text.model, ONLY_FORWARD, TextHost)
     family = TextFamily(text, defined, attributes_of([*functions]), bound.convention, name)
     with loaded.without_stubs():
