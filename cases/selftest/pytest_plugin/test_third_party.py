@@ -92,7 +92,7 @@ FAULTS = (
 @pytest.mark.parametrize(
     ("words", "faults"),
     [
-        # Inductor takes 20 s to start there; `test_exercised.py` reads kernels by day.
+        # Inductor takes 5 s there; `test_exercised.py` reads kernels by day.
         ((*ALONE, "-k", "not kernels"), FAULTS[:3]),
         pytest.param(ALONE, FAULTS, marks=SLOW),
         pytest.param(WORKERS, FAULTS, marks=SLOW),
