@@ -28,7 +28,7 @@ def fits(found: dict[str, str], specimen: Specimen) -> bool:
     return all(word in words or word.startswith("unseen") for word in found.values())
 
 
-# Inductor takes 20 s to start in a process: tests that need it share one.
+# Inductor takes 7 s to start in a process: tests that need it share one.
 GENERATED = [program for program in PROGRAMS.values() if program.generates_code]
 INTERPRETED = [program for program in PROGRAMS.values() if not program.generates_code]
 

@@ -244,9 +244,6 @@ def test_a_call_that_is_wrong_by_its_words_costs_no_torch_and_makes_no_file(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-"""Python reads no number of more than 4,300 digits."""
-
-
 @pytest.mark.slow  # 4 s
 def test_the_largest_counts_are_read() -> None:
     text = f"cap {MOST_TOKENS}: set 1; get -{MOST_TOKENS}"

@@ -132,48 +132,26 @@ def test_rows_that_vanish_with_a_fault_follow_from_it_and_elsewhere_do_not(betwe
     assert not {change.case for change in first.changes} & {change.case for change in second.changes}
 
 
+OUTPUT = (Rule.OUTPUT, "", FaultKind.OUTPUT)
+NONE = (Rule.STRUCTURE, "get", FaultKind.NONE)
+ZEROS = (Rule.BOUNDARY, "get", FaultKind.ZEROS)
+Cause = tuple[Rule, str, FaultKind]
+
+
 @pytest.mark.parametrize(
     ("cause", "effect", "follows"),
     [
-        (
-            ObservedFault(Rule.STRUCTURE, "get", FaultKind.NONE, ""),
-            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
-            True,
-        ),
-        (
-            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
-            ObservedFault(Rule.STRUCTURE, "get", FaultKind.NONE, ""),
-            False,
-        ),
-        (
-            ObservedFault(Rule.OUTPUT, "", FaultKind.OUTPUT, ""),
-            ObservedFault(Rule.GRAPHS, "", FaultKind.GRAPHS, ""),
-            False,
-        ),
-        (
-            ObservedFault(Rule.FRESHNESS, "set", FaultKind.ARGUMENT_CHANGED, ""),
-            ObservedFault(Rule.BOUNDARY, "get", FaultKind.ZEROS, ""),
-            False,
-        ),
-        (
-            ObservedFault(Rule.ADDRESS, "get", FaultKind.MOVED, ""),
-            ObservedFault(Rule.FRESHNESS, "get", FaultKind.REPLACED, ""),
-            True,
-        ),
-        (
-            ObservedFault(Rule.BOUNDARY, "get", FaultKind.ZEROS, ""),
-            ObservedFault(Rule.CLEAR, "get", FaultKind.CLEARED, ""),
-            False,
-        ),
-        (
-            ObservedFault(Rule.GRAPHS, "get", FaultKind.STRIDES, ""),
-            ObservedFault(Rule.ADDRESS, "get", FaultKind.ALLOCATED, ""),
-            True,
-        ),
+        (NONE, OUTPUT, True),
+        (OUTPUT, NONE, False),
+        (OUTPUT, (Rule.GRAPHS, "", FaultKind.GRAPHS), False),
+        ((Rule.FRESHNESS, "set", FaultKind.ARGUMENT_CHANGED), ZEROS, False),
+        ((Rule.ADDRESS, "get", FaultKind.MOVED), (Rule.FRESHNESS, "get", FaultKind.REPLACED), True),
+        (ZEROS, (Rule.CLEAR, "get", FaultKind.CLEARED), False),
+        ((Rule.GRAPHS, "get", FaultKind.STRIDES), (Rule.ADDRESS, "get", FaultKind.ALLOCATED), True),
     ],
 )
-def test_what_can_follow_from_what(cause: ObservedFault, effect: ObservedFault, *, follows: bool) -> None:
-    assert cause.explains(effect) is follows
+def test_what_can_follow_from_what(cause: Cause, effect: Cause, *, follows: bool) -> None:
+    assert ObservedFault(*cause, "").explains(ObservedFault(*effect, "")) is follows
 
 
 def test_the_command_shows_the_cause_first_and_folds_the_rest(

@@ -56,8 +56,14 @@ def run(args: Namespace) -> Document[ExitCode]:
     """Exit 1: settings lead to a known fault, or nobody knows what does; 0: nothing is known, or judged."""
     package, version = _release(args.release)
     models = [*args.models, *([args.model] if args.model is not None else [])]
-    for model in models:
-        _check_model(model)
+    known = models_of(every_sighting())
+    for model in models:  # one that nothing is known of is refused: silence would look like a result
+        if (
+            not known_class(model)
+            and not models_named(model)
+            and not any(names_model(name, model) for name in known)
+        ):
+            raise unknown_name("model", model, known)
     return max((yield from all_of(_look_up(package, version, model) for model in models or [None])))
 
 
@@ -101,17 +107,6 @@ def _release(text: str) -> tuple[str, Version]:
     if source.version is None:
         raise UsageError(f"{source.label} has no version: write {source.package}==VERSION")
     return source.package, source.version
-
-
-def _check_model(text: str) -> None:
-    """Raise `UsageError` for a model that nothing is known of: silence about it would look like a result."""
-    models = models_of(every_sighting())
-    if (
-        not known_class(text)
-        and not models_named(text)
-        and not any(names_model(model, text) for model in models)
-    ):
-        raise unknown_name("model", text, models)
 
 
 _HEADINGS: Mapping[str, str] = MappingProxyType(

@@ -15,7 +15,6 @@ from deepstack_harness.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
     from deepstack_harness.runs.causes import ChangeCause
-    from deepstack_harness.runs.compare import Change
     from deepstack_harness.runs.store import StoredRun
 
 
@@ -143,7 +142,12 @@ def _show(finding: ChangeCause, *, everything: bool) -> Document:
     if command and finding.kind not in (ChangeKind.NEW, ChangeKind.BEHAVIOUR):
         yield Line(lead="  play it   ", command=one_line(command))
     if everything:
-        yield from _show_changes(list(finding.marked))
+        rows = []
+        for change in finding.marked:
+            since = "" if change.since == "OLD" else f" (since {change.since})"
+            cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
+            rows.append((cells, "dim" if change.consequence else ""))
+        yield TextTable([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
 
 
 def _consequences(finding: ChangeCause) -> Iterator[str]:
@@ -151,15 +155,6 @@ def _consequences(finding: ChangeCause) -> Iterator[str]:
     for kind, counts in finding.counted().items():
         metrics = ", ".join(f"{metric} {number}" for metric, number in counts.items())
         yield f"{_counted(sum(counts.values()), kind)} ({metrics})"
-
-
-def _show_changes(changes: Sequence[Change]) -> Document:
-    rows = []
-    for change in changes:
-        since = "" if change.since == "OLD" else f" (since {change.since})"
-        cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
-        rows.append((cells, "dim" if change.consequence else ""))
-    yield TextTable([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
 
 
 def _history(args: Namespace, pair: Sequence[StoredRun]) -> Document[list[StoredRun]]:

@@ -69,7 +69,12 @@ def run(args: Namespace) -> Document[ExitCode]:
     with progress(f"compiling {args.family} for {args.target}"):
         measured = measure(subjects)
     if args.code:
-        yield from _write_code(args.code, measured)
+        for measurement in measured:  # over an earlier graph of its name
+            subject = measurement.subject
+            for number, code in enumerate(measurement.code):
+                name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
+                write_text(str(Path(args.code) / name), code)
+                yield Line("wrote", command=str(Path(args.code) / name))
     if args.execute:
         return (yield from _executed(measured))
     for measurement in measured:
@@ -107,16 +112,6 @@ def _executed(measured: Sequence[Measurement]) -> Document[ExitCode]:
 def _subject(args: Namespace, revision: str) -> Subject:
     profile = args.capacity if args.profile_tokens is None else args.profile_tokens
     return record_of(Subject, args, revision=revision, profile_tokens=profile, code=args.code is not None)
-
-
-def _write_code(folder: str, measured: Sequence[Measurement]) -> Document:
-    """Write the code of each graph over an earlier one of its name, and print the names of the files."""
-    for measurement in measured:
-        subject = measurement.subject
-        for number, code in enumerate(measurement.code):
-            name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
-            write_text(str(Path(folder) / name), code)
-            yield Line("wrote", command=str(Path(folder) / name))
 
 
 def _payload_cost(args: Namespace) -> Document[ExitCode]:

@@ -12,7 +12,7 @@ from deepstack_harness.cli.output import progress, write_text
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST
 from deepstack_harness.document.blocks import BLANK, NOTE, Details, Document, Line, outcome
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.runs.report.run_data import RunData, Summary, summarise, tested
+from deepstack_harness.runs.report.run_data import RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
     Cell,
     case_findings,
@@ -103,7 +103,11 @@ def show_run(run: RunData) -> Document:
         if matrix is not None and matrix.lines:
             yield matrix_table(matrix, _cell)
             yield BLANK
-    yield from _legend(summary)
+    meanings = [
+        f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]
+    ]
+    yield Line("; ".join(meanings), "dim")
+    yield BLANK
     findings = case_findings(run)
     unexpected = [rows for rows in findings if verdict_of(rows) in UNEXPECTED]
     expected = findings[len(unexpected) :]
@@ -132,10 +136,3 @@ def show_run(run: RunData) -> Document:
 def _cell(cell: Cell) -> str:
     times = f" {cell.times}" if cell.opened and cell.times > 1 else ""
     return cell.verdict.abbreviation + times
-
-
-def _legend(summary: Summary) -> Document:
-    """Print the meaning of the verdicts that are there."""
-    seen = [f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]]
-    yield Line("; ".join(seen), "dim")
-    yield BLANK

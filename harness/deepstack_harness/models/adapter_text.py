@@ -53,15 +53,15 @@ def adapter_text(make: Callable[..., object], target: str) -> str:
     named = {
         parameter: size for parameter, size in sizes.items() if size or parameter.default is parameter.empty
     }
-    arguments = [_given(parameter, size or "...") for parameter, size in named.items()]
+    arguments = [_argument_text(parameter, size or "...") for parameter, size in named.items()]
     fixed = {size: 1 for size in ("levels", "hidden") if size not in sizes.values()}
-    one, numbers = "levels" in fixed, "hidden" in fixed
-    payload = ("payload[0, :, 0]" if one else "payload[:, :, 0]") if numbers else "payload[0]"
-    methods = _chosen([name for name in dir(make) if not name.startswith("_")])
+    one_level, one_column = "levels" in fixed, "hidden" in fixed
+    payload = ("payload[0, :, 0]" if one_level else "payload[:, :, 0]") if one_column else "payload[0]"
+    methods = _choose_methods([name for name in dir(make) if not name.startswith("_")])
     get = _call(make, methods["get"], "tokens")
-    if one:
-        get = f"({get}{'[:, None]' if numbers else ''},)"
-    elif numbers:
+    if one_level:
+        get = f"({get}{'[:, None]' if one_column else ''},)"
+    elif one_column:
         get = f"tuple(level[:, None] for level in {get})"
     return _TEXT.format(
         module=module.removesuffix(".py").replace("/", ".") or "my_module", name=name, fixed=fixed,
@@ -71,7 +71,7 @@ def adapter_text(make: Callable[..., object], target: str) -> str:
     )  # fmt: skip
 
 
-def _chosen(names: Sequence[str]) -> dict[str, str]:
+def _choose_methods(names: Sequence[str]) -> dict[str, str]:
     """Return the method for each call whose name is closest in meaning; empty where none comes close."""
     chosen: dict[str, str] = {}
     for call, text in _METHODS.items():
@@ -94,11 +94,13 @@ def _call(make: object, method: str, value: str) -> str:
         for parameter in _parameters(getattr(make, method))[1:]
         if parameter.default is parameter.empty
     ]
-    arguments = [_given(parameter, "..." if place else value) for place, parameter in enumerate(needed)]
+    arguments = [
+        _argument_text(parameter, "..." if place else value) for place, parameter in enumerate(needed)
+    ]
     return f"self.made.{method}({', '.join(arguments)})"
 
 
-def _given(parameter: inspect.Parameter, value: str) -> str:
+def _argument_text(parameter: inspect.Parameter, value: str) -> str:
     named = parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
     return f"{parameter.name}={value}" if named or value == "..." else value
 
