@@ -12,6 +12,8 @@ v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is give
 pipeline rank only, and `intermediate_tensors` are given on all ranks but the first.
 """
 
+import gc
+
 from deepstack_harness.audit.inputs.arguments import Arguments
 from deepstack_harness.audit.inputs.attributes import ReadAttributes
 from deepstack_harness.audit.inputs.captures import Captures
@@ -55,7 +57,16 @@ def audit_inputs(source: Source) -> AuditedInputs:
 
     Raises what `Source.python_files` raises.
     """
-    index = ClassIndex(source)
+    collects = gc.isenabled()
+    gc.disable()  # the trees of a thousand files are no garbage, and each collection visits all their nodes
+    try:
+        return _audit(ClassIndex(source))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _audit(index: ClassIndex) -> AuditedInputs:
     owners = index.compiled_by(DECORATOR)
     phases = Phases(index)
     if owners:
