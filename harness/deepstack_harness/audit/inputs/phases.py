@@ -118,7 +118,7 @@ class Phases:
     def __init__(self, index: ClassIndex) -> None:
         """Read the calls and the writes of every file of the index."""
         self.index = index
-        self._calls: dict[str, list[CallSite]] = {}
+        self.calls: dict[str, list[CallSite]] = {}
         self._written: dict[str, list[tuple[Scope, Written]]] = {}
         self._known: dict[int, Phase] = {}
         self._scopes: dict[str, list[Scope]] = {}
@@ -142,7 +142,7 @@ class Phases:
             for written in writes_of(scope.function):
                 self._written.setdefault(written.path[-1], []).append((scope, written))
         for call in _calls_in(self._scopes[member]):
-            self._calls.setdefault(call.path[-1], []).append(call)
+            self.calls.setdefault(call.path[-1], []).append(call)
 
     def holders(self, scope: Scope, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known."""
@@ -161,7 +161,7 @@ class Phases:
         members = self._text_calls.pop(name, [])
         for member in members if len(members) <= _MOST_FILES else ():
             self._add(member)
-        return self._calls.get(name, [])
+        return self.calls.get(name, [])
 
     def find_phase(self, scope: Scope) -> Phase:
         """Return when a function runs, from the methods of the engine that lead to it."""
