@@ -67,14 +67,14 @@ def audit_inputs(source: Source) -> AuditedInputs:
 
 
 def _audit(index: ClassIndex) -> AuditedInputs:
-    owners = index.compiled_by(DECORATOR)
-    phases = Phases(index)
-    if owners:
+    owners, phases = index.compiled_by(DECORATOR), Phases(index)
+    is_compiled = bool(owners)
+    if is_compiled:
         arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
         rows = [row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))]
     else:
         captures = Captures(Regions(phases))
-        rows = [row for owner in captures.regions() for row in captures.of_class(owner)]
-    captured = [] if owners else captures.regions()
-    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners or captured)
-    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(captured))
+        owners = captures.regions()
+        rows = [row for owner in owners for row in captures.of_class(owner)]
+    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
+    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(owners) and not is_compiled)

@@ -38,7 +38,7 @@ class ClassCalls:
         # The object may be inside one that a registry makes, by a configuration that no line here has.
         forward = self.index.method(owner, "forward")
         names = set(optional(forward[1])) - BY_RUNNER if forward else set()
-        for name in dict.fromkeys(path[-1] for _, path in holders if len(path) == 2) if names else ():
+        for name in dict.fromkeys(path[-1] for _, path in holders if len(path) == 2):
             for call in self._phases.calls.get(name, ()):
                 if call.path[:1] == ("self",) and len(call.path) == 3 and call.scope.owner is not None:
                     given = {keyword.arg for keyword in call.node.keywords}

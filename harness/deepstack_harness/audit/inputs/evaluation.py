@@ -292,9 +292,8 @@ class Callers:
 
     def _beside(self, step: Scope, warm_up: Scope) -> bool:
         """Return whether a warm-up is that of the runner of a step: of its file, or a related class."""
-        if step.owner is None or warm_up.owner is None:
-            return step.member == warm_up.member
-        return step.member == warm_up.member or self.index.related(step.owner, warm_up.owner)
+        first, second = step.owner, warm_up.owner
+        return step.member == warm_up.member or bool(first and second and self.index.related(first, second))
 
     def _is_warmed(self, scope: Scope) -> bool:
         """Return whether the runner of a step calls a model in its warm-up; else its first step is one."""
