@@ -155,11 +155,11 @@ def local_paths(function: Function) -> Mapping[str, Path]:
                     if len(path := path_of(value, local)) > 1:
                         local[name] = path
             case ast.Assign() | ast.AnnAssign():
-                for target, value in assigned(node):
+                for target, stated in assigned(node):
                     if (
                         isinstance(target, ast.Name)
-                        and value is not None
-                        and len(path := path_of(value, local)) > 1
+                        and stated is not None
+                        and len(path := path_of(stated, local)) > 1
                     ):
                         local[target.id] = path
     return local
