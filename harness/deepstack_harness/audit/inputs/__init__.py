@@ -12,6 +12,8 @@ v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is give
 pipeline rank only, and `intermediate_tensors` are given on all ranks but the first.
 """
 
+import gc
+
 from deepstack_harness.audit.inputs.arguments import Arguments
 from deepstack_harness.audit.inputs.attributes import ReadAttributes
 from deepstack_harness.audit.inputs.captures import Captures
@@ -55,15 +57,24 @@ def audit_inputs(source: Source) -> AuditedInputs:
 
     Raises what `Source.python_files` raises.
     """
-    index = ClassIndex(source)
-    owners = index.compiled_by(DECORATOR)
-    phases = Phases(index)
-    if owners:
+    collects = gc.isenabled()
+    gc.disable()  # the trees of a thousand files are no garbage, and each collection visits all their nodes
+    try:
+        return _audit(ClassIndex(source))
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _audit(index: ClassIndex) -> AuditedInputs:
+    owners, phases = index.compiled_by(DECORATOR), Phases(index)
+    is_compiled = bool(owners)
+    if is_compiled:
         arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
         rows = [row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))]
     else:
         captures = Captures(Regions(phases))
-        rows = [row for owner in captures.regions() for row in captures.of_class(owner)]
-    captured = [] if owners else captures.regions()
-    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners or captured)
-    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(captured))
+        owners = captures.regions()
+        rows = [row for owner in owners for row in captures.of_class(owner)]
+    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
+    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(owners) and not is_compiled)

@@ -38,8 +38,8 @@ class ClassCalls:
         # The object may be inside one that a registry makes, by a configuration that no line here has.
         forward = self.index.method(owner, "forward")
         names = set(optional(forward[1])) - BY_RUNNER if forward else set()
-        for name in dict.fromkeys(path[-1] for _, path in holders if len(path) == 2) if names else ():
-            for call in self._phases.calls_named(name):
+        for name in dict.fromkeys(path[-1] for _, path in holders if len(path) == 2):
+            for call in self._phases.calls.get(name, ()):
                 if call.path[:1] == ("self",) and len(call.path) == 3 and call.scope.owner is not None:
                     given = {keyword.arg for keyword in call.node.keywords}
                     if given & names and not self.index.is_known(call.scope.owner, call.path[1]):
@@ -47,7 +47,7 @@ class ClassCalls:
 
     def calls_of(self, owner: Class, path: Path) -> Iterator[CallSite]:
         """Yield the calls of a path in the methods that objects of a class have, inherited ones included."""
-        for call in self._phases.calls_named(path[-1]):
+        for call in self._phases.calls.get(path[-1], ()):
             scope = call.scope
             if call.path == path and scope.owner is not None and self.index.is_a(owner, scope.owner):
                 method = self.index.method(owner, scope.function.name)

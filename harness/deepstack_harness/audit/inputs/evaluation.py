@@ -17,6 +17,7 @@ from deepstack_harness.audit.inputs.calls import (
 )
 from deepstack_harness.audit.inputs.conditions import (
     ALWAYS,
+    FIXED,
     NEVER,
     Aspect,
     Conditions,
@@ -49,9 +50,6 @@ class PresenceOf:
         self.optional = set(optional(scope.function))
         self._walk(scope.function.body)
 
-    def _unset(self, name: str) -> Known:
-        return self._parameter(name) if name in self.optional else NEVER
-
     def _local(self, name: str) -> Known:
         """Return the presence of a variable; parameters are followed when they are first read."""
         if name not in self._values:
@@ -63,7 +61,7 @@ class PresenceOf:
         if name in given:
             return ALWAYS if given[name] else NEVER
         if name in BY_RUNNER:
-            return Known(Presence.FIXED)
+            return FIXED
         known = self._calls.given(self._scope, name, self._stage, self._depth - 1)
         function = self._scope.function
         why = f"`{name}` is an argument of {function.name}, of which no call was found"
@@ -111,9 +109,8 @@ class PresenceOf:
         self._values = dict(before)
         self._walk(node.orelse)
         for name in {*first, *self._values}:
-            sides = [
-                known.get(name) or before.get(name) or self._unset(name) for known in (first, self._values)
-            ]
+            unset = before.get(name) or (self._parameter(name) if name in self.optional else NEVER)
+            sides = [known.get(name) or unset for known in (first, self._values)]
             self._values[name] = join(sides, by)
 
     def find_presence(self, node: ast.expr) -> Known:  # noqa: PLR0911  # one for each kind of expression
@@ -241,11 +238,6 @@ def _given_by(function: Function, name: str) -> Iterator[tuple[ast.AST, ast.expr
                     yield from ((keyword.value, keyword.value) for keyword in keywords if keyword.arg == name)
 
 
-def _calls_model(function: Function) -> bool:
-    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(func, ast.Attribute) and func.attr == "model" for func in calls)
-
-
 class Callers:
     """What the callers of a source give: classes, their own methods, and the runners as keywords."""
 
@@ -285,7 +277,8 @@ class Callers:
         steps: list[tuple[Known, Scope, str]] = []
         warm_ups: list[tuple[Known, Scope, str]] = []
         for member in list(self.index.trees):
-            if any(part in f"/{member}" for part in RUNNER_FOLDERS):
+            is_runner = any(part in f"/{member}" for part in RUNNER_FOLDERS)
+            if is_runner and name.encode() in self.index.text[member]:
                 for scope in self.phases.scopes_of(member):
                     for node, _ in _given_by(scope.function, name):
                         where = f"{member}:{getattr(node, 'lineno', 0)}"
@@ -299,9 +292,8 @@ class Callers:
 
     def _beside(self, step: Scope, warm_up: Scope) -> bool:
         """Return whether a warm-up is that of the runner of a step: of its file, or a related class."""
-        both = step.owner is not None and warm_up.owner is not None
-        related = both and self.index.related(step.owner, warm_up.owner)  # type: ignore[arg-type]
-        return step.member == warm_up.member or related
+        first, second = step.owner, warm_up.owner
+        return step.member == warm_up.member or bool(first and second and self.index.related(first, second))
 
     def _is_warmed(self, scope: Scope) -> bool:
         """Return whether the runner of a step calls a model in its warm-up; else its first step is one."""
@@ -314,7 +306,12 @@ class Callers:
         ]
         return any(
             self.phases.find_phase(caller) & (Phase.WARM_UP | Phase.STEP) == Phase.WARM_UP
-            and _calls_model(caller.function)
+            and any(
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "model"
+                for node in walk(caller.function)
+            )
             for caller in beside or self.phases.scopes_of(scope.member)
         )
 

@@ -7,6 +7,7 @@ Nothing of the source runs.  A name is followed through the imports of its file;
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -77,9 +78,6 @@ class ClassIndex:
         self._modules = {module_name(member): member for member in self.text}
         self._imports: dict[str, dict[str, tuple[str, str]]] = {}
         self._tops: dict[str, dict[str, Class]] = {}
-        self._parts: dict[tuple[int, str], list[Class]] = {}
-        self._assigned: dict[int, Mapping[str, list[Assignment]]] = {}
-        self._orders: dict[int, list[Class]] = {}
         self._ancestors: dict[int, frozenset[int]] = {}
         for member, content in self.text.items():
             is_runner = any(part in f"/{member}" for part in RUNNER_FOLDERS) and b"model" in content
@@ -153,20 +151,18 @@ class ClassIndex:
             return None
         return self.module_function(self._modules[module], real, depth - 1)
 
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def order(self, owner: Class) -> list[Class]:
         """Return a class and its bases, itself first."""
-        key = id(owner.node)
-        if key not in self._orders:
-            order: dict[int, Class] = {}
-            todo = [owner]
-            while todo:
-                cls = todo.pop(0)
-                if id(cls.node) not in order:
-                    order[id(cls.node)] = cls
-                    for base in cls.node.bases:
-                        todo += self._named(cls.member, base)
-            self._orders[key] = list(order.values())
-        return self._orders[key]
+        order: dict[int, Class] = {}
+        todo = [owner]
+        while todo:
+            cls = todo.pop(0)
+            if id(cls.node) not in order:
+                order[id(cls.node)] = cls
+                for base in cls.node.bases:
+                    todo += self._named(cls.member, base)
+        return list(order.values())
 
     def _named(self, member: str, base: ast.expr) -> list[Class]:
         """Return the classes that a base means: by the imports, else all of that name."""
@@ -240,39 +236,28 @@ class ClassIndex:
 
     def assignments(self, owner: Class, name: str) -> list[Assignment]:
         """Return what a class and its bases assign to an attribute, the class first."""
-        for base in self.order(owner):
-            if id(base.node) not in self._assigned:
-                self._assigned[id(base.node)] = _assignments(base)
-        return [
-            made for base in self.order(owner) for made in self._assigned[id(base.node)].get(name, ())
-        ]  # fmt: skip
+        return [made for base in self.order(owner) for made in _assignments(base).get(name, ())]
 
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def parts(self, owner: Class, attribute: str) -> list[Class]:
         """Return the classes of the package from which the objects in an attribute may be made.
 
         These are named in what is assigned to it, in the values of the variables in that, and in annotations.
         """
-        key = (id(owner.node), attribute)
-        if key not in self._parts:
-            named = [
-                (base.member, statement.annotation)
-                for base in self.order(owner)
-                for statement in base.node.body
-                if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
-            ]
-            for made in self.assignments(owner, attribute):
-                if made.function is not None and made.value is not None:
-                    values = [made.value, *values_of_names(made.value, made.function)]
-                    named += [(made.owner.member, value) for value in values]
-            names = {
-                (member, node.id)
-                for member, value in named
-                for node in ast.walk(value)
-                if isinstance(node, ast.Name)
-            }
-            classes = [self.resolve(*name) for name in sorted(names)]
-            self._parts[key] = list({id(cls.node): cls for cls in classes if cls is not None}.values())
-        return self._parts[key]
+        named = [
+            (base.member, statement.annotation)
+            for base in self.order(owner)
+            for statement in base.node.body
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == attribute
+        ]
+        for made in self.assignments(owner, attribute):
+            if made.function is not None and made.value is not None:
+                values = [made.value, *values_of_names(made.value, made.function)]
+                named += [(made.owner.member, value) for value in values]
+        names = {(member, node.id) for member, value in named
+                 for node in ast.walk(value) if isinstance(node, ast.Name)}  # fmt: skip
+        classes = [self.resolve(*name) for name in sorted(names)]
+        return list({id(cls.node): cls for cls in classes if cls is not None}.values())
 
     def holders(self, owner: Class | None, member: str, function: Function, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known.
@@ -351,6 +336,7 @@ def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
     return made
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _assignments(owner: Class) -> Mapping[str, list[Assignment]]:
     """Return what a class assigns to its attributes, by their names."""
     made: dict[str, list[Assignment]] = {}

@@ -118,7 +118,7 @@ class Phases:
     def __init__(self, index: ClassIndex) -> None:
         """Read the calls and the writes of every file of the index."""
         self.index = index
-        self._calls: dict[str, list[CallSite]] = {}
+        self.calls: dict[str, list[CallSite]] = {}
         self._written: dict[str, list[tuple[Scope, Written]]] = {}
         self._known: dict[int, Phase] = {}
         self._scopes: dict[str, list[Scope]] = {}
@@ -139,12 +139,10 @@ class Phases:
             return
         self._scopes[member] = list(_scopes(member, tree))
         for scope in self._scopes[member]:
-            local = local_paths(scope.function)
             for written in writes_of(scope.function):
                 self._written.setdefault(written.path[-1], []).append((scope, written))
-            for node in walk(scope.function):
-                if isinstance(node, ast.Call) and (path := _called(node.func, local)):
-                    self._calls.setdefault(path[-1], []).append(CallSite(scope, path, node))
+        for call in _calls_in(self._scopes[member]):
+            self.calls.setdefault(call.path[-1], []).append(call)
 
     def holders(self, scope: Scope, path: Path) -> list[Class] | None:
         """Return the classes of the object before the last name of a path; None where they are not known."""
@@ -163,7 +161,7 @@ class Phases:
         members = self._text_calls.pop(name, [])
         for member in members if len(members) <= _MOST_FILES else ():
             self._add(member)
-        return self._calls.get(name, [])
+        return self.calls.get(name, [])
 
     def find_phase(self, scope: Scope) -> Phase:
         """Return when a function runs, from the methods of the engine that lead to it."""
@@ -208,7 +206,9 @@ class Phases:
             word = f"{name}(".encode()
             members = [member for member, text in self.index.text.items() if word in text]
             for member in members if len(members) <= _MOST_FILES else ():
-                self._add(member)
+                tree = None if member in self._scopes else self.index.tree(member)
+                calls = _calls_in(_scopes(member, tree)) if tree else ()
+                yield from (call for call in calls if call.path == (name,))
         for call in self.calls_named(name):
             if scope.owner is None:
                 if len(call.path) == 1 or call.path[0] not in {"self", "cls"}:
@@ -355,6 +355,14 @@ class Modes:
 
 
 _COMPARED = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
+
+
+def _calls_in(scopes: Iterable[Scope]) -> Iterator[CallSite]:
+    for scope in scopes:
+        local = local_paths(scope.function)
+        for node in walk(scope.function):
+            if isinstance(node, ast.Call) and (path := _called(node.func, local)):
+                yield CallSite(scope, path, node)
 
 
 def _called(func: ast.expr, local: Mapping[str, Path]) -> Path:
