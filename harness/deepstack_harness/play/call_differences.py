@@ -48,6 +48,8 @@ def is_changed(before: object, after: object) -> bool:
 
 def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
     """Return how an input of a call differs from the warm-up; None where tracing sees no difference."""
+    if then is now:
+        return None
     if then.kind != now.kind:
         missing = {"absent", "None"} & {then.kind, now.kind}
         return "presence" if missing else "type"
@@ -106,6 +108,8 @@ def differences_of(
 
 
 def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Iterator[Difference]:
+    if wanted is actual:
+        return
     if not isinstance(wanted, Tensor) or not isinstance(actual, Tensor):
         if not _alike(wanted, actual) or (wanted != actual and not _is_nan(wanted)):
             yield Difference(name, f"{facts_of(actual)}, not {facts_of(wanted)}")
@@ -122,11 +126,14 @@ def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]
     for name in dict.fromkeys([*wanted.values, *actual.values]):
         if name.startswith("answer"):
             continue
+        one, other = wanted.values.get(name), actual.values.get(name)
+        if one is other and one is not None:
+            continue
         if name not in wanted.values or name not in actual.values:
             text = "missing" if name not in actual.values else "not there uncompiled"
             differences.append(Difference(name, text))
         else:
-            differences += _differ_leaf(name, wanted.values[name], actual.values[name], limits.get(name, 0.0))
+            differences += _differ_leaf(name, one, other, limits.get(name, 0.0))
     return differences
 
 
