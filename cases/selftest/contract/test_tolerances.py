@@ -27,7 +27,7 @@ OTHERS = {
 def small_numbers(source: str) -> Iterator[str]:
     """Yield small numbers that are compared, a factor or a constant, each eps, and comparisons of torch."""
     tree = ast.parse(source)
-    inside = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp)]
+    inside: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.BinOp)]
     inside += [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
     for node in {part for outer in inside for part in ast.walk(outer)}:
         match node:

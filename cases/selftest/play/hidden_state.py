@@ -151,13 +151,13 @@ def fill_cache(_: object) -> None:
 
 def by_context(_: object) -> Callable[[Tensor], Tensor]:
     def region(x: Tensor) -> Tensor:
-        return x * CURRENT.get().scale  # type: ignore[no-any-return, operator]
+        return x * CURRENT.get().scale  # type: ignore[operator]
 
     return region
 
 
 def by_module(scale: object) -> Callable[[Tensor], Tensor]:
-    MODULE.inner = types.SimpleNamespace(values=[{"scale": scale}])
+    MODULE.inner = types.SimpleNamespace(values=[{"scale": scale}])  # type: ignore[attr-defined]
     return lambda x: x * MODULE.inner.values[0]["scale"]
 
 
@@ -175,7 +175,7 @@ def by_cell(scale: Any) -> Callable[[Tensor], Tensor]:  # noqa: ANN401  # a numb
 
 def by_default(scale: object) -> Callable[[Tensor], Tensor]:
     def region(x: Tensor, thing: Thing = Thing(scale)) -> Tensor:  # noqa: B008  # what is tested
-        return x * thing.scale  # type: ignore[no-any-return, operator]
+        return x * thing.scale  # type: ignore[operator]
 
     return region
 

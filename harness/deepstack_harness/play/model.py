@@ -20,7 +20,7 @@ from torch import Tensor
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.registry import family_named
 from deepstack_harness.compile.distances import apart
-from deepstack_harness.compile.torch_compat.modes import OtherLastBits
+from deepstack_harness.compile.torch_compat.modes import OtherLastBits, at_random
 from deepstack_harness.contract.case import BufferKind, BufferRef
 from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import BufferFactory, Family, Inputs, Profile, payload_width
@@ -181,7 +181,7 @@ class NumericsProbe:
         for seed in range(_NOISY_RUNS):
             generator = torch.Generator().manual_seed(seed)
             with self._preserved():
-                with OtherLastBits(lambda shape, drawn=generator: 2 * torch.rand(shape, generator=drawn) - 1):
+                with OtherLastBits(functools.partial(at_random, generator)):
                     out = self.eager(parts)
                 largest = max(largest, distance(out, eager))
                 moved = self._state.take().values
