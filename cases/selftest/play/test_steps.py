@@ -1,5 +1,6 @@
 """Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -262,3 +263,11 @@ def test_a_member_of_a_table_is_named(change: Change, name: str) -> None:
     assert [str(row.rule) for row in judged.broken] == ["I1"]
     assert name in str(judged)
     assert (region.table[500], region.row[7]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "actual", "differ"),
+    [(math.nan, math.nan, False), (math.nan, 1.0, True), (1.0, math.nan, True), ("a", "a", False)],
+)
+def test_nan_equals_nothing_but_nan(wanted: object, actual: object, differ: bool) -> None:
+    assert bool(differences_of("answer", wanted, actual, {})) is differ

@@ -54,11 +54,6 @@ class Routine:
     routine: Callable[..., object] = field(compare=False)
 
 
-def _line_of(routine: Callable[..., object]) -> int:
-    code = getattr(routine, "__code__", None)
-    return code.co_firstlineno if code else 0
-
-
 def state_of(region: Region) -> dict[str, object]:
     """Return what a call may read or write apart from its arguments, by name, without copies of tensors."""
     return _values_of(places([StatePlace("self", region)], _is_entered))
@@ -138,7 +133,8 @@ def _facts_of(place: StatePlace) -> Iterator[object]:
     elif value is None or isinstance(value, Tensor | bool | int | float | complex | str | bytes | Keys):
         yield value
     elif isinstance(value, (*_CODE, types.BuiltinFunctionType)):
-        yield Routine(value.__name__, _line_of(value), value)
+        code = getattr(value, "__code__", None)
+        yield Routine(value.__name__, code.co_firstlineno if code else 0, value)
     elif isinstance(value, np.generic):
         yield value.item()
     elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":

@@ -99,7 +99,8 @@ class UncompiledRun:
         facts = self._facts_of(held)
         trial = _Trial(self._region, call, seed)
         noise = trial.noise()
-        changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
+        most = 0 if number <= self._options.warm_up else _MOST_CHANGED
+        changed = list(islice(self._changed(facts, held), most))
         without = {change.key: self._without(trial, change) for change in changed}
         if number <= self._options.warm_up:
             self._warm.append(facts)
@@ -135,12 +136,7 @@ class UncompiledRun:
         return facts
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
-        """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""
-        return islice(self._all_changed(facts, held), _MOST_CHANGED)
-
-    def _all_changed(
-        self, facts: Mapping[str, InputFacts], held: Mapping[str, object]
-    ) -> Iterator[ChangedInput]:
+        """Yield the inputs that differ from those of every call of the warm-up."""
         one, two, now = set.intersection(*self._warm_same), set.union(*self._warm_same), _same_tensors(held)
         for first, name in [*(one - now), *(now - two)]:
             if isinstance(held.get(name), Tensor) and isinstance(held.get(first), Tensor):
