@@ -269,7 +269,7 @@ STATE = {
     "weak reference": Changing(
         OnTarget, lambda region: setattr(region.target, "scale", 3.0), "self.target.scale"
     ),
-    "ids as keys": Changing(ById, lambda _: None, "", "KeyError"),
+    "ids as keys": Changing(ById, lambda _: None, ""),
     "lock": Changing(lambda: Holds(locked(), scale_of), assigning("scale"), "self.held.scale"),
     "file": Changing(lambda: Holds(with_file(), scale_of), assigning("scale"), "self.held.scale"),
     "thread-local": Changing(lambda: Holds(local(), scale_of), assigning("scale"), "self.held.scale"),

@@ -1,6 +1,8 @@
 """Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +11,14 @@ from torch import Tensor, nn
 from cases.specimens import programs
 from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.compile.members import StatePlace, places
 from deepstack_harness.compile.torch_compat.modes import OtherLastBits, by_turns
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import Difference
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.play import region_state, state
 from deepstack_harness.play.call_differences import differences_of
+from deepstack_harness.play.region_calls import Change
 
 
 def test_a_part_that_is_the_call_itself_splits_nothing() -> None:
@@ -209,3 +214,60 @@ def test_noise_moves_what_is_written_and_leaves_masks() -> None:
     assert half.tolist() == [2 + 2**-6, 2 - 2**-6] * 2
     assert mask.tolist() == [False, False, True, True]
     assert noise.coarsest == torch.finfo(torch.bfloat16).eps
+
+
+class ReadsATable(nn.Module):
+    """Scales by one of many numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = dict.fromkeys(range(10_000), 1.0)
+        self.row = [1.0] * 10_000
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.table[500] * self.row[7]
+
+
+def test_a_table_is_one_place_of_each_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call has five walks by itself; a run to compare with and an arm have one for each call."""
+    seen: list[int] = []
+
+    def counted(roots: Iterable[StatePlace], *args: Any, **kwargs: Any) -> Iterator[StatePlace]:
+        count = 0
+        for place in places([*roots], *args, **kwargs):
+            count += 1
+            if place.path == "self":
+                seen.append(0)
+            yield place
+        if seen:
+            seen[-1] = max(seen[-1], count)
+
+    monkeypatch.setattr(region_state, "places", counted)
+    monkeypatch.setattr(state, "places", counted)
+    judged = compile_steps(ReadsATable(), [Call(rows(3)), Call(rows(3))], arms="eager/drop_all")
+    assert not judged.unjudged
+    assert len(seen) <= 15
+    assert max(seen) < 100
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda region: region.table.update({500: 3.0}), "`self.table[500]` was float 1.0"),
+        (lambda region: region.row.__setitem__(7, 3.0), "`self.row[7]` was float 1.0"),
+    ],
+)
+def test_a_member_of_a_table_is_named(change: Change, name: str) -> None:
+    region = ReadsATable()
+    judged = compile_steps(region, [Call(rows(3)), change, Call(rows(3))], arms="eager/drop_all")
+    assert [str(row.rule) for row in judged.broken] == ["I1"]
+    assert name in str(judged)
+    assert (region.table[500], region.row[7]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "actual", "differ"),
+    [(math.nan, math.nan, False), (math.nan, 1.0, True), (1.0, math.nan, True), ("a", "a", False)],
+)
+def test_nan_equals_nothing_but_nan(wanted: object, actual: object, differ: bool) -> None:
+    assert bool(differences_of("answer", wanted, actual, {})) is differ

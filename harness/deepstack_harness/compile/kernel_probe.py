@@ -21,7 +21,6 @@ from deepstack_harness.compile.torch_compat.inductor import (
     Access,
     Lowered,
     ScannedKernel,
-    Size,
     Symbols,
     Watched,
     watch,
@@ -130,6 +129,7 @@ class _Call:
         # Of equal counts the one that reads best.
         rows = max(self._rows(scanned), key=lambda rows: (self._value(rows), -len(str(rows))), default=None)
         inside = scanned.kind != "extern"
+        size = scanned.points if inside else rows
         function = next(filter(None, map(self._functions.get, scanned.operations)), None)
         return Kernel(
             graph=self._number,
@@ -143,7 +143,7 @@ class _Call:
             symbolic_rows=None if rows is None else self._text(rows),
             bytes=sum(self._bytes(access) for access in scanned.accesses),
             ideal_bytes=sum(self._ideal_bytes(access) for access in scanned.accesses),
-            carries_tokens=self._carries_tokens(scanned, rows),
+            carries_tokens=size is not None and bool(size.free_symbols & self._lowered.token_symbols),
             function=function.name if function else None,
             numels={prefix: self._value(numel) for prefix, numel in function.numels.items()}
             if function
@@ -153,20 +153,13 @@ class _Call:
     def _rows(self, scanned: ScannedKernel) -> Iterator[sympy.Expr]:
         """Yield, for each buffer that has token rows, the number of rows that the kernel touches."""
         for access in scanned.accesses:
-            extent = self._row_extent(access.size)
+            # Token rows have a symbol (only rows are dynamic), or a known size.
+            symbolic = [extent for extent in access.size if extent.free_symbols]
+            known = [extent for extent in access.size if extent in {self._capacity, self._tokens}]
+            extent = next(iter(symbolic or known), None)
             if extent is not None and access.buffer not in self._lowered.parameters:
                 touched = sympy.ceiling(sympy.cancel(access.elements * extent / sympy.Mul(*access.size)))
                 yield min(touched, extent, key=self._value)
-
-    def _row_extent(self, size: Size) -> sympy.Expr | None:
-        """Return the extent that is token rows: with a symbol (only rows are dynamic), or a known size."""
-        symbolic = [extent for extent in size if extent.free_symbols]
-        known = [extent for extent in size if extent in {self._capacity, self._tokens}]
-        return next(iter(symbolic or known), None)
-
-    def _carries_tokens(self, scanned: ScannedKernel, rows: sympy.Expr | None) -> bool:
-        size = scanned.points if scanned.kind != "extern" else rows
-        return size is not None and bool(size.free_symbols & self._lowered.token_symbols)
 
     def _bytes(self, access: Access) -> int:
         return access.itemsize * min(self._value(access.elements), self._value(sympy.Mul(*access.size)))

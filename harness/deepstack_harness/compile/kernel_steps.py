@@ -86,19 +86,17 @@ class Decode:
         return self.session.forward(self.inputs(self.subject.tokens))
 
     def inputs(self, tokens: int) -> Inputs:
-        """Return the decoder's arguments for so many tokens; the payload is what the buffer returns now."""
-        return Inputs(self._hidden(tokens), self._positions(tokens), self.buffer.get(tokens))
+        """Return the decoder's arguments for so many tokens; the payload is what the buffer returns now.
 
-    # Inputs are views of storage for `capacity` tokens, as an engine's are: a graph that runs
-    # more rows than the step has reads on after them, and must find memory there.
-    def _hidden(self, tokens: int) -> Tensor:
-        room = torch.zeros(self.subject.capacity, self.family.hidden, dtype=self.dtype, device=self.device)
-        return room[:tokens].data
-
-    def _positions(self, tokens: int) -> Tensor:
-        room = torch.zeros(3 * self.subject.capacity, dtype=torch.int64, device=self.device)
+        They are views of storage for `capacity` tokens, as an engine's are: a graph that runs more rows than
+        the step has reads on after them, and must find memory there.
+        """
+        capacity = self.subject.capacity
+        hidden = torch.zeros(capacity, self.family.hidden, dtype=self.dtype, device=self.device)
+        room = torch.zeros(3 * capacity, dtype=torch.int64, device=self.device)
         positions = room[: 3 * tokens].view(3, tokens).data
-        return positions.copy_(self.family.positions(tokens, self.device))
+        positions.copy_(self.family.positions(tokens, self.device))
+        return Inputs(hidden[:tokens].data, positions, self.buffer.get(tokens))
 
 
 def sized_family(subject: Subject) -> TinyFamily[Any]:

@@ -19,7 +19,16 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -41,6 +50,8 @@ class Keys(list[Any]):
     """The keys of a dict, in order: the value of its place `(its keys)`."""
 
 
+LEAVES = frozenset((type(None), bool, int, float, complex, str, bytes))
+"""Types of values that are equal where they are the same, and hold nothing; their subclasses may."""
 _ENDS = (
     Keys,
     *PLAIN, Tensor, ModuleType, BuiltinFunctionType, np.ndarray, np.generic, array, bytearray, random.Random,
@@ -102,7 +113,12 @@ def places(
         place = left.pop()
         yield place
         value = place.value
-        if isinstance(value, _ENDS) or (not whole and isinstance(value, _INDIRECT)) or id(value) in seen:
+        if (
+            type(value) in LEAVES
+            or (isinstance(value, _ENDS) and not has_attributes(value))
+            or (not whole and isinstance(value, _INDIRECT))
+            or id(value) in seen
+        ):
             continue
         if isinstance(value, _CONTAINERS):
             if _is_around(place, value):
@@ -111,6 +127,28 @@ def places(
             seen[id(value)] = value
         if enters(place):
             left += [*_parts_of(place, whole=whole)][::-1]
+
+
+def is_plain(value: object) -> TypeIs[dict[Any, Any] | list[Any]]:
+    """Return whether this is a dict or a list of numbers and texts: a leaf of many values."""
+    if type(value) is dict:
+        return LEAVES.issuperset(map(type, value)) and LEAVES.issuperset(map(type, value.values()))
+    return type(value) is list and LEAVES.issuperset(map(type, value))
+
+
+def plain_members(path: str, value: dict[Any, Any] | list[Any]) -> dict[str, Any]:
+    """Return what `places` yields in such a dict or list, by path, in a fraction of the time."""
+    if isinstance(value, dict):
+        members = {f"{path}[{key!r}]": member for key, member in value.items()}
+        return members | {f"{path} (its keys)": Keys(value)}
+    members = {f"{path}[{index}]": member for index, member in enumerate(value)}
+    return members | {f"{path} (its length)": len(value)}
+
+
+def has_attributes(value: object) -> bool:
+    """Return whether a number or text is of a class of a user that adds attributes."""
+    plain = isinstance(value, float | int | str | bytes) and not isinstance(value, enum.Enum)
+    return plain and bool(getattr(value, "__dict__", None))
 
 
 def _is_around(place: StatePlace, value: object) -> bool:
@@ -132,13 +170,16 @@ def _parts_of(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:  # a t
                 yield from _parts_of_function(place, value)
         case type():
             yield from _parts_of_class(place, value, ())
+            yield from _parts_of_class(place, type(value), chain(*map(vars, value.__mro__)))
         case MethodType():
             yield from (place.within(place.path, part) for part in (value.__self__, value.__func__))
         case partial():
             yield place.within(place.path, value.func)
             yield place.within(f"{place.path}.args", value.args)
             writes = {name: partial(_put, value.keywords, name) for name in value.keywords}
-            yield from (place.within(name, value.keywords[name], write) for name, write in writes.items())
+            yield from (
+                place.within(name, value.keywords[name], write, single=True) for name, write in writes.items()
+            )
         case staticmethod() | classmethod() | property() | cached_property():
             functions = (getattr(value, name, None) for name in ("__func__", "fget", "fset", "func"))
             yield from (place.within(place.path, function) for function in functions if function)
@@ -163,7 +204,7 @@ def _members(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:
     if isinstance(value, dict):
         for key, member in [*value.items()]:
             yield place.within(f"{path}[{key!r}]", member, partial(_put, value, key))
-            if whole and not isinstance(key, _ENDS):
+            if whole and type(key) not in LEAVES and not isinstance(key, _ENDS):
                 yield place.within(f"key of {path}[{key!r}]", key)
     elif isinstance(value, tuple):
         for index, member in enumerate(value):
@@ -212,7 +253,7 @@ def _parts_of_class(place: StatePlace, kind: type, shadowed: Iterable[str]) -> I
                 or name in known
                 or name in ("_abc_impl", "_fields", "_field_defaults")
                 or name.startswith("__")
-                or hasattr(type(value), "__set__")  # such as a slot
+                or isinstance(value, MemberDescriptorType | GetSetDescriptorType)  # a slot
             ):
                 write = partial(_put_attribute, base, name)
                 yield place.within(f"{place.path}.{name}", value, write, single=True)
@@ -270,7 +311,8 @@ def _resize(container: Any, size: Any) -> None:  # noqa: ANN401  # a container, 
         members = {key: container[key] for key in size if key in container}
         if [*members] != [*container]:
             container.clear()
-            container.update(members)
+            for key, member in members.items():
+                container[key] = member
     elif isinstance(container, list | deque) and isinstance(size, int):
         while len(container) > size:
             container.pop()
@@ -284,7 +326,7 @@ def attributes_in(owner: object) -> dict[str, Any]:
     held = {
         name: value
         for name, value in getattr(owner, "__dict__", {}).items()
-        if not str(name).startswith("_dynamo")
+        if not str(name).startswith("_dynamo") and name != "__orig_class__"
     }
     for slot in slots_of(owner):
         if hasattr(owner, slot):

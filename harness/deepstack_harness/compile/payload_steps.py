@@ -47,20 +47,18 @@ def time_payload(work: PayloadWork) -> list[Measured]:
         stack.callback(dynamo.start_counting)
         subject = _subject_of(work, device)
         subject.compile(max(work.tokens))
-        graphs = {mode: _graphs(device, mode) for mode in _MODES}
+        # They share a stream and a pool, as an engine's do.
+        graphs = {
+            mode: graphs_on(device, broken_at_attention=mode is not Capture.FULL)
+            for mode in _MODES
+            if mode is not Capture.NONE
+        }
         return [
             row
             for tokens in work.tokens
             for mode in _MODES
-            for row in _time_place(subject, graphs[mode], mode, tokens)
+            for row in _time_place(subject, graphs.get(mode), mode, tokens)
         ]
-
-
-def _graphs(device: torch.device, mode: Capture) -> Graphs | None:
-    """Return where the graphs of a mode come from; they share a stream and a pool, as an engine's do."""
-    if mode is Capture.NONE:
-        return None
-    return graphs_on(device, broken_at_attention=mode is not Capture.FULL)
 
 
 class _OneTensor:

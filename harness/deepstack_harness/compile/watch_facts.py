@@ -102,8 +102,9 @@ ABSENT = InputFacts("absent")
 def input_facts(value: object) -> InputFacts:
     """Return the facts of a value that a graph read: an argument, an attribute, a member of a container."""
     if isinstance(value, Tensor):
+        subclass = "" if type(value) in {Tensor, nn.Parameter} else type(value).__name__
         return InputFacts(
-            "tensor", "", _subclass(value), str(value.dtype).removeprefix("torch."), str(value.device),
+            "tensor", "", subclass, str(value.dtype).removeprefix("torch."), str(value.device),
             tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else (),
             value.requires_grad, _address(value),
         )  # fmt: skip
@@ -121,10 +122,6 @@ def input_facts(value: object) -> InputFacts:
     members = value.tensors  # vLLM's IntermediateTensors: tensors by name
     names = ", ".join(map(str, members)) if isinstance(members, Mapping) else ""
     return InputFacts(kind, words_of(names, _LONGEST))
-
-
-def _subclass(tensor: Tensor) -> str:
-    return "" if type(tensor) in {Tensor, nn.Parameter} else type(tensor).__name__
 
 
 def _address(tensor: Tensor) -> int:

@@ -185,7 +185,8 @@ class ArmSpec:
     @property
     def name(self) -> str:
         """The public name; `parse` reads it back."""
-        parts = [f"{self.backend}/{self.guards}" if self.compiled else self._control]
+        control = next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
+        parts = [f"{self.backend}/{self.guards}" if self.compiled else control]
         parts += [str(self.shapes)] if self.shapes in _SHAPES else []
         parts += map(str, self.options)
         parts += [_BREAKS] if self.breaks else []
@@ -201,10 +202,6 @@ class ArmSpec:
             "arm": self.name, "guard_policy": self.guards, "shape_policy": self.shapes,
             "backend": self.backend, "capture": self.capture,
         }  # fmt: skip
-
-    @property
-    def _control(self) -> str:
-        return next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
 
     @property
     def compiled(self) -> bool:

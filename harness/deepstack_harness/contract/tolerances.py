@@ -33,6 +33,8 @@ elements, whose additions inside one kernel no operation shows; bfloat16 and flo
 float32, at most 0.5.
 """
 
+import math
+
 FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
 """Least tolerance of a decoder by dtype, absolute: 16 units in the last place at 1 for half precision."""
 ROUNDINGS = 3
@@ -85,5 +87,4 @@ def region_limit(eps: float, scale: float, unit: float, noise: float, coarsest: 
     """
     factor = _NARROW_ROUNDINGS if coarsest > _OF_FLOAT32 else _REGION_ROUNDINGS
     limit = max(REGION_UNITS * eps * scale, factor * noise)
-    most: float = max(scale, unit) * (coarsest if noise else eps) ** 0.5
-    return min(limit, most)
+    return min(limit, max(scale, unit) * math.sqrt(coarsest if noise else eps))

@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -78,14 +78,10 @@ def small_traces() -> Iterator[Trace]:
     for capacity in SMALL:
         for tokens in (None, *range(capacity + 2)):
             held = () if tokens is None else (Step(Op.SET, tokens),)
-            for wanted in _counts_around(capacity, tokens or 0):
+            padded = {pad_to_multiple(tokens or 0, ranks) for ranks in RANKS[:3]}
+            for wanted in sorted({*range(-1, capacity + 3), *padded}):
                 yield _read_after_each(capacity, *held, Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
                 yield _read_after_each(capacity, *held, Step(Op.RESIZE, wanted))
-
-
-def _counts_around(capacity: int, tokens: int) -> list[int]:
-    padded = {pad_to_multiple(tokens, ranks) for ranks in RANKS[:3]}
-    return sorted({*range(-1, capacity + 3), *padded})
 
 
 @st.composite
@@ -222,7 +218,9 @@ def open_campaign(campaign: Campaign) -> Hunted:
             (campaign.folder / name).unlink(missing_ok=True)
         return Hunted()
     if earlier["campaign"] != campaign.describe():
-        if _version_of(earlier) not in (None, _VERSION):
+        before = earlier["campaign"]
+        version = before.get("schema_version") if isinstance(before, dict) else None
+        if version not in (None, _VERSION):
             raise UsageError(
                 f"'{campaign.folder}' has an unfinished run of another version of the harness, "
                 "which cannot be continued: choose another --out"
@@ -243,11 +241,6 @@ def read_journal(folder: Path) -> list[Finding]:
         with suppress(msgspec.DecodeError):  # the last line of a machine that lost power
             findings.append(Finding.from_json(line))
     return findings
-
-
-def _version_of(state: Mapping[str, object]) -> object:
-    campaign = state["campaign"]
-    return campaign.get("schema_version") if isinstance(campaign, dict) else None
 
 
 def _read_run(folder: Path) -> dict[str, object] | None:

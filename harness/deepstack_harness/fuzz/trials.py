@@ -107,7 +107,12 @@ def trials_for(mutants: Iterable[str], seed: int, *, right: bool = True) -> list
         for arm, effort in EFFORTS.items()
         for trial in (
             *(_controls(arm, effort, seed, right=right) if arm in arms else ()),
-            *(_of_mutant(name, effort, seed) for name in wanted if ALL_MUTANTS[name].arm == arm),
+            *(
+                Trial(name, str(mutant.rule), arm, effort.examples, effort.extra, seed, mutant.fault)
+                for name in wanted
+                for mutant in (ALL_MUTANTS[name],)
+                if mutant.arm == arm
+            ),
         )
     ]
 
@@ -117,8 +122,3 @@ def _controls(arm: str, effort: Effort, seed: int, *, right: bool) -> Iterator[T
     for name, buffer in CORRECT.items() if right and effort.on_right else ():
         if arm == _LIVE_ARM or buffer.regimes == "both":
             yield Trial(name, None, arm, effort.on_right, effort.extra, seed, _RIGHT)
-
-
-def _of_mutant(name: str, effort: Effort, seed: int) -> Trial:
-    mutant = ALL_MUTANTS[name]
-    return Trial(name, str(mutant.rule), mutant.arm, effort.examples, effort.extra, seed, mutant.fault)

@@ -48,6 +48,8 @@ def is_changed(before: object, after: object) -> bool:
 
 def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
     """Return how an input of a call differs from the warm-up; None where tracing sees no difference."""
+    if then is now:
+        return None
     if then.kind != now.kind:
         missing = {"absent", "None"} & {then.kind, now.kind}
         return "presence" if missing else "type"
@@ -106,8 +108,11 @@ def differences_of(
 
 
 def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Iterator[Difference]:
+    if wanted is actual:
+        return
     if not isinstance(wanted, Tensor) or not isinstance(actual, Tensor):
-        if not _alike(wanted, actual) or (wanted != actual and not _is_nan(wanted)):
+        nans = [leaf for leaf in (wanted, actual) if isinstance(leaf, float) and math.isnan(leaf)]
+        if not _alike(wanted, actual) or (wanted != actual and len(nans) < 2):
             yield Difference(name, f"{facts_of(actual)}, not {facts_of(wanted)}")
         return
     if (wanted.shape, wanted.dtype, wanted.device) != (actual.shape, actual.dtype, actual.device):
@@ -122,11 +127,14 @@ def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]
     for name in dict.fromkeys([*wanted.values, *actual.values]):
         if name.startswith("answer"):
             continue
+        one, other = wanted.values.get(name), actual.values.get(name)
+        if one is other and one is not None:
+            continue
         if name not in wanted.values or name not in actual.values:
             text = "missing" if name not in actual.values else "not there uncompiled"
             differences.append(Difference(name, text))
         else:
-            differences += _differ_leaf(name, wanted.values[name], actual.values[name], limits.get(name, 0.0))
+            differences += _differ_leaf(name, one, other, limits.get(name, 0.0))
     return differences
 
 
@@ -136,7 +144,3 @@ def _alike(one: object, other: object) -> bool:
         type(other).__module__,
         type(other).__qualname__,
     )
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)

@@ -139,8 +139,13 @@ def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
         found += [
             DrawnSetting(name, words, change) for words, change in _changes(value, annotation, optional)
         ]
-    rows = _rows_of(call)
-    found += [DrawnSetting("rows", f"{count} rows", _Rows(rows, count)) for count in _other_rows(rows)]
+    tensors = (leaf for _, leaf in structures.leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor))
+    rows = next((tensor.shape[0] for tensor in tensors if tensor.dim()), 0)  # those of the first one
+    found += [
+        DrawnSetting("rows", f"{count} rows", _Rows(rows, count))
+        for count in (1, rows + 3)
+        if count != rows > 1
+    ]
     built_in = tuple(
         f"self.{name}." for name, module in _modules(region) if type(module).__module__.startswith("torch.")
     )
@@ -201,16 +206,6 @@ class _Rows:
                 at = torch.arange(self._after, device=value.device) % self._before
                 value = value.index_select(dim, at)
         return value
-
-
-def _rows_of(call: Call) -> int:
-    """Return the rows of a call: the first size of its first tensor; 0 for none."""
-    leaves = (leaf for _, leaf in structures.leaves((call.args, call.kwargs)))
-    return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
-
-
-def _other_rows(rows: int) -> list[int]:
-    return [count for count in (1, rows + 3) if count != rows] if rows > 1 else []
 
 
 def _changes(

@@ -20,7 +20,7 @@ from torch import Tensor
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.registry import family_named
 from deepstack_harness.compile.distances import apart
-from deepstack_harness.compile.torch_compat.modes import OtherLastBits
+from deepstack_harness.compile.torch_compat.modes import OtherLastBits, at_random
 from deepstack_harness.contract.case import BufferKind, BufferRef
 from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import BufferFactory, Family, Inputs, Profile, payload_width
@@ -185,7 +185,7 @@ class NumericsProbe:
                 return 2 * torch.rand(shape, generator=generator) - 1
 
             with self._preserved():
-                with OtherLastBits(drawn):
+                with OtherLastBits(functools.partial(at_random, generator)):
                     out = self.eager(parts)
                 largest = max(largest, distance(out, eager))
                 moved = self._state.take().values

@@ -239,8 +239,19 @@ def error_text(error: BaseException) -> str:
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
     """Return the leaves of the return value, the arguments and the state by name, with copies of tensors."""
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
-    held |= {f"argument {name}": value for name, value in inputs_in(arguments_of(region, call)).items()}
-    return detached(held | state_of(region))
+    return detached_values(held | inputs_by_name(inputs_in(arguments_of(region, call))) | state_of(region))
+
+
+def inputs_by_name(inputs: Mapping[str, object]) -> dict[str, object]:
+    """Return what arguments hold, by the names that `values_left` has for it."""
+    return {f"argument {name}": value for name, value in inputs.items()}
+
+
+def detached_values(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values by name, with detached copies of tensors."""
+    return {
+        name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in values.items()
+    }
 
 
 def refuse_unbound(words: str, region: Region, call: Call) -> None:
@@ -307,11 +318,6 @@ def inputs_in(arguments: Mapping[str, object]) -> dict[str, object]:
     for name, value in arguments.items():
         held |= values_in(name, value)
     return held
-
-
-def input_facts_of(region: Region, call: Call) -> dict[str, InputFacts]:
-    """Return the facts of all side inputs of a call by name."""
-    return {name: facts_of(value) for name, value in side_inputs(region, call).items()}
 
 
 def facts_of(value: object) -> InputFacts:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.members import GONE, Keys, StatePlace, places
+from deepstack_harness.compile.members import GONE, LEAVES, Keys, StatePlace, is_plain, places, plain_members
 from deepstack_harness.compile.torch_compat import structures
 
 T = TypeVar("T")
@@ -54,32 +54,47 @@ class Routine:
     routine: Callable[..., object] = field(compare=False)
 
 
-def _line_of(routine: Callable[..., object]) -> int:
-    code = getattr(routine, "__code__", None)
-    return code.co_firstlineno if code else 0
-
-
 def state_of(region: Region) -> dict[str, object]:
     """Return what a call may read or write apart from its arguments, by name, without copies of tensors."""
-    return {place.path: fact for place in _places_of(region) for fact in _facts_of(place)}
+    return _values_of(places([StatePlace("self", region)], _is_entered))
 
 
 def values_in(name: str, value: object) -> dict[str, object]:
     """Return the leaves of a value by name: `cache['k'][0]`, `batch.ids`, lengths and keys."""
-    return {place.path: fact for place in _places_in({name: value}) for fact in _facts_of(place)}
+    return _values_of(_places_in({name: value}, _is_entered))
+
+
+def _is_entered(place: StatePlace) -> bool:
+    return not is_plain(place.value) and _is_state(place)
+
+
+def _values_of(found: Iterable[StatePlace]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for place in found:
+        if is_plain(place.value) and _is_state(place):
+            values |= plain_members(place.path, place.value)
+        elif type(place.value) in LEAVES and place.is_writable and not place.path.endswith("defaults__"):
+            values[place.path] = place.value
+        else:
+            values.update((place.path, fact) for fact in _facts_of(place))
+    return values
 
 
 def _places_of(region: Region) -> Iterator[StatePlace]:
     return places([StatePlace("self", region)], _is_state)
 
 
-def _places_in(values: dict[str, Any]) -> Iterator[StatePlace]:
+def _places_in(
+    values: dict[str, Any], enters: Callable[[StatePlace], bool] | None = None
+) -> Iterator[StatePlace]:
     """Yield the places in values by name; code that only a value holds is not followed."""
     roots = [StatePlace(name, value, partial(setitem, values, name)) for name, value in values.items()]
     for root in roots:
         yield from places(
             [root],
-            lambda place: _is_state(place) and not (isinstance(place.value, _CODE) and place.is_writable),
+            lambda place: (
+                (enters or _is_state)(place) and not (isinstance(place.value, _CODE) and place.is_writable)
+            ),
         )
 
 
@@ -118,7 +133,8 @@ def _facts_of(place: StatePlace) -> Iterator[object]:
     elif value is None or isinstance(value, Tensor | bool | int | float | complex | str | bytes | Keys):
         yield value
     elif isinstance(value, (*_CODE, types.BuiltinFunctionType)):
-        yield Routine(value.__name__, _line_of(value), value)
+        code = getattr(value, "__code__", None)
+        yield Routine(value.__name__, code.co_firstlineno if code else 0, value)
     elif isinstance(value, np.generic):
         yield value.item()
     elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -181,6 +197,9 @@ def make_equal(
 
     `wanted` and `actual` are those of `values_left`. Raises where a place cannot be written.
     """
+    differing = [*differing]
+    if not differing:
+        return
     found = _by_path(_places_of(region)) | {
         f"{_ARGUMENT}{place.path}": place for place in _places_in(dict(arguments))
     }

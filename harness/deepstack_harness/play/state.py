@@ -30,7 +30,17 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.distances import apart, largest
-from deepstack_harness.compile.members import OF_TORCH, PLAIN, Keys, StatePlace, is_iterator, places
+from deepstack_harness.compile.members import (
+    OF_TORCH,
+    PLAIN,
+    Keys,
+    StatePlace,
+    has_attributes,
+    is_iterator,
+    is_plain,
+    places,
+    plain_members,
+)
 from deepstack_harness.contract.observation import NOT_FINITE, StateFacts
 from deepstack_harness.errors import NotMeasured
 
@@ -253,27 +263,40 @@ class _Taking:
         self._marks = marks
         self._seen: dict[int, tuple[str, object]] = {}
         """The objects by id, with their first place; they are held, so that no other one gets the id."""
+        self._copied: dict[int, list[Callable[[Any], object]]] = {}
+        """What puts another iterator in each place of one, by its id."""
 
     def is_new(self, place: StatePlace) -> bool:
         """Return whether an object was not at an earlier place: it is followed once."""
-        return self._seen[id(place.value)][0] is place.path
+        new = self._seen[id(place.value)][0] is place.path
+        if new and is_plain(place.value):
+            for path, value in plain_members(place.path, place.value).items():
+                self._note(path, value)
+            return False
+        return new
 
     def take(self, place: StatePlace) -> None:
         """Save what is at a place, and note its value."""
         path, value = place.path, place.value
-        if place.single and place.is_writable:
+        if id(value) in self._copied and place.is_writable:
+            self._copied[id(value)].append(place.write)
+        elif place.single and place.is_writable and not is_iterator(value):
             self._save(value, place.write)
-        if isinstance(value, (*PLAIN, Keys)):
-            self._snapshot.values[path] = (
-                [repr(key) for key in value if isinstance(key, PLAIN)] if isinstance(value, Keys) else value
-            )
+        plain = isinstance(value, (*PLAIN, Keys))
+        if plain:
+            self._note(path, value)
         elif id(value) in self._seen:
             self._snapshot.values[path] = f"the same as {self._seen[id(value)][0]}"
-        else:
+        if id(value) not in self._seen and (not plain or has_attributes(value)):
             self._seen[id(value)] = (path, value)
             if len(self._seen) > MOST_OBJECTS:
                 raise NotMeasured(f"it holds more than {MOST_OBJECTS:,} objects, at {path or 'the decoder'}")
             self._object(place, value)
+
+    def _note(self, path: str, value: object) -> None:
+        self._snapshot.values[path] = (
+            [repr(key) for key in value if isinstance(key, PLAIN)] if isinstance(value, Keys) else value
+        )
 
     def _save(self, content: object, put_back: Callable[[Any], object]) -> None:
         self._snapshot.saved.append(_Saved(content, put_back))
@@ -352,12 +375,19 @@ class _Taking:
                 self._save(value.tell(), value.seek)
 
     def _iterator(self, place: StatePlace, value: Iterator[object]) -> None:
-        """Save a copy of an iterator, which takes its place; one of another kind is passed over."""
+        """Save a copy of an iterator, which takes its places; one of another kind is passed over."""
         if not isinstance(value, _COPIED) or not place.is_writable:
             self._snapshot.passed_over[place.path] = value
             return
         self._snapshot.values[place.path] = repr(value)
-        self._save(copy.copy(value), lambda content: place.write(copy.copy(content)))
+        writes = self._copied[id(value)] = [place.write]
+
+        def put_back(content: Iterator[object]) -> None:
+            again = copy.copy(content)
+            for write in writes:
+                write(again)
+
+        self._save(copy.copy(value), put_back)
 
 
 def _without_marks(content: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -399,9 +429,10 @@ def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:
     if list(now) != list(content):
         for key in now:
             del into[key]
-        into.update(content)
-        return
-    into.update({key: value for key, value in content.items() if now[key] is not value})
+        now = {}
+    for key, value in content.items():
+        if key not in now or now[key] is not value:
+            into[key] = value  # noqa: PERF403  # the `update` of a Counter adds
 
 
 def _fill_sequence(into: list[Any] | deque[Any], content: list[Any]) -> None:

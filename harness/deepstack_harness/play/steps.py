@@ -100,11 +100,8 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     """
     options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
-    return judge_steps(measure_steps(in_place(region, checked), options, _name_of(region)))
-
-
-def _name_of(region: Region) -> str:
-    return str(getattr(region, "__qualname__", None) or type(region).__qualname__)
+    name = str(getattr(region, "__qualname__", None) or type(region).__qualname__)
+    return judge_steps(measure_steps(in_place(region, checked), options, name))
 
 
 def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedRegion:
@@ -167,7 +164,7 @@ class _Arm:
         """Run all steps, and again with other neutral rows and in parts, where these options are given."""
         name = self._spec.name
         try:
-            calls = list(self._steps(_with_call))
+            calls = list(self._steps(self._measure_call))
             graphs = dynamo.graphs_built() if self._spec.compiled else 0
         except _NotCompiled as error:
             return SteppedArm(name, unjudged=str(error))
@@ -198,7 +195,7 @@ class _Arm:
             return SteppedArm(name, tuple(calls), graphs, why)
         return SteppedArm(name, tuple(calls), graphs, stopped=self._stopped)
 
-    def _steps(self, measure: "_Measure") -> Iterator[SteppedCall]:
+    def _steps(self, measure: Callable[["_Runs", Call, WantedCall], SteppedCall]) -> Iterator[SteppedCall]:
         region, steps = self._program()
         if self._spec.compiled:
             dynamo.start_counting()
@@ -214,7 +211,7 @@ class _Arm:
             runs = _Runs(region, self._compiled(region, steps))
             for step in steps:
                 if isinstance(step, Call):
-                    yield measure(self, runs, step, next(expected))
+                    yield measure(runs, step, next(expected))
                     if self._stopped:
                         return
                 else:
@@ -240,7 +237,7 @@ class _Arm:
             raise _NotCompiled(error_text(error)) from None
         return _refusing(compiled) if self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY else compiled
 
-    def measure_call(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+    def _measure_call(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         """Run a call, and compare what it left with what the uncompiled code left."""
         options, warm_up = self._options, wanted.step <= self._options.warm_up
         seen = {key: guard.calls for key, guard in self._failed()}
@@ -279,7 +276,7 @@ class _Arm:
             effects=wanted.effects, limit=max(wanted.limits.values(), default=0.0), replayed=replayed,
         )  # fmt: skip
 
-    def _with_poison(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+    def _with_poison(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         views = list(_call_option(self._options.neutral, runs.region, call))
         for view in views:
             if not isinstance(view, Tensor):
@@ -309,7 +306,7 @@ class _Arm:
         warm_up = wanted.step <= self._options.warm_up
         return SteppedCall(wanted.step, warm_up, poisoned=value, neutral=tuple(tensors))
 
-    def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+    def _in_parts(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         split = _call_option(self._options.split, runs.region, call)
         try:
             parts = [as_call(part) for part in split]
@@ -367,13 +364,6 @@ class _Arm:
         for number, region in enumerate(self._watched.regions):
             for key, guard in region.failed.items():
                 yield (number, key), guard
-
-
-_Measure = Callable[[_Arm, "_Runs", Call, WantedCall], SteppedCall]
-
-
-def _with_call(arm: _Arm, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
-    return arm.measure_call(runs, call, wanted)
 
 
 class _NotCompiled(Exception):

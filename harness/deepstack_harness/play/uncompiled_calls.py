@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from deepstack_harness.compile.members import LEAVES
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.compile.torch_compat.modes import OtherLastBits, by_turns
 from deepstack_harness.compile.watch_facts import InputFacts
@@ -34,14 +35,14 @@ from deepstack_harness.play.region_calls import (
     arguments_of,
     call_of,
     call_user_function,
-    detached,
-    input_facts_of,
+    detached_values,
+    facts_of,
+    inputs_by_name,
     inputs_in,
     refuse_unbound,
     run_call,
     side_inputs,
     snapshot_of,
-    values_left,
 )
 from deepstack_harness.play.region_state import Region, copied, set_input, state_of
 
@@ -76,6 +77,8 @@ class UncompiledRun:
         self._warm: list[dict[str, InputFacts]] = []
         self._warm_same: list[set[tuple[str, str]]] = []
         self._warm_data: dict[str, object] = {}
+        self._known: dict[str, tuple[object, InputFacts]] = {}
+        """The side inputs of the last call, and their facts."""
         self._last_warm: tuple[Call, dict[str, object]] | None = None
 
     def run(self) -> Iterator[WantedCall]:
@@ -90,23 +93,26 @@ class UncompiledRun:
 
     def _call(self, number: int, call: Call) -> WantedCall:
         seed = self._options.seed + number
-        before, facts = values_left(self._region, call, None), input_facts_of(self._region, call)
+        state, inputs = state_of(self._region), inputs_in(arguments_of(self._region, call))
+        held = {**state, **inputs}
+        before = detached_values({**inputs_by_name(inputs), **state})
+        facts = self._facts_of(held)
         trial = _Trial(self._region, call, seed)
         noise = trial.noise()
-        held = side_inputs(self._region, call)
-        changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
+        most = 0 if number <= self._options.warm_up else _MOST_CHANGED
+        changed = list(islice(self._changed(facts, held), most))
         without = {change.key: self._without(trial, change) for change in changed}
         if number <= self._options.warm_up:
             self._warm.append(facts)
             self._warm_same.append(_same_tensors(held))
-            self._warm_data = detached(held)
+            self._warm_data = detached_values(held)
             args, kwargs = copied((call.args, call.kwargs))
-            self._last_warm = (Call(*args, **kwargs), detached(state_of(self._region)))
+            self._last_warm = (Call(*args, **kwargs), detached_values(state))
         left = run_call(self._region, call, seed)
         if left.raised.startswith(TypeError.__name__):
             refuse_unbound(f"step {number}", self._region, call)
         effects = sum(
-            is_changed(before[name], value)
+            before[name] is not value and is_changed(before[name], value)
             for name, value in left.values.items()
             if name in before and not name.startswith("answer")
         )
@@ -118,13 +124,19 @@ class UncompiledRun:
         limits = limits_of(left, noise)
         return WantedCall(number, left, limits, effects, measured, without)
 
-    def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
-        """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""
-        return islice(self._all_changed(facts, held), _MOST_CHANGED)
+    def _facts_of(self, held: Mapping[str, object]) -> dict[str, InputFacts]:
+        """Return the facts of side inputs; those of a number or text that is the same were made before."""
+        facts = {
+            name: self._known[name][1]
+            if type(value) in LEAVES and name in self._known and self._known[name][0] is value
+            else facts_of(value)
+            for name, value in held.items()
+        }
+        self._known = {name: (held[name], fact) for name, fact in facts.items()}
+        return facts
 
-    def _all_changed(
-        self, facts: Mapping[str, InputFacts], held: Mapping[str, object]
-    ) -> Iterator[ChangedInput]:
+    def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
+        """Yield the inputs that differ from those of every call of the warm-up."""
         one, two, now = set.intersection(*self._warm_same), set.union(*self._warm_same), _same_tensors(held)
         for first, name in [*(one - now), *(now - two)]:
             if isinstance(held.get(name), Tensor) and isinstance(held.get(first), Tensor):
@@ -216,7 +228,7 @@ class _Trial:
         """
         region = self._region
         arguments, then = arguments_of(region, self._call), copied(arguments_of(region, warm))
-        held, before = side_inputs(region, self._call), {**detached(state), **inputs_in(then)}
+        held, before = side_inputs(region, self._call), {**detached_values(state), **inputs_in(then)}
         parameter = _parameter_of(name, arguments)
         with self._before.preserved():
             if value_of is not None:

@@ -158,12 +158,8 @@ def checked_guards(code: CodeType) -> int:
     """
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-    trees = [str(entry.guard_manager) for entry in _debug_get_cache_entry_list(code)]
-    return sum(_leaves(tree) for tree in trees)
-
-
-def _leaves(tree: str) -> int:
-    nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
+    trees = (str(entry.guard_manager) for entry in _debug_get_cache_entry_list(code))
+    nodes = (line.lstrip("| ") for tree in trees for line in tree.splitlines() if "+- " in line)
     return sum("GuardManager" not in node and OWN_GUARD not in node for node in nodes)
 
 

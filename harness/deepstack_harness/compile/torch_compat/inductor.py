@@ -126,18 +126,18 @@ def scan(graph: GraphLowering) -> tuple[ScannedKernel, ...]:
     calling = [node.get_name() for node in nodes if isinstance(node.node, _SUBGRAPHS)]
     if calling:
         raise NotMeasured(f"{', '.join(calling)} calls another graph, whose kernels would not be counted")
-    return tuple(_scanned(graph, node) for node in nodes if not _does_nothing(node))
-
-
-def _does_nothing(node: BaseSchedulerNode) -> bool:
-    # A MultiOutput only names one of the tensors that the call before it gave.
-    return isinstance(node, NopKernelSchedulerNode) or isinstance(node.node, ir.MultiOutput)
+    return tuple(
+        _scanned(graph, node)
+        for node in nodes
+        # A MultiOutput only names one of the tensors that the call before it gave.
+        if not (isinstance(node, NopKernelSchedulerNode) or isinstance(node.node, ir.MultiOutput))
+    )
 
 
 def _scanned(graph: GraphLowering, node: BaseSchedulerNode) -> ScannedKernel:
     if isinstance(node, ExternKernelSchedulerNode):
         return _extern(graph, node)
-    largest = max(_loops(node), key=lambda loop: _hint(graph, _points(loop)))
+    largest = max(_loops(node), key=lambda loop: int(_HINT(graph.sizevars, _points(loop))))
     return ScannedKernel(
         name=get_fused_kernel_name(_loops(node), "original_aten"),
         kind="template" if node.is_template() else "generated",
@@ -153,13 +153,19 @@ def _extern(graph: GraphLowering, node: ExternKernelSchedulerNode) -> ScannedKer
     assert isinstance(kernel, ir.ExternKernel)
     # An op with several results has them in `outputs`, its own being no tensor.
     results = getattr(kernel, "outputs", None) or kernel.get_outputs()
+    accesses = []
+    for tensor in (*kernel.inputs, *results):
+        if isinstance(tensor, ir.IRNode) and tensor.has_tensor_output():
+            size = _size(graph, tensor)
+            count = _plain(graph, sympy.Mul(*size))
+            accesses.append(Access(tensor.get_name(), tensor.get_dtype().itemsize, count, size))
     return ScannedKernel(
         name=str(getattr(kernel, "op_overload", None) or kernel.get_kernel_name() or type(kernel).__name__),
         kind="extern",
         operations=(node.get_name(),),
         points=sympy.S.One,
         reduction=sympy.S.One,
-        accesses=tuple(_whole(graph, tensor) for tensor in (*kernel.inputs, *results) if _is_tensor(tensor)),
+        accesses=tuple(accesses),
     )
 
 
@@ -203,15 +209,6 @@ def _touched(dep: Dep, whole: sympy.Expr) -> sympy.Expr:
     return whole if isinstance(dep, StarDep) else dep.get_numel()
 
 
-def _whole(graph: GraphLowering, node: ir.IRNode) -> Access:
-    size = _size(graph, node)
-    return Access(node.get_name(), node.get_dtype().itemsize, _plain(graph, sympy.Mul(*size)), size)
-
-
-def _is_tensor(node: object) -> bool:
-    return isinstance(node, ir.IRNode) and node.has_tensor_output()
-
-
 def _size(graph: GraphLowering, node: ir.IRNode) -> Size:
     return tuple(_plain(graph, extent) for extent in node.get_size())
 
@@ -221,11 +218,6 @@ def _plain(graph: GraphLowering, expression: sympy.Expr | int) -> sympy.Expr:
     replaced = sympy.sympify(expression).xreplace(graph.sizevars.inv_precomputed_replacements)
     expanded: sympy.Expr = sympy.expand(replaced)
     return expanded
-
-
-def _hint(graph: GraphLowering, expression: sympy.Expr) -> int:
-    """Return the value at compile time; used to compare loops of one kernel only."""
-    return int(_HINT(graph.sizevars, expression))
 
 
 Symbols = Mapping[sympy.Symbol, int]
@@ -445,7 +437,11 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
         inputs=dict(graph.graph_inputs),
         parameters=frozenset(names[index] for index in static) | frozenset(graph.constants),
         sizes_of=sizes_of,
-        equal=frozenset(_equal_to(graph, frozenset(chain(*sizes_of.values())))),
+        equal=frozenset(
+            symbol
+            for symbol, replacement in graph.sizevars.shape_env.replacements.items()
+            if replacement in chain(*sizes_of.values())
+        ),
     )
 
 
@@ -455,12 +451,6 @@ def _symbols_of(graph: GraphLowering, argument: str) -> Iterator[sympy.Symbol]:
     for symbol, sources in environment.var_to_sources.items():
         if any(f"['{argument}']" in _source_name(source) for source in sources):
             yield from environment.replacements.get(symbol, symbol).free_symbols
-
-
-def _equal_to(graph: GraphLowering, symbols: frozenset[sympy.Symbol]) -> Iterator[sympy.Symbol]:
-    for symbol, replacement in graph.sizevars.shape_env.replacements.items():
-        if replacement in symbols:
-            yield symbol
 
 
 def _source_name(source: Any) -> str:  # noqa: ANN401  # torch._guards.Source

@@ -194,6 +194,11 @@ def by_turns(shape: torch.Size) -> Tensor:
     return moves
 
 
+def at_random(generator: torch.Generator, shape: torch.Size) -> Tensor:
+    """Return moves that are drawn."""
+    return 2 * torch.rand(shape, generator=generator) - 1
+
+
 @contextmanager
 def filled_with_nan() -> Iterator[None]:
     """Fill new memory with NaN (integers: the largest value) while open; threads of this process share it."""

@@ -147,7 +147,10 @@ class TracedRegion:
             for node in graph.graph.nodes:
                 if "triton_kernel_wrapper" in str(node.target):
                     raise CannotRerun("it launches a Triton kernel of its own, which may write anywhere")
-        if any(_has_hooks(value) for value in values.values()):
+        modules = (
+            part for value in values.values() if isinstance(value, nn.Module) for part in value.modules()
+        )
+        if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
             raise CannotRerun("hooks of its modules would run again")
 
     def _graphs(self) -> Mapping[str, fx.GraphModule]:
@@ -225,22 +228,13 @@ def _isolated() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch._C._EnableTorchFunction())  # off while guards are checked
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        devices = [torch.cuda.current_device()] if _cuda_is_used() else []
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         stack.enter_context(torch.random.fork_rng(devices=devices))
         torch.compiler._is_compiling_flag = True  # code may read it, and it was True in the trace
         try:
             yield
         finally:
             torch.compiler._is_compiling_flag = compiling
-
-
-def _cuda_is_used() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _has_hooks(value: object) -> bool:
-    modules = value.modules() if isinstance(value, nn.Module) else ()
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _containers(code: CodeType, scope: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,27 +43,22 @@ def judge_ordering(observation: OrderingObservation) -> Judgement:
 def unordered(recording: Recording) -> list[Pair]:
     """Return dependent pairs on two streams of which neither is certainly done before the other begins."""
     streams = {name: index for index, name in enumerate(recording.streams)}
-    return [pair for pair in dependent(recording) if not _ordered(pair, streams)]
+    pairs = []
+    for first, second, shared in dependent(recording):
+        own = streams[first.stream]
+        if first.stream != second.stream and second.clock[own] < first.clock[own]:
+            pairs.append((first, second, shared))
+    return pairs
 
 
 def dependent(recording: Recording) -> list[Pair]:
     """Return all pairs that use the same memory, one of them writing it; the first such memory is named."""
-    return [
-        (first, second, shared[0])
-        for first, second in combinations(recording.operations, 2)
-        if (shared := _shared_memory(first, second))
-    ]
-
-
-def _shared_memory(first: Operation, second: Operation) -> list[str]:
-    written, used = {*first.writes, *second.writes}, {*second.reads, *second.writes}
-    return [name for name in (*first.writes, *first.reads) if name in used and name in written]
-
-
-def _ordered(pair: Pair, streams: dict[str, int]) -> bool:
-    first, second, _ = pair
-    own = streams[first.stream]
-    return first.stream == second.stream or second.clock[own] >= first.clock[own]
+    pairs = []
+    for first, second in combinations(recording.operations, 2):
+        written, used = {*first.writes, *second.writes}, {*second.reads, *second.writes}
+        shared = [name for name in (*first.writes, *first.reads) if name in used and name in written]
+        pairs += [(first, second, shared[0])] if shared else []
+    return pairs
 
 
 def _unmeasured(observation: OrderingObservation) -> str:

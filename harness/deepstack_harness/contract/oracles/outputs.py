@@ -187,7 +187,8 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     states = list(_states_apart(observed))
     if states and apart.eager <= limit:
         return states[0]
-    weak = _first_weak_payload(case, measured)
+    payloads = (step.distances for step in measured if step.distances.effect > 0)
+    weak = next((found for found in payloads if found.effect <= EFFECT * tolerance(case, found)), None)
     if weak:
         return error(
             Rule.OUTPUT, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
@@ -197,7 +198,10 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
         return dropped
     ignored = apart.eager > limit >= apart.zero_deepstack
     why = f"{_IGNORED}: " if ignored else ""
-    words = f"{why}{_distances_in_words(apart)}{_state_in_words(observation)}"
+    without = "" if apart.no_deepstack is None else f"{apart.no_deepstack:.2g} from no-deepstack, "
+    words = f"{why}{apart.eager:.2g} from eager, {without}{apart.zero_deepstack:.2g} from zero-deepstack"
+    if places := state_places(observation):
+        words += f"; the decoder keeps state ({shorten_list(places)}), equal in both"
     detail = f"step {worst.number} '{worst.step}': {words}"
     return judge_figure(
         Rule.OUTPUT,
@@ -216,11 +220,6 @@ def state_places(observation: Observation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fact.place for step in observation.steps for fact in step.state))
 
 
-def _state_in_words(observation: Observation) -> str:
-    places = state_places(observation)
-    return f"; the decoder keeps state ({shorten_list(places)}), equal in both" if places else ""
-
-
 def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
     """Iterate over the failures of steps that left another state than the uncompiled run, in order."""
     for number, step, facts in numbered_steps(observed.case, observed.observation):
@@ -232,12 +231,6 @@ def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
                 yield judge_figure(
                     Rule.OUTPUT, fact.apart, limit, "abs", detail, [number], shape=FaultKind.OUTPUT, chances=1
                 )
-
-
-def _first_weak_payload(case: Case, measured: Sequence[MeasuredStep]) -> Distances | None:
-    """Return the distances of the first step that a payload took part in and hardly changed."""
-    payloads = (step.distances for step in measured if step.distances.effect > 0)
-    return next((apart for apart in payloads if apart.effect <= EFFECT * tolerance(case, apart)), None)
 
 
 def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Judgement]:
@@ -257,11 +250,6 @@ def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Ju
                 chances=len(measured),
             )  # fmt: skip
             yield replace(failed, level=dropped[0])
-
-
-def _distances_in_words(apart: Distances) -> str:
-    without = "" if apart.no_deepstack is None else f"{apart.no_deepstack:.2g} from no-deepstack, "
-    return f"{apart.eager:.2g} from eager, {without}{apart.zero_deepstack:.2g} from zero-deepstack"
 
 
 def _why_not_compared(case: Case, observation: Observation) -> str:

@@ -291,7 +291,10 @@ class _Follower:
         """Return the rows that are newly wrong, by the rule that each breaks."""
         wrong: dict[Rule, list[WrongRow]] = {}
         live = self._ledger.live.number if self._ledger.live else 0
-        comparable = map(_comparable, expected.levels, answer.devices)
+        comparable = (  # rows on the device meta have no values, only a number
+            (RowRange(None, 0, 0, sum(run.rows for run in wanted)),) if device == _META else wanted
+            for wanted, device in zip(expected.levels, answer.devices, strict=False)
+        )
         for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
             for row, origin, right in _rows_side_by_side(ranges, wanted):
                 spared = row in expected.may_be_zero and origin == _ZERO
@@ -412,11 +415,6 @@ def _is_padding(row: int, expected: Expected) -> bool:
 
 def _detached(facts: StepFacts) -> bool:
     return facts.graph_use is not None and facts.graph_use.detached
-
-
-def _comparable(wanted: tuple[RowRange, ...], device: str) -> tuple[RowRange, ...]:
-    """Return the rows to compare with: rows on the device meta have no values, only a number."""
-    return (RowRange(None, 0, 0, sum(run.rows for run in wanted)),) if device == _META else wanted
 
 
 def _rows_side_by_side(
