@@ -1,4 +1,4 @@
-"""Verdicts about a real engine: answers compared, rows that steps read, and proofs of schedules."""
+"""Verdicts about a real engine: tokens compared, rows that steps read, and proofs of schedules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ WHOLE = step(("a", 9, True), spans=((3, 7),))
         (ONE, 0.0),
         (answer(-1.0, -2.25, -0.5, -3.0), 0.25),
         (answer(-1.0, -2.0, -0.5, -4.0), 1.0),
-        # Behind the first token that differs the contexts are different.
+        # After the first token that differs the contexts are different.
         (answer(-1.0, -2.125, -9.0, -9.0, tokens=(7, 6)), 0.125),
         (answer(-1.0, math.nan, -0.5, -3.0), math.inf),
         (answer(-1.0, None, -0.5, -3.0), math.inf),

@@ -136,7 +136,9 @@ def test_experts_that_are_apart() -> None:
 
 
 def test_a_family_without_a_mixture_is_written_as_it_is() -> None:
-    assert all(torch.equal(one, state()[name]) for name, one in child()._as_released(state(), None).items())
+    assert all(
+        torch.equal(found, state()[name]) for name, found in child()._as_released(state(), None).items()
+    )
 
 
 @EVERY
