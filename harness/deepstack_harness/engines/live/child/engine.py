@@ -206,7 +206,8 @@ class _Engine:
 
         def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             decided = inner(*args, **kwargs)
-            batch, scheduled = self._runner.input_batch, kwargs.get("num_scheduled_tokens_np")
+            batch = self._runner.input_batch
+            scheduled: Any = kwargs.get("num_scheduled_tokens_np")
             computed, prompt = batch.num_computed_tokens_cpu, batch.num_prompt_tokens
             requests = [
                 [self._name_of(batch.req_ids[i]), int(scheduled[i]), bool(computed[i] < prompt[i])]
