@@ -33,7 +33,7 @@ from deepstack_harness.sources.environments import (
     interpreter_at,
     python_of,
 )
-from deepstack_harness.sources.source import KnownPackage
+from deepstack_harness.sources.source import KnownPackage, nearest_releases
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.supervised import Command, run_command
 
@@ -137,11 +137,8 @@ def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[V
                 else []
             )
         if not found:
-            below = sum(known < first for known in final)
-            near = ", ".join(map(str, final[max(0, below - 2) : below + 2]))
             raise UsageError(
-                f"--torch '{text}': the index has no such torch; near it are {near}, "
-                f"the newest is {final[-1]}"
+                f"--torch '{text}': the index has no such torch; {nearest_releases(first, final)}"
             )
         chosen += found
     return list(dict.fromkeys(chosen))
@@ -274,16 +271,11 @@ def _fill(release: Version, making: NewEnvironment) -> dict[str, object]:
     making.begin(
         f"making the environment {of_torch}", f"an environment with torch {release}", _NEEDED_GB, [line]
     )
-    making.install(f"the installation {of_torch}", [f"{TORCH.name}=={release}", *wanted, *_constraints()])
+    constraints: list[str] = []
+    with suppress(UsageError):  # what the harness was tried with; a wheel has no such file
+        constraints = ["-c", str(data("constraints-any-torch.txt"))]
+    making.install(f"the installation {of_torch}", [f"{TORCH.name}=={release}", *wanted, *constraints])
     (site,) = making.folder.glob("lib/python3*/site-packages")
     # For people who start this interpreter themselves; our processes get PYTHONPATH.
     (site / "deepstack_harness.pth").write_text(f"{harness_path()}\n", "utf-8")
     return {"torch": named_home(making.python).torch, "requirements": wanted}
-
-
-def _constraints() -> list[str]:
-    """Return the option that pins what the harness was tried with; a wheel has no such file."""
-    try:
-        return ["-c", str(data("constraints-any-torch.txt"))]
-    except UsageError:
-        return []

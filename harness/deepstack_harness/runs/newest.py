@@ -105,11 +105,6 @@ def last_records(history: Path, tonight: Path) -> dict[str, AuditedPackage]:
     return records
 
 
-def write_records(folder: Path, seen: Mapping[str, AuditedPackage]) -> None:
-    """Write the record of a night."""
-    (folder / _RECORDS).write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=2))
-
-
 Audit = Callable[[str], AuditedSource]
 Newest = Callable[[KnownPackage], str]
 
@@ -182,7 +177,7 @@ def audit_newest(
     packages = [engine.package for engine in RELEASED]
     for line in releases.lines(packages, last_records(history, folder)):
         print(line, flush=True)
-    write_records(folder, releases.seen)
+    (folder / _RECORDS).write_bytes(msgspec.json.format(msgspec.json.encode(releases.seen), indent=2))
     print(
         f"{len(releases.seen)} of {len(packages)} engines audited, {releases.unexpected} unexpected verdicts"
     )

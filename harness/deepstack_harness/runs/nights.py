@@ -172,33 +172,28 @@ class NightlyRun:
 
     def _not_started(self, stage: Stage, limit: float) -> EndedStage | None:
         """Return the end of a stage that cannot be started, None for one that can."""
+        why, outcome = "", StageOutcome.NOT_RUN
         if stage.missing:
-            outcome = StageOutcome.LEFT_OUT if stage.optional else StageOutcome.NOT_RUN
-            return EndedStage(stage.name, outcome, detail=not_installed(stage.missing))
-        if stage.last:
+            why = not_installed(stage.missing)
+            outcome = StageOutcome.LEFT_OUT if stage.optional else outcome
+        elif stage.last:
             return None
-        if why := self._why_not_started(stage, limit):
-            return EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why)
-        if stage.least_gpus > 1 and (why := self._too_few_gpus(stage.least_gpus)):
-            return EndedStage(stage.name, StageOutcome.LEFT_OUT, detail=why)
-        return None
-
-    def _why_not_started(self, stage: Stage, limit: float) -> str | None:
-        if limit < min(stage.least, stage.seconds):
+        elif limit < min(stage.least, stage.seconds):
             left = f"{max(limit, 0):.0f} s of the night are left for it"
-            return f"no time: it needs at least {stage.least:g} s, and {left}"
-        if stage.gpu and self.lost and not stage.without_gpu:
-            return f"the GPU is gone: {self.lost}"
-        free = self.free(self.folder)
-        return f"the disk is full: {free >> 20} MiB are left" if free < _LEAST_FREE else None
-
-    def _too_few_gpus(self, least: int) -> str | None:
-        try:
-            count = self.count_gpus()
-        except MachineError as error:
-            return str(error)
-        have = "one GPU" if count == 1 else f"{count} GPUs"
-        return f"{have}: it needs {least}" if count < least else None
+            why = f"no time: it needs at least {stage.least:g} s, and {left}"
+        elif stage.gpu and self.lost and not stage.without_gpu:
+            why = f"the GPU is gone: {self.lost}"
+        elif (free := self.free(self.folder)) < _LEAST_FREE:
+            why = f"the disk is full: {free >> 20} MiB are left"
+        elif stage.least_gpus > 1:
+            outcome = StageOutcome.LEFT_OUT
+            try:
+                if (count := self.count_gpus()) < stage.least_gpus:
+                    have = "one GPU" if count == 1 else f"{count} GPUs"
+                    why = f"{have}: it needs {stage.least_gpus}"
+            except MachineError as error:
+                why = str(error)
+        return EndedStage(stage.name, outcome, detail=why) if why else None
 
     def _run(self, stage: Stage, limit: float) -> EndedStage:
         started = time.monotonic()
@@ -280,10 +275,11 @@ def write_summary(folder: Path, ended: Sequence[EndedStage]) -> None:
     """Write `nightly.json` and `nightly.md`; raises `OSError`."""
     write_atomically(folder / "nightly.json", msgspec.json.format(msgspec.json.encode(ended), indent=2))
     lines = ["| stage | ended | seconds | why |", "|---|---|---|---|"]
-    lines += [
-        f"| {stage.stage} | {stage.outcome} | {stage.seconds:.0f} | {_markdown_cell(stage.why)} |"
-        for stage in ended
-    ]
+    for stage in ended:
+        why = " ".join(stage.why.split())[-_LONGEST_DETAIL:]
+        # Without characters that mean something in a Markdown table.
+        why = why.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+        lines.append(f"| {stage.stage} | {stage.outcome} | {stage.seconds:.0f} | {why} |")
     (folder / "nightly.md").write_text("\n".join(["## Night", "", *lines, ""]))
 
 
@@ -315,9 +311,3 @@ def use_gpu() -> float:
     ones = torch.ones(64, 64, device="cuda")
     torch.cuda.synchronize()
     return float((ones @ ones).sum())
-
-
-def _markdown_cell(text: str) -> str:
-    """Return the text on one line, without characters that mean something in a Markdown table."""
-    line = " ".join(text.split())[-_LONGEST_DETAIL:]
-    return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

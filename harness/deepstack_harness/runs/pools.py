@@ -22,7 +22,7 @@ from deepstack_harness.runs.records import CaseEnding, Shard
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import EndKind, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.pool import map_items
-from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile, profile_of
+from deepstack_harness.workers.profiles import FOREIGN_LIMITS, profile_of
 
 _SECONDS = {
     Backend.NONE: 0.05,
@@ -100,9 +100,12 @@ def play_group(worker: CaseWorker, group: Group, environment: Mapping[str, str])
     The worker measures, this process judges. The process is of this group only: it ends with the iterator.
     Where one does not even start, the cases that are left are not tried.
     """
+    # The weakest profile that a case needs; None where all code is ours.  Cases of a group share arm and
+    # device, so that only the kind of the buffer makes a difference.
+    profiles = filter(None, (profile_of(planned.case) for planned in group.cases))
     worker.prepare(
         environment=environment,
-        sandbox=_sandbox(group),
+        sandbox=max(profiles, key=lambda profile: profile.processes, default=None),
         compiles=any(planned.case.arm.backend is not Backend.NONE for planned in group.cases),
     )
     with worker:
@@ -112,13 +115,6 @@ def play_group(worker: CaseWorker, group: Group, environment: Mapping[str, str])
                 yield from _not_started(group.cases[index:], end)
                 return
             yield _play(worker, planned)
-
-
-def _sandbox(group: Group) -> SandboxProfile | None:
-    """Return the weakest profile that a case of the group needs; None where all code is ours."""
-    profiles = [profile_of(planned.case) for planned in group.cases]
-    # Cases of a group share arm and device, so that only the kind of the buffer makes a difference.
-    return max(filter(None, profiles), key=lambda profile: profile.processes, default=None)
 
 
 def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
@@ -138,16 +134,16 @@ def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
     return _with_output(result, end.output)
 
 
-def _ending_of(end: WorkerEnd) -> CaseEnding:
-    endings = {EndKind.TIMED_OUT: CaseEnding.TIMED_OUT, EndKind.OUT_OF_MEMORY: CaseEnding.OUT_OF_MEMORY}
-    return endings.get(end.kind, CaseEnding.CRASHED)
-
-
 def _with_output(result: CaseResult, output: str) -> CaseResult:
     """Add what a case printed, where the result has no output of its own."""
     if result.case.output:
         return result
     return replace(result, case=replace(result.case, output=output))
+
+
+def _ending_of(end: WorkerEnd) -> CaseEnding:
+    endings = {EndKind.TIMED_OUT: CaseEnding.TIMED_OUT, EndKind.OUT_OF_MEMORY: CaseEnding.OUT_OF_MEMORY}
+    return endings.get(end.kind, CaseEnding.CRASHED)
 
 
 def _not_started(cases: tuple[PlannedCase, ...], end: WorkerEnd) -> Iterator[CaseResult]:

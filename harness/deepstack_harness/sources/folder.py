@@ -197,7 +197,8 @@ class GitFiles:
 
     def _resolve(self, ref: str) -> str | None:
         """Return what a ref holds: a commit, or for a symbolic ref the next one."""
-        if self.folder is None or self.shared is None or not _is_ref(ref):
+        is_ref = _REF.fullmatch(ref) is not None and ".." not in ref and not ref.endswith("/")
+        if self.folder is None or self.shared is None or not is_ref:
             return None
         if loose := _text(self.folder / ref) or _text(self.shared / ref):
             return loose
@@ -219,10 +220,6 @@ def _git_folder(root: Path) -> Path | None:
         return path
     pointer = _text(path) or ""
     return root / pointer.removeprefix("gitdir: ") if pointer.startswith("gitdir: ") else None
-
-
-def _is_ref(name: str) -> bool:
-    return _REF.fullmatch(name) is not None and ".." not in name and not name.endswith("/")
 
 
 def _text(path: Path) -> str | None:

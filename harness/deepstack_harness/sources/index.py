@@ -14,7 +14,7 @@ import platform
 import ssl
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import cache, pip_settings
 from deepstack_harness.sources.archive import Archive, read_zipped
 from deepstack_harness.sources.pip_settings import PipSettings, Redactor
-from deepstack_harness.sources.source import KnownPackage, NoSuchMember
+from deepstack_harness.sources.source import KnownPackage, NoSuchMember, nearest_releases
 
 _SLACK = 1 << 12
 """Bytes read beyond a member of a wheel, for the extra field of its header."""
@@ -287,7 +287,7 @@ class Index:
     def find(self, version: Version) -> RemoteArchive:
         """Return the release's wheel, of any platform, or else its sdist.
 
-        Raises `UsageError` when it does not exist, naming neighbours that do, and
+        Raises `UsageError` when it does not exist, naming nearest_releases that do, and
         `MachineError` when that cannot be known.
         """
         listing = self._listing
@@ -304,7 +304,7 @@ class Index:
             raise MachineError(
                 f"{name} {version} cannot be looked up: {self._reasons}; {cache.alternatives(name)}"
             )
-        raise UsageError(f"there is no {name} {version}: {_neighbours(version, listing.versions())}")
+        raise UsageError(f"there is no {name} {version}: {nearest_releases(version, listing.versions())}")
 
     def versions(self) -> list[Version]:
         """Return every release there is, the newest last; raise `MachineError` when none can be seen."""
@@ -341,20 +341,16 @@ class Index:
         with _unearth_warnings(listing.warnings):
             for place in self._places:
                 try:
-                    listing.packages += self._list_place(place)
+                    finder = PackageFinder(
+                        cast("Fetcher", self._client),
+                        index_urls=[place.address] if place.is_index else [],
+                        find_links=[] if place.is_index else [place.address],
+                        ignore_compatibility=True,  # for any platform and Python
+                    )
+                    listing.packages += finder.find_all_packages(self._package.name, allow_yanked=True)
                 except _UNREACHABLE as error:
                     listing.unreachable.append(f"{place.address} cannot be reached ({reason(error)})")
         return listing
-
-    def _list_place(self, place: _Place) -> Sequence[Package]:
-        """Return all releases that one place has, for any platform and Python, yanked ones included."""
-        finder = PackageFinder(
-            cast("Fetcher", self._client),
-            index_urls=[place.address] if place.is_index else [],
-            find_links=[] if place.is_index else [place.address],
-            ignore_compatibility=True,
-        )
-        return list(finder.find_all_packages(self._package.name, allow_yanked=True))
 
     @functools.cached_property
     def _client(self) -> PyPIClient:
@@ -404,12 +400,6 @@ def _fits(package: Package) -> bool:
     except InvalidSpecifier:  # pip ignores it too
         return True
     return wanted.contains(platform.python_version(), prereleases=True)
-
-
-def _neighbours(version: Version, releases: Sequence[Version]) -> str:
-    below = sum(release < version for release in releases)
-    near = ", ".join(map(str, releases[max(0, below - 2) : below + 2]))
-    return f"near it are {near}, the newest is {releases[-1]}"
 
 
 @contextmanager

@@ -48,7 +48,11 @@ class PipSettings:
 def read() -> PipSettings:
     """Return the output of `pip config list`; without pip only the environment's variables count."""
     read_by_pip = {name: text for name, text in os.environ.items() if name.startswith(_READ_BY_PIP)}
-    values = _from_pip(sys.executable, frozenset(read_by_pip.items())) or _from_environment()
+    values = _from_pip(sys.executable, frozenset(read_by_pip.items())) or {
+        f":env:.{name.removeprefix('PIP_').lower().replace('_', '-')}": text
+        for name, text in os.environ.items()
+        if name.startswith("PIP_")
+    }
 
     def value(name: str) -> str:
         texts = (values.get(f"{section}.{name}", "") for section in _SECTIONS)
@@ -81,13 +85,6 @@ def _from_pip(interpreter: str, _environment: frozenset[tuple[str, str]]) -> Map
         with suppress(SyntaxError, ValueError):  # no setting; its text may not be shown in a traceback
             settings[key] = str(ast.literal_eval(text))
     return settings
-
-
-def _from_environment() -> Mapping[str, str]:
-    named = (
-        (name.removeprefix("PIP_"), text) for name, text in os.environ.items() if name.startswith("PIP_")
-    )
-    return {f":env:.{name.lower().replace('_', '-')}": text for name, text in named}
 
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s'\"<>]*)")

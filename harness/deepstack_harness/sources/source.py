@@ -200,3 +200,10 @@ DEPTH = Limit("DEEPSTACK_HARNESS_MAX_DEPTH", 1000, "levels")
 """Nested expressions and chains of bases. Released classes have up to 12 bases."""
 MOST_DEPTH = 10_000
 """`DEPTH` cannot be raised further: Python's parser and compiler use the stack, which has 8 MiB."""
+
+
+def nearest_releases(version: Version, releases: Sequence[Version]) -> str:
+    """Return the releases around a version that none of them has, in words; the newest is the last."""
+    below = sum(release < version for release in releases)
+    near = ", ".join(map(str, releases[max(0, below - 2) : below + 2]))
+    return f"near it are {near}, the newest is {releases[-1]}"

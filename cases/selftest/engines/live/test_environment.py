@@ -1,4 +1,4 @@
-"""Environments: what a plan resolves, where an engine is found, what is told where there is none."""
+"""Environments: what a plan resolves, where an engine is found, and the error where there is none."""
 
 import json
 import zipfile
@@ -100,7 +100,7 @@ def test_an_environment_of_an_earlier_release_gets_the_name_that_vllm_serve_read
     site.mkdir(parents=True)
     for _ in range(2):
         make_environment(RELEASE, pytest.fail)
-    assert [each.version for each in distributions(name="vllm", path=[str(site)])] == ["0.99.0+cpu"]
+    assert [found.version for found in distributions(name="vllm", path=[str(site)])] == ["0.99.0+cpu"]
 
 
 @pytest.mark.parametrize("left", ["no stamp", "no python", "another stamp", "torn stamp", "no object"])
@@ -208,7 +208,7 @@ def test_a_torchvision_without_a_version_is_that_of_the_torch() -> None:
 
 def test_a_release_that_was_tried_gets_the_transformers_it_was_tried_with() -> None:
     checked = [Requirement(line) for line in plan_from(Version("0.32.0"), METADATA).checked]
-    assert [str(each) for each in checked if each.name == "transformers"] == ["transformers==5.19.0"]
+    assert [str(need) for need in checked if need.name == "transformers"] == ["transformers==5.19.0"]
 
 
 def test_a_wheel_without_torch_is_refused() -> None:

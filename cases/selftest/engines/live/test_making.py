@@ -1,4 +1,4 @@
-"""An environment that is made by a real installer of ours, and what a plan says before."""
+"""An environment that is made by a real installer of ours, and the lines of a plan before."""
 
 import shutil
 import subprocess
@@ -61,7 +61,7 @@ class FileInstaller(Installer):
 
 @pytest.fixture(autouse=True)
 def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentPlan:
-    """A plan of this test's own: a plan keeps its folder, which lies in the cache of this test."""
+    """A plan of this test's own: a plan has its folder, which is in the cache of this test."""
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
     plan = replace(PLAN)
     monkeypatch.setattr(environment, "plan_environment", lambda _: plan)

@@ -65,7 +65,7 @@ def test_a_class_with_an_optional_payload_has_43602_by_default(tmp_path: Path) -
     assert code == ExitCode.BROKEN
     assert broken(rows, "engine/eager", "live") == {"R1"}
     assert broken(rows, "engine/compile", "live") == {"R0", "R1"}
-    # With its guards kept it recompiles; with zeros in place of None it has one structure.
+    # With all its guards it recompiles; with zeros in place of None it has one structure.
     assert broken(rows, "engine/compile/guards_kept", "live") == {"R1"}
     assert broken(rows, "engine/compile/zeros", "live") == set()
     values = {
@@ -85,7 +85,7 @@ def test_the_methods_of_0_22_1_bring_43602_back(tmp_path: Path, family: str) -> 
     words = ["--family", family, "--methods", "vllm==0.22.1", "--schedule", "all_at_once"]
     code, rows = played(tmp_path / "rows.jsonl", *words)
     assert code == ExitCode.BROKEN
-    # As `repro 43602 --source vllm==0.22.1` says: R1 uncompiled, R0 too when compiled.
+    # As `repro 43602 --source vllm==0.22.1` has it: R1 uncompiled, R0 too when compiled.
     assert broken(rows, "engine/eager", "live") == {"R1"}
     assert broken(rows, "engine/compile", "live") == {"R0", "R1"}
 

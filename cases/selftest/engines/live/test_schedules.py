@@ -53,14 +53,14 @@ def test_one_visual_token_a_step_is_the_budget_of_the_decodes_and_one() -> None:
 
 
 def test_a_family_without_a_video_gets_no_video() -> None:
-    assert {each.name for each in schedules_of(QWEN)} - {each.name for each in schedules_of(GRANITE)} == {
-        "video"
-    }
+    assert {schedule.name for schedule in schedules_of(QWEN)} - {
+        schedule.name for schedule in schedules_of(GRANITE)
+    } == {"video"}
 
 
 def test_a_family_gets_as_many_items_as_it_takes_in_a_request() -> None:
-    moss = {each.name for each in schedules_of(model_of("moss_audio"))}
-    assert {each.name for each in schedules_of(QWEN)} - moss == {"video", "several_images"}
+    moss = {schedule.name for schedule in schedules_of(model_of("moss_audio"))}
+    assert {schedule.name for schedule in schedules_of(QWEN)} - moss == {"video", "several_images"}
 
 
 def test_an_unknown_schedule_is_refused() -> None:
@@ -97,7 +97,7 @@ def test_a_start_under_pressure_has_few_blocks_and_one_request_fits(tmp_path: Pa
         "enable_prefix_caching", "block_size", "num_gpu_blocks_override", "max_model_len",
         "speculative_config",
     }  # fmt: skip
-    room = (pressed["num_gpu_blocks_override"] - 1) * pressed["block_size"]  # vLLM keeps a block for itself
+    room = (pressed["num_gpu_blocks_override"] - 1) * pressed["block_size"]  # vLLM needs a block for itself
     assert pressed["max_model_len"] <= room < plain["max_model_len"]
 
 
@@ -125,40 +125,36 @@ PLAIN, BUDGET = SCHEDULES["staggered"], SCHEDULES["one_token_chunks"]
 DEFAULT, FULL = REPLAY_MODES["full_and_piecewise"], REPLAY_MODES["full"]
 
 
-def visual(rows: int, *spans: tuple[int, int], replayed: bool = False) -> LiveStep:
+def step(rows: int, *spans: tuple[int, int], replayed: bool = False) -> LiveStep:
     return LiveStep(rows, Answer("tensors"), rows, spans, replayed=replayed)
-
-
-def text(rows: int, *, replayed: bool = False) -> LiveStep:
-    return visual(rows, replayed=replayed)
 
 
 def recorded(*steps: LiveStep) -> list[str]:
     recorder = OrderRecorder()
     recorder.add(FACTS, PLAIN, None, steps)
-    return [one.trace for one in recorder.recording().orders]
+    return [order.trace for order in recorder.recording().orders]
 
 
 def test_a_window_begins_with_a_visual_step_or_the_one_before_it() -> None:
-    assert recorded(text(3), text(3), visual(9, (0, 9)), text(1), text(1), text(1)) == [
+    assert recorded(step(3), step(3), step(9, (0, 9)), step(1), step(1), step(1)) == [
         "cap 64: profile 64; forward 3; set 9; forward 9; forward 1; forward 1",
         "cap 64: profile 64; set 9; forward 9; forward 1; forward 1; forward 1",
     ]
 
 
 def test_text_around_an_image_is_no_payload() -> None:
-    assert recorded(visual(12, (2, 5), (7, 9)))[0] == "cap 64: profile 64; set 12 spans=2-5+7-9; forward 12"
+    assert recorded(step(12, (2, 5), (7, 9)))[0] == "cap 64: profile 64; set 12 spans=2-5+7-9; forward 12"
 
 
 def test_equal_orders_are_one() -> None:
-    steps = [visual(9, (0, 9)), text(1), visual(8, (0, 8)), text(2), visual(7, (0, 7)), text(1)]
+    steps = [step(9, (0, 9)), step(1), step(8, (0, 8)), step(2), step(7, (0, 7)), step(1)]
     assert len(recorded(*steps)) < len(steps)
     assert len(set(recorded(*steps))) == len(recorded(*steps))
 
 
 def test_a_replay_is_captured_before_with_nothing_set() -> None:
     recorder = OrderRecorder()
-    steps = [visual(4, (3, 4), replayed=True), text(4, replayed=True), text(9), text(4, replayed=True)]
+    steps = [step(4, (3, 4), replayed=True), step(4, replayed=True), step(9), step(4, replayed=True)]
     recorder.add(FACTS, BUDGET, DEFAULT, steps)
     (one,) = recorder.recording().orders
     assert one.trace == (
@@ -172,14 +168,14 @@ def test_a_replay_is_captured_before_with_nothing_set() -> None:
 
 def test_a_size_that_is_live_and_replayed_is_left_out() -> None:
     recorder = OrderRecorder()
-    recorder.add(FACTS, BUDGET, DEFAULT, [visual(4, (3, 4), replayed=True), text(4)])
+    recorder.add(FACTS, BUDGET, DEFAULT, [step(4, (3, 4), replayed=True), step(4)])
     with pytest.raises(UsageError, match="nothing was recorded"):
         recorder.recording()
 
 
 def test_the_fewest_flags_that_lead_there_are_kept() -> None:
     recorder = OrderRecorder()
-    steps = [visual(4, (3, 4), replayed=True), text(4, replayed=True)]
+    steps = [step(4, (3, 4), replayed=True), step(4, replayed=True)]
     limited = REPLAY_MODES["full_32"]  # FULL and a largest capture size
     for schedule, mode in ((PLAIN, limited), (BUDGET, FULL), (BUDGET, DEFAULT), (PLAIN, FULL)):
         recorder.add(FACTS, schedule, mode, steps)
@@ -192,7 +188,7 @@ def test_the_fewest_flags_that_lead_there_are_kept() -> None:
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     recorder = OrderRecorder()
-    recorder.add(FACTS, PLAIN, None, [visual(9, (0, 9)), text(1)])
+    recorder.add(FACTS, PLAIN, None, [step(9, (0, 9)), step(1)])
     path, again = tmp_path / "a.json", tmp_path / "b.json"
     assert recorder.write(path) == recorder.write(again) == 1
     assert path.read_bytes() == again.read_bytes()
@@ -201,14 +197,14 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     recorder = OrderRecorder()
-    recorder.add(FACTS, PLAIN, None, [visual(9, (0, 9))])
+    recorder.add(FACTS, PLAIN, None, [step(9, (0, 9))])
     with pytest.raises(UsageError, match="cannot write to"):
         recorder.write(tmp_path / "none" / "a.json")
 
 
 def test_what_is_stored_can_be_played() -> None:
     for recording in recordings("vllm"):
-        traces = [one.trace for one in recording.orders]
+        traces = [order.trace for order in recording.orders]
         assert len(set(traces)) == len(traces) > 0
         assert all(str(Trace.parse(trace)) == trace for trace in traces)
         assert recording.deciding

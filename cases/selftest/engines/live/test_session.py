@@ -1,4 +1,4 @@
-"""A running engine in a process of its own: a stand-in that the child half imports, judged by the parent."""
+"""A running engine in a process of its own: a small vLLM that the child imports, judged by the parent."""
 
 import sys
 import venv
@@ -31,12 +31,13 @@ from deepstack_harness.engines.live.session import (
 )
 from deepstack_harness.errors import ExitCode, UsageError
 
+TESTED = {Rule.OUTPUT, Rule.STRUCTURE, Rule.BOUNDARY, Rule.CLEAR}
 ONE_TOKEN = SCHEDULES["one_token_chunks"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> EngineHome:
-    """An environment that has the stand-in, and the torch of this one."""
+    """An environment that has the small vLLM, and the torch of this one."""
     folder = tmp_path_factory.mktemp("engine")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
@@ -52,7 +53,7 @@ def order(tmp_path: Path) -> StartOrder:
 
 @pytest.fixture(scope="module")
 def engine(home: EngineHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """One stand-in without a fault, for all schedules that leave it as it is."""
+    """One engine without a fault, for all schedules that leave it as it is."""
     order = StartOrder(model_of("qwen3_vl"), tmp_path_factory.mktemp("model"))
     with RunningEngine(home, "a stand-in", order, lambda _: None) as found:
         yield found
@@ -97,11 +98,10 @@ def test_a_start_tells_what_runs(engine: RunningEngine) -> None:
 
 
 def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEngine) -> None:
-    """The stand-in has no prefix cache, drafts nothing, and has room for all."""
+    """The small vLLM has no prefix cache, drafts nothing, and has room for all."""
     (result,) = engine.results(SCHEDULES["cached_and_preempted"])
-    rows = [row for row in result.rows if row.verdict is not Verdict.SKIP]
-    assert {row.rule for row in rows} == {Rule.OUTPUT, Rule.STRUCTURE, Rule.BOUNDARY, Rule.CLEAR}
-    assert {row.verdict for row in rows} == {Verdict.ERROR}
+    rows = [row for row in result.rows if row.verdict is Verdict.ERROR]
+    assert {row.rule for row in rows} == TESTED
     assert all("no request was preempted" in row.detail for row in rows)
 
 
@@ -109,15 +109,7 @@ def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEn
 def test_a_right_engine_keeps_every_rule(engine: RunningEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
     assert broken(result) == set()
-    verdicts = {row.rule: row.verdict for row in result.rows}
-    assert verdicts == {
-        Rule.OUTPUT: Verdict.PASS,
-        Rule.STRUCTURE: Verdict.PASS,
-        Rule.BOUNDARY: Verdict.PASS,
-        Rule.FRESHNESS: Verdict.SKIP,
-        Rule.CAPACITY: Verdict.SKIP,
-        Rule.CLEAR: Verdict.PASS,
-    }
+    assert {row.rule for row in result.rows if row.verdict is Verdict.PASS} == TESTED
     assert result.steps > 2
 
 

@@ -228,7 +228,10 @@ def test_what_the_user_has_set_is_left() -> None:
     ahead, live = dict[str, str](), {AOT: "0"}
     without_cache(ahead, lambda: True)
     without_cache(live, lambda: False)
-    assert [json.loads(each.pop(SET)) for each in (ahead, live)] == [{CACHE: "1", AOT: "1"}, {CACHE: "1"}]
+    assert [json.loads(environment.pop(SET)) for environment in (ahead, live)] == [
+        {CACHE: "1", AOT: "1"},
+        {CACHE: "1"},
+    ]
     assert (ahead, live) == ({CACHE: "1", AOT: "1"}, {CACHE: "1", AOT: "0"})
     assert without_cache({AOT: "0"}, lambda: True).endswith(f"; {AOT}=0, as it was set")
     restoring = {RESTORED: "[\"L['x']\"]", AOT: "1", CACHE: "1"}

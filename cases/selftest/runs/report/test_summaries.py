@@ -91,7 +91,7 @@ def test_the_start_of_a_run_is_shown_in_utc_if_it_is_a_time(run: RunData, starte
 def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", found=planned()[:1])
     (folder / "nightly.json").write_text('[{"stage": 3}]')
-    with pytest.raises(UsageError, match=r"nightly\.json is not what a night writes: Expected `str`"):
+    with pytest.raises(UsageError, match=r"nightly\.json' is not what a night writes: Expected `str`"):
         load_run(folder)
 
 

@@ -62,7 +62,7 @@ _TRIED = {Version("0.32.0"): ("transformers==5.19.0",)}
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """The parts of an environment, as they are asked for.
+    """The parts of an environment, as they are requested.
 
     `checked` are requirements that are resolved together, torch among them; `unchecked` are installed
     without what they require.
@@ -119,7 +119,7 @@ def folder_for(version: Version | str) -> Path:
 def plan_environment(version: Version) -> EnvironmentPlan:
     """Return the plan for a release, from the metadata of its wheel.
 
-    Raises `UsageError` where there is no CPU build of it, `MachineError` where the index cannot be asked.
+    Raises `UsageError` where there is no CPU build of it, `MachineError` where the index cannot be read.
     """
     stem = f"{CPU_BUILD.name.replace('-', '_')}-{version}"
     metadata = Release(CPU_BUILD, version).read(f"{stem}.dist-info/METADATA").text
@@ -130,14 +130,19 @@ def plan_from(version: Version, metadata: str) -> EnvironmentPlan:
     """Return the plan for a wheel with these metadata (PEP 566); raise `UsageError` for none with a torch."""
     lines = HeaderParser().parsestr(metadata).get_all("Requires-Dist", [])
     wanted = [Requirement(line) for line in lines]
-    needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    named: dict[str, Requirement] = {canonicalize_name(each.name): each for each in needed}
+    named: dict[str, Requirement] = {
+        canonicalize_name(need.name): need
+        for need in wanted
+        if need.marker is None or need.marker.evaluate({"extra": ""})
+    }
     if "torch" not in named:
         raise UsageError(f"{CPU_BUILD.name} {version} requires no torch: its metadata cannot be planned with")
     tried = _TRIED.get(version, ())
     replaced = {canonicalize_name(Requirement(line).name) for line in tried}
-    checked = [str(_bare(each)) for name, each in named.items() if name not in _OF_TORCH | replaced]
-    shims = [_torchvision(each, named["torch"]) for name, each in named.items() if name == _UNCHECKED]
+    for need in named.values():
+        need.marker = None  # it was evaluated
+    checked = [str(need) for name, need in named.items() if name not in _OF_TORCH | replaced]
+    shims = [_torchvision(need, named["torch"]) for name, need in named.items() if name == _UNCHECKED]
     return EnvironmentPlan(version, (*checked, *tried), (f"{CPU_BUILD.name}=={version}", *shims))
 
 
@@ -146,17 +151,10 @@ def _torchvision(requirement: Requirement, torch: Requirement) -> str:
 
     torchvision 0.15 is for torch 2.0, and both count on together: 0.28 is for 2.13.
     """
-    pins = [Version(each.version) for each in torch.specifier if each.operator == "=="]
+    pins = [Version(pin.version) for pin in torch.specifier if pin.operator == "=="]
     if requirement.specifier or not pins or pins[0].major != 2:
-        return str(_bare(requirement))
+        return str(requirement)
     return f"{requirement.name}==0.{pins[0].minor + 15}.*"
-
-
-def _bare(requirement: Requirement) -> Requirement:
-    """Return a requirement without the marker that was evaluated."""
-    bare = Requirement(str(requirement))
-    bare.marker = None
-    return bare
 
 
 _NEEDED_GB = SIZE_GB + 1.5
@@ -175,7 +173,7 @@ _NAMED = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 
 @dataclass(frozen=True)
 class EngineHome:
-    """An interpreter that has an engine; `version` is None where nobody has asked it yet."""
+    """An interpreter that has an engine; `version` is None where it is not known."""
 
     python: Path
     label: str
@@ -199,7 +197,7 @@ def newest_environment() -> EngineHome | None:
 
 
 def make_environment(version: Version, say: Say) -> EngineHome:
-    """Return the environment of a release, made where it is not there; `say` gets a line before it starts.
+    """Return the environment of a release, made where it is not there; `say` gets a line before each part.
 
     Raises `UsageError` for a release without a CPU build, and `MachineError` where the index, the disk or
     an installer fails, with the end of its output.

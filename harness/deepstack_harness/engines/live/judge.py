@@ -1,8 +1,8 @@
-"""Judge what a real engine answered, and what its steps read from the payload buffer.
+"""Judge the tokens of a real engine, and what its steps read from the payload buffer.
 
-- Answers are compared: a request by itself and among others, with and without the payload, compiled and
-  eager.  `ORACLES` has what each comparison cannot see.  All of them judge R0: a user notices nothing but
-  the answer.
+- Log-probabilities are compared: a request by itself and among others, with and without the payload,
+  compiled and eager.  `ORACLES` has what each comparison cannot see.  All of them judge R0: a user notices
+  nothing else.
 - What the steps read is judged by the oracles of buffers (`judge_steps`).
 - A schedule names its proofs that it did what it is for: requests were preempted, an image was split, a
   draft was made.  Without one of them its rules were not put to the test, and a PASS becomes ERROR
@@ -38,7 +38,7 @@ from deepstack_harness.engines.live.session import (
 UNIT = "log-probability"
 
 Answers = Mapping[str, EngineAnswer]
-"""Answers by the names of their requests."""
+"""By the names of their requests."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def distance(answer: EngineAnswer, other: EngineAnswer) -> float:
 
 
 def distances(answers: Answers, others: Answers) -> dict[str, float]:
-    """Return how far the answer to each request is from the other one to it; infinite where there is none."""
+    """Return how far the tokens of each request are from the other ones; infinite where there are none."""
     nothing = EngineAnswer((), ())
     return {name: distance(answer, others.get(name, nothing)) for name, answer in answers.items()}
 
@@ -112,7 +112,7 @@ def distances(answers: Answers, others: Answers) -> dict[str, float]:
 def tolerance(noise: Mapping[str, float]) -> float:
     """Return the limit that follows from the distances of the same runs without a payload.
 
-    Runs that differ by an infinite distance without a payload say nothing: the limit is the smallest then.
+    Runs that differ by an infinite distance without a payload do not count.
     """
     finite = [value for value in noise.values() if math.isfinite(value)]
     return max(ENGINE_FLOOR, ENGINE_TIMES * max(finite, default=0.0))
@@ -121,7 +121,7 @@ def tolerance(noise: Mapping[str, float]) -> float:
 def judge_distances(
     by_request: Mapping[str, float], limit: float, comparison: str, *, equal: bool = True
 ) -> Judgement:
-    """Judge that all answers are equal, or that all differ, by the request that is nearest to failing."""
+    """Judge that all requests are equal, or that all differ, by the one that is nearest to failing."""
     if not by_request:
         return Judgement(Rule.OUTPUT, Verdict.ERROR, detail=f"{comparison}: there is nothing to compare")
     value = max(by_request.values()) if equal else min(by_request.values())
@@ -264,7 +264,7 @@ def proved(judgements: Iterable[Judgement], missing: Sequence[str]) -> list[Judg
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Rows about one thing that was asked of an engine; `seconds` of wall time.
+    """Rows about one schedule or comparison on an engine; `seconds` of wall time.
 
     `name` is the schedule, or what was compared.  `met` are the distinct (dispatch, visual state) pairs.
     """

@@ -4,7 +4,7 @@ A model folder holds a configuration, a tokenizer and a processor.  Sizes are th
 payload levels, two attention heads and a vision tower; the vocabulary is the 256 bytes and the special
 tokens, so that no tokenizer has to be downloaded.  The families of Qwen3 share special tokens, decoder,
 vision tower, tokenizer and processor.  Of Qwen3-Omni this is the thinker: the part that reads images and
-answers in text.
+writes text.
 """
 
 from collections.abc import Mapping
@@ -47,10 +47,10 @@ class TinyModel:
 
     `medium` is "image" or "audio": an audio family gets a waveform where another one gets a picture.
     `weights` has name and shape of each parameter where transformers has no such class; there is then no
-    answer of transformers to compare with.  `config_class` describes the configuration class that released
+    output of transformers to compare with.  `config_class` describes the configuration class that released
     folders bring as code of their own: its `model_type`, and the attribute with the text configuration.
-    `driven` says what is watched: "methods" (get, set, clear), "forward" (buffers that `forward` reads), or
-    "attribute" (a payload that `embed_input_ids` stores and `forward` hands on, None where there is none).
+    `driven` is what is watched: "methods" (get, set, clear), "forward" (buffers that `forward` reads), or
+    "attribute" (a payload that `embed_input_ids` stores and `forward` passes on, None where there is none).
     """
 
     family: str

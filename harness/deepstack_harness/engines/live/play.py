@@ -61,7 +61,7 @@ from deepstack_harness.files import write_atomically
 from deepstack_harness.sources.environments import Say
 
 _LENGTH = 4
-"""Steps of a window: a visual one, and three behind it, which is how long a stale row has to show."""
+"""Steps of a window: a visual one, and the three after it, in which a stale row has to show."""
 
 Signature = tuple[tuple[bool, bool, bool, int], ...]
 
@@ -97,7 +97,7 @@ class OrderRecorder:
             raise UsageError("nothing was recorded: no schedule with an image was served")
         orders = []
         for key, (trace, how) in self.traces.items():
-            # The alternatives with the fewest flags: one that contains another says nothing more.
+            # The alternatives with the fewest flags: one that contains another adds nothing.
             fewest = [few for few in self.flags[key] if not any(fewer < few for fewer in self.flags[key])]
             settings = tuple(sorted(tuple(sorted(few)) for few in fewest))
             orders.append(RecordedOrder(str(trace), how, settings, replayed=key[0]))
@@ -168,7 +168,7 @@ class EngineWork:
 
 
 def play_engine(work: EngineWork, say: Say) -> Iterator[EngineResult]:
-    """Play everything, and yield each result as it comes; `say` is told what runs.
+    """Play everything, and yield each result as it comes; `say` is called with what runs.
 
     Raises `EngineFailed` where an engine does not start.
     """
@@ -179,7 +179,7 @@ def play_engine(work: EngineWork, say: Say) -> Iterator[EngineResult]:
 
 
 class _FamilyPlay:
-    """One family: its engines, and the answers that are compared between them."""
+    """One family: its engines, and the tokens that are compared between them."""
 
     def __init__(self, work: EngineWork, model: TinyModel, folder: ModelFolder, say: Say) -> None:
         self._work, self._model, self._folder, self._say = work, model, folder, say
@@ -211,7 +211,7 @@ class _FamilyPlay:
                 yield from engine.results(schedule)
 
     def _compare(self, engine: "RunningEngine") -> Iterator[EngineResult]:
-        """Compare the answers to single requests: without a payload, transformers, the eager arm."""
+        """Compare single requests: without a payload, with transformers, with the eager arm."""
         begun = time.monotonic()
         with_payload = {probe.name: engine.alone(probe) for probe in PROBES}
         without = {probe.name: engine.alone(probe, zero=True) for probe in PROBES}
@@ -233,7 +233,7 @@ class _FamilyPlay:
 
 
 class RunningEngine:
-    """A running engine, with the answers to single requests that it has given."""
+    """A running engine, with the tokens of single requests that it has served."""
 
     def __init__(
         self, home: EngineHome, label: str, order: StartOrder, say: Say, recorder: OrderRecorder | None = None
@@ -247,7 +247,7 @@ class RunningEngine:
         self._last_limit: tuple[Schedule, float] | None = None
         self.recorder = OrderRecorder() if recorder is None else recorder
         self.steps_alone: list[LiveStep] = []
-        """The steps of all requests that were alone; each numbers its payloads from 1."""
+        """The steps of all single requests; payloads are numbered from 1 in each of them."""
 
     def __enter__(self) -> Self:
         """Return it, to be closed."""
@@ -258,7 +258,7 @@ class RunningEngine:
         self._stack.close()
 
     def alone(self, request: EngineRequest, *, zero: bool = False) -> EngineAnswer:
-        """Return the answer to a request that is alone, in whole; asked once."""
+        """Return the tokens of a whole request that runs by itself; it is served once."""
         only = replace(request, name="only", arrives=0, aborted=None)
         if (only, zero) not in self._alone:
             served = self.session.serve(replace(_ALONE, requests=(only,)), zero=zero)
@@ -282,7 +282,9 @@ class RunningEngine:
         name = f"{schedule.name} under {replay.name}" if replay else schedule.name
         self._say(f"{self.order.model.family} {self.order.arm}: {name}")
         try:
-            if self._last_limit is None or self._last_limit[0] != schedule:  # it is kept for the graph modes
+            if (
+                self._last_limit is None or self._last_limit[0] != schedule
+            ):  # else it is that of another graph mode
                 self._last_limit = (schedule, tolerance(self._distances(schedule, zero=True)[1]))
             served, differences = self._distances(schedule, replay=replay)
         except EngineFailed as error:
@@ -334,7 +336,7 @@ class RunningEngine:
     def _distances(
         self, schedule: Schedule, *, zero: bool = False, replay: ReplayMode | None = None
     ) -> tuple[ServedSchedule, dict[str, float]]:
-        """Serve a schedule; return its facts, and the distance of each whole request from itself alone."""
+        """Serve a schedule; return its facts, and the distance of each whole request from a run by itself."""
         whole = [request for request in schedule.requests if request.aborted is None]
         alone = {request.name: self.alone(request, zero=zero) for request in whole}
         served = self.session.serve(schedule, zero=zero, replay=replay)
@@ -344,7 +346,7 @@ class RunningEngine:
 def _beside_transformers(
     with_payload: Answers, without: Answers, reference: Sequence[FirstToken]
 ) -> Judgement:
-    """Judge the first token beside that of transformers; the limit is that of both without payload."""
+    """Judge the first token against that of transformers; the limit is that of both without payload."""
 
     def apart(answer: EngineAnswer, figures: Sequence[float]) -> float:
         row = answer.logprobs[0] if answer.logprobs else ()

@@ -41,7 +41,7 @@ class Control(StrEnum):
 
 
 class Aim(StrEnum):
-    """An event that a schedule is for; the value says that it did not happen (`live_engine.proofs`)."""
+    """An event that a schedule is for; the value is the sentence that it did not happen."""
 
     TOGETHER = "no two requests began in one step"
     BESIDE_DECODES = "no request began beside a decode"
@@ -64,7 +64,7 @@ class Aim(StrEnum):
 class EngineRequest:
     """One request: text around images or a video, made from seeds.
 
-    `arrives` and `aborted` are numbers of engine steps; `answers` is the number of generated tokens.
+    `arrives` and `aborted` are numbers of engine steps; `answers` counts the tokens to generate.
     `pixels` is the side of an image or frame.
     """
 
@@ -79,7 +79,7 @@ class EngineRequest:
     aborted: int | None = None
 
     def __str__(self) -> str:
-        """Return what is asked, in a few words."""
+        """Return it in a few words."""
         seen = f" {len(self.images)} images" if self.images else " video" if self.frames else ""
         gone = "" if self.aborted is None else f", aborted {self.aborted}"
         text = len(self.before) + len(self.after)
@@ -195,11 +195,11 @@ _MIXED = (
     _text("t2", 3, 6),
     EngineRequest("i3", images=(0,), answers=5),
 )
-"""Four requests with an image, one of them twice as an answer, and three of text."""
+"""Four requests with an image, two of them with the same one, and three of text."""
 
 
 def _arriving(requests: Sequence[EngineRequest], every: int) -> tuple[EngineRequest, ...]:
-    return tuple(replace(each, arrives=number * every) for number, each in enumerate(requests))
+    return tuple(replace(request, arrives=number * every) for number, request in enumerate(requests))
 
 
 _DECODES = tuple(
@@ -207,7 +207,7 @@ _DECODES = tuple(
 )
 
 # A block (32 tokens) of the first prompt comes from the cache for the second one; it ends in the image.  Each
-# of the others grows over the end of a block while it answers, and there are too few blocks for all of them.
+# of the others grows over the end of a block while it decodes, and there are too few blocks for all of them.
 _LONG = EngineRequest("c0", before="more text, then an image: ", images=(3,), answers=3)
 _CROWDED = (
     _LONG,

@@ -29,7 +29,7 @@ Judge = Callable[[Schedule, ReplayMode | None], EngineResult]
 
 
 def _requests() -> st.SearchStrategy[EngineRequest]:
-    """Draw one request: text, an image, or two, at the beginning or behind text."""
+    """Draw one request: text, an image, or two, at the beginning or after text."""
     return st.builds(
         EngineRequest,
         name=st.just(""),

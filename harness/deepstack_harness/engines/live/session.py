@@ -1,7 +1,7 @@
 """A running engine in a process of its own, and the model folders that it loads.
 
 `EngineSession` starts the engine, sends it schedules, and ends it with its log.  The facts that the child
-sends (answers, steps, starts) are checked when they arrive.  `model_folder` makes a model folder on the
+sends (tokens, steps, starts) are checked when they arrive.  `model_folder` makes a model folder on the
 disk under the interpreter of the engine that loads it.  `methods_text` is the text of methods of another
 source that are put into an engine's class.
 """
@@ -35,7 +35,7 @@ from deepstack_harness.files import write_atomically
 from deepstack_harness.sources.environments import clean_environment
 from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.limits import BY_VARIABLE, MIB, Limits
-from deepstack_harness.workers.outcomes import Answered, CallResult, FinishedCall, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.worker import Closing, Worker
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """The answer to one request: its tokens, and the log-probabilities of each by token id."""
+    """The generated tokens of one request, and the log-probabilities of each by token id."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[tuple[float | None, ...], ...]
@@ -51,7 +51,7 @@ class EngineAnswer:
 
 @dataclass(frozen=True)
 class LiveStep:
-    """One read of the buffer, of `asked` rows: its `answer`, as `StepFacts` has it.
+    """One read of the buffer: the number of rows, and what get returned, as `StepFacts` has it.
 
     `tokens` were embedded in this step (None: nothing was, as in a profile run).  Their rows in `spans` have
     a payload, and `content` names all rows of the step as `StepFacts` does.  `requests` has (name, tokens in
@@ -120,7 +120,7 @@ def checked(value: object, kind: type[T]) -> T:
 
 def prompts_of(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the parts of requests that transformers is given."""
-    return [{"text": each["text"], "images": each["images"]} for each in requests]
+    return [{"text": request["text"], "images": request["images"]} for request in requests]
 
 
 CHILD = Path(__file__).parent / "child"
@@ -169,7 +169,7 @@ class StartOrder:
     def job(self) -> dict[str, Any]:
         """Return the order as the child takes it."""
         model = self.model
-        # vLLM's compilation mode 1, STOCK_TORCH_COMPILE, keeps every guard.
+        # vLLM's compilation mode 1, STOCK_TORCH_COMPILE, drops no guard.
         kept = {"compilation_config": {"mode": 1}} if self.control is Control.GUARDS_KEPT else {}
         return {
             "module": model.module, "model_class": model.model_class, "driven": model.driven,
@@ -184,7 +184,7 @@ class EngineSession(Closing):
     """One engine that serves schedule after schedule."""
 
     def __init__(self, home: EngineHome, order: StartOrder) -> None:
-        """Start it; raises `EngineFailed` where it does not start, or lacks the model class."""
+        """Start it; raises `EngineFailed` where it does not start, or has no such model class."""
         self._home, self.order = home, order
         self._worker = child_worker(home)
         try:
@@ -231,19 +231,14 @@ def child_worker(home: EngineHome) -> Worker:
 
 
 def answer_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
-    """Return the value of an answered call; raise `EngineFailed`, with the end of the log, for any other."""
+    """Return the value of a call that returned; else raise `EngineFailed`, with the end of the log."""
     match result:
         case Answered():
             return result.value
         case RaisedInWorker() | WorkerEnd():
-            raise EngineFailed(f"{doing}: {result.sentence}{_end_of_log(result)}")
-
-
-def _end_of_log(result: FinishedCall) -> str:
-    lines = [line.rstrip() for line in result.output.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    return "; printed at the end:" + "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
+            lines = [line.rstrip() for line in result.output.splitlines() if line.strip()]
+            log = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
+            raise EngineFailed(f"{doing}: {result.sentence}{log and '; printed at the end:'}{log}")
 
 
 def _settings(model: TinyModel, start: Start) -> dict[str, Any]:
@@ -269,7 +264,7 @@ PROBES = tuple(EngineRequest(f"probe{seed}", images=(seed,), answers=3) for seed
 
 @dataclass(frozen=True)
 class FirstToken:
-    """Log-probabilities of transformers for the first answered token, with and without the payload."""
+    """Log-probabilities of transformers for the first generated token, with and without the payload."""
 
     with_payload: tuple[float, ...]
     without: tuple[float, ...]
@@ -309,7 +304,7 @@ def _make(home: EngineHome, model: TinyModel, where: Path) -> ModelFolder:
         figures = json.loads(stored.read_bytes())
     except OSError as error:
         raise MachineError(f"cannot make the model folder '{folder}': {error.strerror}") from None
-    return ModelFolder(folder, tuple(checked(each, FirstToken) for each in figures))
+    return ModelFolder(folder, checked(figures, tuple[FirstToken, ...]))
 
 
 def _run_transformers(

@@ -2,19 +2,19 @@
 
 vLLM calls `watch_vllm` in each of its processes before it loads a model. Without the variable of a watch it
 returns at once, and nothing is imported. Otherwise this process is watched from here on, and four things of
-vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0):
+vLLM are seen that a watch of only torch does not see (read in 0.22.1 .. 0.33.0):
 
 - replays of CUDA graphs, by the wrappers that capture them (`compilation/cuda_graph.py` and
   `compilation/breakable_cudagraph.py`): of the whole model, of each piece, and of each partition by
   Inductor, which they wrap too;
 - calls of a graph whose bytecode was put in place of the model's own (`VLLM_USE_BYTECODE_HOOK`), in which
-  Dynamo asks no guard;
+  Dynamo evaluates no guard;
 - calls of a model that is not compiled at all, or not in this call (`watch_uncompiled`);
 - compiled graphs in vLLM's cache, which have no guards: that cache is not used in a process that is watched,
-  unless `VLLM_DISABLE_COMPILE_CACHE` says something else. `VLLM_USE_AOT_COMPILE` would follow it, and stays
+  unless `VLLM_DISABLE_COMPILE_CACHE` is set otherwise. `VLLM_USE_AOT_COMPILE` would follow it, and stays
   what it would have been.
 
-What cannot be watched is told, and ends nothing.
+What cannot be watched is reported, and ends nothing.
 """
 
 import inspect
@@ -43,7 +43,7 @@ def watch_vllm() -> None:
 
 
 def _prepare() -> str:
-    """Mark what captures and replays; return what the report says of this engine."""
+    """Mark what captures and replays; return the line of the report about this engine."""
     cache = without_cache(os.environ, _compiles_ahead)
     compilation = "vllm.compilation"
     patch_once(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, "__call__", _asking)
@@ -55,11 +55,11 @@ def _prepare() -> str:
 
 
 def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callable[[], bool]) -> str:
-    """Turn the cache of compiled graphs off; return what the report says about it.
+    """Turn the cache of compiled graphs off; return the line of the report about it.
 
-    What the user has set is left, and with the cache on a graph that comes out of it is told as one without
-    guards. Where guards are put back, graphs are not compiled ahead, nor run by their bytecode, whatever is
-    set: the one ends the engine where a guard fails, the other evaluates none. A setting that the watch of a
+    What the user has set is left, and with the cache on a graph from it is reported as one without guards.
+    Where guards are put back, graphs are not compiled ahead, nor run by their bytecode, whatever is set: the
+    one ends the engine where a guard fails, the other evaluates none. A setting that the watch of a
     parent process made is not the user's.
     """
     inherited = json.loads(environment.get(SET, "{}"))
@@ -86,7 +86,7 @@ def _compiles_ahead() -> bool:
 
 
 def _asking(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Ask the guards of a graph whose bytecode is run in place of the model's `forward`."""
+    """Evaluate the guards of a graph whose bytecode is run in place of the model's `forward`."""
     from deepstack_harness.compile.torch_compat.guards import call_own_guards
 
     def asked(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401

@@ -152,7 +152,7 @@ def _as_first_call(model: Any) -> Iterator[None]:  # noqa: ANN401
     """Let a graph that is compiled in this call be one for all sizes, as that of the first call is.
 
     vLLM marks sizes as dynamic in the first call only: it never compiles again. Without the marks a graph
-    that a guard asks for is one for the sizes of this call, and other calls with the same inputs use it.
+    that a guard causes is one for the sizes of this call, and other calls with the same inputs use it.
     """
     from deepstack_harness.compile.torch_compat.dynamo import size_oblivious
 

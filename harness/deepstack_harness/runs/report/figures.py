@@ -70,13 +70,16 @@ def figure_distances(run: RunData) -> Figure:
         "(eager to the zero-deepstack control): a good dot lies left of it or at its left end, a dot near "
         "its right end has lost the payload."
     )
-    return Figure(
-        key,
-        title,
-        says,
-        Table(_DISTANCE_COLUMNS, [_distance_row(case) for case in furthest]),
-        _plot_distances(furthest[:MOST_DISTANCES]),
-    )
+    rows = [
+        (
+            line.case.family, line.case.arm, line.case.dtype, line.case.device, line.apart.eager,
+            line.apart.rounding, line.apart.effect, line.apart.zero_deepstack, line.apart.no_deepstack,
+            line.verdict, line.case.subject, line.case.trace,
+        )
+        for line in furthest
+    ]  # fmt: skip
+    plot = _plot_distances(furthest[:MOST_DISTANCES])
+    return Figure(key, title, says, Table(_DISTANCE_COLUMNS, rows), plot)
 
 
 def _furthest(run: RunData) -> list[FurthestCase]:
@@ -95,14 +98,6 @@ def _furthest(run: RunData) -> list[FurthestCase]:
 def _how_wrong(furthest: FurthestCase) -> tuple[bool, float]:
     """Return a sort key: wrong cases are larger than right ones, and of these the furthest off."""
     return furthest.verdict in BROKEN, furthest.apart.eager
-
-
-def _distance_row(furthest: FurthestCase) -> tuple[str | float | None, ...]:
-    case, apart = furthest.case, furthest.apart
-    return (
-        case.family, case.arm, case.dtype, case.device, apart.eager, apart.rounding, apart.effect,
-        apart.zero_deepstack, apart.no_deepstack, furthest.verdict, case.subject, case.trace,
-    )  # fmt: skip
 
 
 def _plot_distances(lines: Sequence[FurthestCase]) -> str:
@@ -186,35 +181,22 @@ def figure_graphs(run: RunData) -> Figure:
         "Graphs that the compiler had built after each step of a trace; of each arm the case that is "
         "furthest over its budget. A good line rises at the first step and then stays."
     )
-    return Figure(
-        key,
-        title,
-        says,
-        Table(_GRAPH_COLUMNS, [_graph_row(case) for case in cases]),
-        _plot_graphs(_worst_of_each_arm(cases)),
-    )
+    rows, worst = [], dict[str, CaseRecord]()
+    for case in cases:
+        after = " ".join(str(step.graphs) for step in case.steps)
+        rows.append((
+            case.family, case.subject, case.arm, case.graphs, case.graph_budget, case.recompiles, after,
+            case.trace,
+        ))  # fmt: skip
+        if case.steps:
+            worst.setdefault(case.arm, case)
+    plot = _plot_graphs(list(worst.values())[:MOST_ARMS])
+    return Figure(key, title, says, Table(_GRAPH_COLUMNS, rows), plot)
 
 
 def _over_budget(case: CaseRecord) -> tuple[int, int]:
     built = case.graphs or 0
     return built - case.graph_budget, built
-
-
-def _graph_row(case: CaseRecord) -> tuple[str | int | None, ...]:
-    after = " ".join(str(step.graphs) for step in case.steps)
-    return (
-        case.family, case.subject, case.arm, case.graphs, case.graph_budget, case.recompiles, after,
-        case.trace,
-    )  # fmt: skip
-
-
-def _worst_of_each_arm(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """Return the first case with steps of each arm that is furthest over its budget."""
-    worst: dict[str, CaseRecord] = {}
-    for case in cases:
-        if case.steps:
-            worst.setdefault(case.arm, case)
-    return list(worst.values())[:MOST_ARMS]
 
 
 def _plot_graphs(cases: Sequence[CaseRecord]) -> str | None:

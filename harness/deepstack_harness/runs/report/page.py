@@ -25,7 +25,6 @@ from deepstack_harness.runs.report.run_data import RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
     MOST_OUTPUT,
     Cell,
-    Matrix,
     Rows,
     case_findings,
     finding_blocks,
@@ -67,18 +66,23 @@ def render_page(run: RunData) -> str:
     def places(cell: Cell) -> str:
         return " ".join(dict.fromkeys(keys[id(row)] for row in cell.opened if id(row) in keys))
 
-    summary = summarise(run)
+    summary, matrix, script = summarise(run), run_matrix(run), template_text("page.js")
+    # Each column before the rules with its values.
+    filters = [
+        (head, sorted({line.names[place] for line in matrix.lines}))
+        for place, head in enumerate(matrix.heads)
+    ]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _environment().get_template("page.html.jinja").render(
         run=run, summary=summary, tested=tested(run), nights=nights_of(run), causes=causes_today(shown),
-        version=__version__, rules=list(Rule), matrix=run_matrix(run),
+        version=__version__, rules=list(Rule), matrix=matrix,
         releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
         seconds=sum(case.seconds for case in run.cases.values()),
         slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
         all_findings=len(found), places=places,
         verdicts=[verdict for verdict in WORST_FIRST if summary.counts[verdict]],
         environment=[_flat(msgspec.to_builtins(about)) for about in run.about], scripts=_scripts(run, shown),
-        filters=_filters(run_matrix(run)), css=Markup(template_text("page.css")),
-        js=Markup(template_text("page.js")), hash=_hash(template_text("page.js")),
+        filters=filters, css=Markup(template_text("page.css")), js=Markup(script), hash=digest,
     )  # fmt: skip
 
 
@@ -138,14 +142,6 @@ def _observed(row: Row) -> tuple[tuple[bool, int], Verdict, str]:
     return (fault.is_of_decoder, row.step or 0), row.verdict, fault.words
 
 
-def _filters(matrix: Matrix) -> list[tuple[str, list[str]]]:
-    """Return each column before the rules with its values."""
-    return [
-        (head, sorted({line.names[place] for line in matrix.lines}))
-        for place, head in enumerate(matrix.heads)
-    ]
-
-
 def _flat(about: object) -> list[tuple[str, str]]:
     """Return `run.json` flat: names and texts."""
     flat: list[tuple[str, str]] = []
@@ -190,7 +186,3 @@ def duration(seconds: float) -> str:
     return (
         f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
     )
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

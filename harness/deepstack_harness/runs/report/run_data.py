@@ -22,7 +22,7 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular
 from deepstack_harness.runs.causes import ChangeCause, findings
 from deepstack_harness.runs.compare import compare
-from deepstack_harness.runs.nights import EndedStage
+from deepstack_harness.runs.nights import EndedStage, read_summary
 from deepstack_harness.runs.records import About, CaseRecord
 from deepstack_harness.runs.store import (
     StoredRun,
@@ -107,8 +107,12 @@ def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] 
     Raises `UsageError` for a folder without a run, and for a file that does not read.
     """
     stored = read_stored(folder)
-    stages = _stages(folder / "nightly.json")
-    notes = [*stored.notes, *(_stage_note(stage) for stage in stages or () if not stage.held)]
+    stages = _stages(folder)
+    notes = [*stored.notes]
+    for stage in stages or ():
+        if not stage.held:
+            why = f"; {shortened(stage.why, 300)}" if stage.why else ""
+            notes.append(f"stage {stage.stage} of the night: {stage.outcome}{why}")
     earlier = None if history is None else _earlier(stored, history, notes)
     before = [run for run in earlier or () if run.started < stored.started]
     audit = folder / "audit.jsonl"
@@ -160,7 +164,7 @@ def _with_stages(stored: StoredRun, history: Path | None) -> RunData:
     run = RunData(texts.name, texts.abouts, stored.rows, cases, texts.started, mixed=clean(stored.mixed))
     stages = None
     with suppress(UsageError):
-        stages = _stages(history / stored.name / "nightly.json") if history else None
+        stages = _stages(history / stored.name) if history else None
     return replace(run, stages=stages)
 
 
@@ -168,19 +172,9 @@ _ORDER = ("family", "arm", "device", "subject", "dtype", "trace", "case")
 """Fields by which cases are sorted."""
 
 
-def _stages(path: Path) -> tuple[EndedStage, ...] | None:
+def _stages(folder: Path) -> tuple[EndedStage, ...] | None:
     """Return the stages of the night that this run is part of; None where it is part of none."""
-    if not path.exists():
-        return None
-    try:
-        return tuple(clean(msgspec.json.decode(read_regular(path), type=list[EndedStage])))
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"{path} is not what a night writes: {error}") from None
-
-
-def _stage_note(stage: EndedStage) -> str:
-    why = f"; {shortened(stage.why, 300)}" if stage.why else ""
-    return f"stage {stage.stage} of the night: {stage.outcome}{why}"
+    return tuple(clean(read_summary(folder))) if (folder / "nightly.json").exists() else None
 
 
 def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> list[StoredRun]:

@@ -4,8 +4,8 @@ This file runs under the interpreter of an engine: it imports vLLM, torch and th
 nothing of the harness.  Nothing is judged here.
 
 `Replay` emulates CUDA graphs on a CPU.  The dispatcher is the engine's class, and the rule for uniform
-batches is the runner's: both run on this runner's own batches.  What is emulated is the graph alone, and
-capture sizes as an engine of 256 requests has them.  Rows of padding are not: an uncompiled step on a CPU
+batches is the runner's: both run on this runner's own batches.  Only the graph is emulated, and the
+capture sizes are those of an engine of 256 requests.  Rows of padding are not: an uncompiled step on a CPU
 has none.
 """
 
@@ -29,7 +29,7 @@ _DECIDE_CALLS = (
     "execute_model", "_preprocess", "_gather_mm_embeddings", "_determine_batch_execution_and_padding",
     "_is_uniform_decode",
 )  # fmt: skip
-# Functions of its dispatcher, which says what is replayed.
+# Functions of its dispatcher, which decides what is replayed.
 _DECIDE_REPLAYS = (
     "__init__", "initialize_cudagraph_keys", "add_cudagraph_key", "_create_padded_batch_descriptor",
     "_compute_bs_to_padded_graph_size", "dispatch",
@@ -128,7 +128,7 @@ class _Engine:
         self._ledger.reset()
 
     def serve(self, schedule: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Serve requests to their end; return the answers by name, the steps, and the calls.
+        """Serve requests to their end; return the generated tokens by name, the steps, and the calls.
 
         The buffer begins clean and the prefix cache empty, so that no schedule depends on an earlier one.
         """
@@ -148,16 +148,17 @@ class _Engine:
 
     def _run(self, requests: Sequence[Mapping[str, Any]], channel: Any) -> dict[str, Any]:  # noqa: ANN401
         answers: dict[str, Any] = {}
-        self._names = [each["name"] for each in requests]
+        self._names = [request["name"] for request in requests]
         waiting = list(requests)
         for step in range(_MOST_STEPS):
             if not waiting and not self._engine.has_unfinished_requests():
                 return answers
             channel.phase(f"engine step {step}")
-            for request in [each for each in waiting if each["arrives"] <= step]:
-                waiting.remove(request)
-                self._add(request)
-            gone = [each["name"] for each in requests if each["aborted"] == step]
+            for request in requests:
+                if request in waiting and request["arrives"] <= step:
+                    waiting.remove(request)
+                    self._add(request)
+            gone = [request["name"] for request in requests if request["aborted"] == step]
             if gone:
                 self._note("aborts in prefill", sum(map(self._is_in_prefill, gone)))
                 self._engine.abort_request(gone)
@@ -170,15 +171,20 @@ class _Engine:
     def _add(self, request: Mapping[str, Any]) -> None:
         prompt: dict[str, Any] = {"prompt": request["text"]}
         data: dict[str, Any] = {}
-        picture = _sibling("model_folder").picture
+        folder = _sibling("model_folder")
         if request["images"]:
-            data["image"] = [picture(image) for image in request["images"]]
+            data["image"] = [folder.picture(image) for image in request["images"]]
         if request["waves"]:
-            data["audio"] = [_sibling("model_folder").wave(wave) for wave in request["waves"]]
+            data["audio"] = [folder.wave(wave) for wave in request["waves"]]
         if request["frames"]:
             numpy = import_module("numpy")
-            frames = numpy.stack([numpy.asarray(picture(image)) for image in request["frames"]])
-            data["video"] = [(frames, _video_metadata(len(frames)))]
+            frames = numpy.stack([numpy.asarray(folder.picture(image)) for image in request["frames"]])
+            count = len(frames)
+            metadata = {
+                "fps": 2.0, "duration": count / 2, "total_num_frames": count, "video_backend": "opencv",
+                "frames_indices": list(range(count)), "do_sample_frames": False,
+            }  # fmt: skip
+            data["video"] = [(frames, metadata)]
         if data:
             prompt["multi_modal_data"] = data
         wanted = self._vllm.SamplingParams(
@@ -187,7 +193,7 @@ class _Engine:
         self._engine.add_request(request["name"], prompt, wanted)
 
     def _answer(self, output: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the tokens of an answer, and its log-probabilities by token id, None for no figure."""
+        """Return tokens, and the log-probabilities of all token ids at each of them, None for no figure."""
         rows = []
         for by_token in output.logprobs or []:
             figures = {token: figure.logprob for token, figure in by_token.items()}
@@ -199,23 +205,18 @@ class _Engine:
         inner = self._runner._determine_batch_execution_and_padding  # noqa: SLF001  # the only place that knows
 
         def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            answer = inner(*args, **kwargs)
-            self._ledger.pending = {**self._batch(kwargs), **self._replay.observe(kwargs)}
-            return answer
+            decided = inner(*args, **kwargs)
+            batch = self._runner.input_batch
+            scheduled: Any = kwargs.get("num_scheduled_tokens_np")
+            computed, prompt = batch.num_computed_tokens_cpu, batch.num_prompt_tokens
+            requests = [
+                [self._name_of(batch.req_ids[i]), int(scheduled[i]), bool(computed[i] < prompt[i])]
+                for i in range(0 if scheduled is None else kwargs.get("num_reqs") or 0)
+            ]
+            self._ledger.pending = {"requests": requests, **self._replay.observe(kwargs)}
+            return decided
 
         self._runner._determine_batch_execution_and_padding = observed  # noqa: SLF001
-
-    def _batch(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        scheduled = arguments.get("num_scheduled_tokens_np")
-        count = arguments.get("num_reqs")
-        if scheduled is None or count is None:
-            return {"requests": []}
-        batch = self._runner.input_batch
-        computed, prompt = batch.num_computed_tokens_cpu, batch.num_prompt_tokens
-        return {"requests": [
-            [self._name_of(batch.req_ids[i]), int(scheduled[i]), bool(computed[i] < prompt[i])]
-            for i in range(count)
-        ]}  # fmt: skip
 
     def _name_of(self, inner: str) -> str:
         """Return the name of a request: inside, the engine adds a random ending to it."""
@@ -244,13 +245,6 @@ class _Engine:
             return inner(*args, **kwargs)
 
         setattr(owner, name, counting)
-
-
-def _video_metadata(frames: int) -> dict[str, Any]:
-    return {
-        "fps": 2.0, "duration": frames / 2, "total_num_frames": frames, "video_backend": "opencv",
-        "frames_indices": list(range(frames)), "do_sample_frames": False,
-    }  # fmt: skip
 
 
 def _register_config(names: Mapping[str, str]) -> None:
@@ -298,7 +292,7 @@ def _sibling(name: str) -> Any:  # noqa: ANN401
 
 
 class Replay:
-    """The dispatcher of one graph mode, asked before every step; without a mode no step is a replay."""
+    """The dispatcher of one graph mode, called before every step; without a mode no step is a replay."""
 
     def __init__(self, runner: Any) -> None:  # noqa: ANN401
         """Take the runner whose rule for uniform batches is used."""

@@ -3,7 +3,7 @@
 A model class is watched at its own methods (`embed_input_ids`, get, set, clear, `forward`).  The expected
 rows are computed from the visual embeddings that the step was given, so that no code of the class is trusted.
 Where a step is emulated as the replay of a CUDA graph, the class's Python runs with the state that it had at
-capture, and that state is taken back afterwards: a replay repeats kernels, and Python keeps its own state.
+capture, and that state is taken back afterwards: a replay repeats kernels, and Python has its own state.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class LiveLedger:
     """The steps of one schedule, as facts; `calls` are all calls on the buffer, in order."""
 
     def __init__(self, levels_first: bool) -> None:
-        """Take whether a row of visual embeddings has levels alone, or main features before them."""
+        """Take whether a row of visual embeddings has only levels, or main features before them."""
         self._main = not levels_first
         self.zero_payload = False
         """True where the payload is replaced by zeros as it comes from the encoder."""
         self.pending: dict[str, Any] = {}
-        """Facts of the runner about the next step: its requests, and what the dispatcher says."""
+        """Facts of the runner about the next step: its requests, and what the dispatcher decides."""
         self.reset()
 
     def reset(self) -> None:
@@ -50,8 +50,10 @@ class LiveLedger:
             return visual
         skipped = hidden if self._main else 0
         if self.zero_payload:
-            visual = [_zeroed(each, skipped) for each in visual]
-        packed = torch.cat([each.detach().float() for each in visual])[:, skipped:]
+            visual = [
+                torch.cat([rows[:, :skipped], torch.zeros_like(rows[:, skipped:])], 1) for rows in visual
+            ]
+        packed = torch.cat([rows.detach().float() for rows in visual])[:, skipped:]
         levels = torch.split(packed, hidden, -1)
         self._expected = torch.zeros(len(levels), tokens, hidden)
         for level, part in zip(self._expected, levels, strict=True):
@@ -59,8 +61,14 @@ class LiveLedger:
         return visual
 
     def read(self, rows: int, levels: Sequence[torch.Tensor] | None) -> None:
-        """Note what one step reads: levels of (rows, hidden), None where there is no answer."""
-        spans = [] if self._expected is None else _spans(self._expected)
+        """Note what one step reads: levels of (rows, hidden), or None."""
+        spans: list[list[int]] = []
+        if self._expected is not None:
+            for row in (self._expected != 0).any(2).any(0).nonzero().flatten().tolist():
+                if spans and spans[-1][1] == row:
+                    spans[-1][1] = row + 1
+                else:
+                    spans.append([row, row + 1])
         # Named at a read: what another embedding replaced before one is no payload of a step.
         content = self._names.learn(self._expected) if self._expected is not None and spans else None
         self.steps.append({
@@ -71,7 +79,7 @@ class LiveLedger:
 
 
 class RowNames:
-    """Rows by their content, named as `contract.observation.RowRange` says: the payload they are of."""
+    """Rows by their content, named as in `contract.observation.RowRange`: the payload they are of."""
 
     def __init__(self) -> None:
         """Know no payload."""
@@ -79,7 +87,7 @@ class RowNames:
         self._payloads = 0
 
     def learn(self, payload: torch.Tensor) -> list[list[list[int | None]]]:
-        """Take the next payload (levels, tokens, hidden); return its rows, as `answer` names them."""
+        """Take the next payload (levels, tokens, hidden); return the names of its rows."""
         self._payloads += 1
         for level, rows in enumerate(payload):
             for number, row in enumerate(_row_bytes(rows)):
@@ -87,7 +95,7 @@ class RowNames:
         return [self._ranges(level) for level in payload]
 
     def answer(self, levels: Sequence[torch.Tensor] | None) -> dict[str, Any]:
-        """Return levels of (rows, hidden) as the facts of a get; None is no answer."""
+        """Return levels of (rows, hidden), or None, as the facts of a get."""
         if levels is None:
             return {"structure": "none"}
         return {
@@ -117,13 +125,13 @@ def _row_bytes(level: torch.Tensor) -> list[bytes]:
 
 
 class ClassWatch:
-    """A model class that tells a ledger what is called, until `close`.
+    """A model class whose calls are noted in a ledger.
 
-    `replayed` says of the step that runs whether it is emulated as a replay.
+    `replayed` returns whether the step that runs is emulated as a replay.
     """
 
     def __init__(self, model_class: type, ledger: LiveLedger, driven: str, *, zeros: bool = False) -> None:
-        """Wrap the methods of a class that is driven by get, set and clear, by its forward, or an attribute.
+        """Wrap get, set and clear, or forward, or forward with an attribute (`TinyModel.driven`).
 
         With `zeros`, a step whose payload attribute is None gets tensors of zeros in its place.
         """
@@ -251,7 +259,7 @@ def count_levels(model: Any) -> int:  # noqa: ANN401
 
 
 def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
-    """Return the levels of an answer, each (rows, hidden), in order."""
+    """Return the levels of what get returned, each (rows, hidden), in order."""
     tensors: Mapping[str, torch.Tensor] = answer.tensors
     return [tensors[f"deepstack_input_embeds_{level}"] for level in range(len(tensors))]
 
@@ -264,8 +272,13 @@ def _zero_payload(model: Any, embeds: torch.Tensor) -> Any:  # noqa: ANN401
 
 
 def _state_of(model: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the attributes that Python code changes: numbers, flags, and lists of tensors."""
-    return _copied({name: value for name, value in vars(model).items() if _is_state(name, value)})
+    """Return a copy of the attributes that Python code changes: numbers, flags, and lists of tensors."""
+    state = {}
+    for name, value in vars(model).items():
+        tensors = isinstance(value, list) and value and all(isinstance(item, torch.Tensor) for item in value)
+        if name == _ATTRIBUTE or (not name.startswith("__") and (tensors or isinstance(value, _SCALARS))):
+            state[name] = _copied(value)
+    return state
 
 
 def _restore(model: Any, state: Mapping[str, Any]) -> None:  # noqa: ANN401
@@ -275,39 +288,9 @@ def _restore(model: Any, state: Mapping[str, Any]) -> None:  # noqa: ANN401
     """
     for name in _state_of(model).keys() - state.keys():
         del vars(model)[name]
-    vars(model).update(_copied(state))
+    vars(model).update({name: _copied(value) for name, value in state.items()})
 
 
-def _is_state(name: str, value: object) -> bool:
-    if name == _ATTRIBUTE:
-        return True
-    return not name.startswith("__") and (isinstance(value, _SCALARS) or _is_tensors(value))
-
-
-def _is_tensors(value: object) -> bool:
-    return (
-        isinstance(value, list) and bool(value) and all(isinstance(tensor, torch.Tensor) for tensor in value)
-    )
-
-
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy lists: the class may put other tensors into them."""
-    return {name: list(value) if isinstance(value, list) else value for name, value in state.items()}
-
-
-def _zeroed(rows: torch.Tensor, skipped: int) -> torch.Tensor:
-    """Return rows (n, width) with zeros behind the first `skipped` columns; they are a copy."""
-    copied = rows.clone()
-    copied[:, skipped:] = 0
-    return copied
-
-
-def _spans(payload: torch.Tensor) -> list[list[int]]:
-    """Return the half-open ranges of rows of a payload (levels, tokens, hidden) that are not zero."""
-    spans: list[list[int]] = []
-    for row in (payload != 0).any(2).any(0).nonzero().flatten().tolist():
-        if spans and spans[-1][1] == row:
-            spans[-1][1] = row + 1
-        else:
-            spans.append([row, row + 1])
-    return spans
+def _copied(value: Any) -> Any:  # noqa: ANN401
+    """Copy a list: the class may put other tensors into it."""
+    return list(value) if isinstance(value, list) else value

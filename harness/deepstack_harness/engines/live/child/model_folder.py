@@ -47,21 +47,23 @@ def make(folder: str, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reference(folder: str, job: Mapping[str, Any], prompts: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return for each prompt the log-probabilities of the first answered token, with and without payload."""
+    """Return for each prompt the log-probabilities of the first generated token, with and without payload."""
     transformers = import_module("transformers")
     # Not read from the folder: its names are those of released checkpoints.
     model = _random_model(transformers, Path(folder), job)
     processor = transformers.AutoProcessor.from_pretrained(folder)
     inputs = [
         processor(
-            text=[prompt["text"]], images=[picture(each) for each in prompt["images"]], return_tensors="pt"
+            text=[prompt["text"]], images=[picture(image) for image in prompt["images"]], return_tensors="pt"
         )
         for prompt in prompts
     ]
-    with_payload = [_first_token(model, each) for each in inputs]
+    with_payload = [_first_token(model, prompt) for prompt in inputs]
     _zero(model, job["payload"])
-    without = [_first_token(model, each) for each in inputs]
-    return [{"with_payload": one, "without": other} for one, other in zip(with_payload, without, strict=True)]
+    return [
+        {"with_payload": figures, "without": _first_token(model, prompt)}
+        for figures, prompt in zip(with_payload, inputs, strict=True)
+    ]
 
 
 def picture(data: Mapping[str, Any]) -> Any:  # noqa: ANN401  # a PIL image
@@ -166,9 +168,9 @@ def _as_released(state: Mapping[str, torch.Tensor], experts: str | None) -> dict
                 zip(("gate_proj", "up_proj"), value.chunk(2, 1), strict=True) if gate_up else [(last, value)]
             )
             released |= {
-                f"{base}.{number}.{part}.weight": one
-                for part, all_of in parts
-                for number, one in enumerate(all_of)
+                f"{base}.{number}.{part}.weight": weight
+                for part, weights in parts
+                for number, weight in enumerate(weights)
             }
     return released
 
@@ -181,5 +183,5 @@ def _renamed(name: str, renamed: Sequence[str] | None) -> str:
 
 def _first_token(model: Any, inputs: Any) -> list[float]:  # noqa: ANN401
     with torch.no_grad():
-        answer: list[float] = model(**inputs).logits[0, -1].log_softmax(-1).tolist()
-    return answer
+        figures: list[float] = model(**inputs).logits[0, -1].log_softmax(-1).tolist()
+    return figures
