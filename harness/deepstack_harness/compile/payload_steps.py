@@ -48,7 +48,7 @@ def time_payload(work: PayloadWork) -> list[Measured]:
         subject = _subject_of(work, device)
         subject.compile(max(work.tokens))
         # They share a stream and a pool, as an engine's do.
-        graphs = {
+        graphs: dict[Capture, Graphs] = {
             mode: graphs_on(device, broken_at_attention=mode is not Capture.FULL)
             for mode in _MODES
             if mode is not Capture.NONE

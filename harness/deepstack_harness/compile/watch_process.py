@@ -406,9 +406,12 @@ class Unreached:
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
             for pid in _descendants(os.getpid(), self._others):
-                # In this order: what has executed a program of its own has no memory of its parent any more.
-                if not (pid in self.found or self._is_watched(pid) or self._is_copy(pid)) and _has_torch(pid):
-                    self.found[pid] = _command_line(pid)
+                self._look_at(pid)
+
+    def _look_at(self, pid: int) -> None:
+        # In this order: what has executed a program of its own has no memory of its parent any more.
+        if not (pid in self.found or self._is_watched(pid) or self._is_copy(pid)) and _has_torch(pid):
+            self.found[pid] = _command_line(pid)
 
     def _is_copy(self, pid: int) -> bool:
         """Return whether it was forked, has executed nothing yet, and so has the torch of its parent.
