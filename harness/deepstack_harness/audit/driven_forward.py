@@ -20,11 +20,12 @@ from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSta
 from deepstack_harness.audit.inputs.writes import defaults_of, parameters_of
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
+from deepstack_harness.engines.engine import Overlay, StoredPayload
 from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.loaded_class import derive_with_functions, forward_classes, functions_in
-from deepstack_harness.engines.model_class import BY_FORWARD, ModelClass
+from deepstack_harness.engines.model_class import BY_FORWARD, PLAIN_PARTS, ModelClass
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.stubs import is_stub
 from deepstack_harness.engines.syntax import Function, class_named, parse, reads
@@ -135,8 +136,11 @@ class RegionMaker:
     def __init__(self, loaded: LoadedSource) -> None:
         """Take the package of a source, as it is imported in this process."""
         self.loaded = loaded
-        self._files = engine_of(loaded.source).files
-        parts = self._files.parts
+        engine = engine_of(loaded.source)
+        # One that stores no payload, such as SGLang, has no model files of its own.
+        stores = isinstance(engine.payload, StoredPayload | Overlay)
+        self._known = engine.files.known if stores else ()
+        parts = engine.files.parts if stores else PLAIN_PARTS
         self._parts = replace(parts, stand_ins={**parts.stand_ins, **_STAND_INS})
         loaded.absent.values.update(parts.libraries)
 
@@ -256,7 +260,7 @@ class RegionMaker:
         read = loaded.attributes
         names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
         initial = {name: value for name in names for value in _literal(self._initial(cls, name))}
-        known = (member for member in self._files.known if member.class_name == cls.__name__)
+        known = (member for member in self._known if member.class_name == cls.__name__)
         model = replace(next(known, self._model(cls)), member=place.member, parts=self._parts)
         path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
         position = arguments_of(region.forward).index(region.name)
