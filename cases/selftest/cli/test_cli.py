@@ -192,6 +192,7 @@ ROOMS_BEYOND = {
     "report": {"engines", "runs", "sources", "workers"},
     "repro": {"engines", "models", "sources", "workers"},
     "run": {"play", "runs", "workers"},
+    "steps": {"workers"},
     "selftest": {"fuzz"},
     "watch": {"compile"},
 }

@@ -46,6 +46,7 @@ EFFECT = 10
 REGION_UNITS = 32
 """Least tolerance of a region in units in the last place of its largest value, for one whose noise is 0."""
 _OF_FLOAT32 = 2.0**-23
+"""The eps of float32: that of a dtype with fewer digits is larger."""
 _REGION_ROUNDINGS, _NARROW_ROUNDINGS = 16, 2
 """Tolerance of a region in units of its noise: twice what was measured for kernels that add in the dtype
 itself, and four times that for those that add in a wider one."""
