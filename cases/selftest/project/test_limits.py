@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[3] / "harness" / "deepstack_harness"
 ROOMS = [
-    "catalogue", "cli", "contract", "document", "fuzz", "models", "pytest_plugin", "runs", "sources",
-    "workers",
+    "audit", "catalogue", "cli", "compile", "contract", "document", "engines", "fuzz", "models", "play",
+    "pytest_plugin", "runs", "sources", "workers",
 ]  # fmt: skip
 
 

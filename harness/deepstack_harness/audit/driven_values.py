@@ -20,6 +20,7 @@ from deepstack_harness.engines.stand_ins import IntermediateTensors
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS
 
 TOKENS = 6
+"""Tokens of each call: more than the layers, so that no shape is taken for another one."""
 _ENCODED = 9
 """Rows of what an encoder returns: not one for each token."""
 

@@ -13,6 +13,7 @@ from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, Ker
 from deepstack_harness.errors import NotMeasured
 
 SCHEMA_VERSION = 1
+"""Raised when a reader of the old rows would misread the new ones."""
 
 JsonRow = Mapping[str, object]
 

@@ -161,6 +161,7 @@ class Measurement:
 
 _MEASURE = Remote("deepstack_harness.compile.kernel_worker:measure_subjects", list[Measurement])
 _SUBJECT_TIMEOUT_S = 600.0
+"""Seconds for each subject; when they are over, nothing is measured."""
 
 
 def measure(subjects: Sequence[Subject]) -> list[Measurement]:

@@ -68,6 +68,7 @@ _WORK: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], int
 """By target: models, backends, tokens of a step, repetitions. vLLM captures up to 512 tokens by default."""
 _TIME = Remote("deepstack_harness.compile.payload_steps:time_payload", list[Measured])
 _TIMEOUT_S = 300.0
+"""Seconds for one model with one backend; at the end of it no cost is reported."""
 
 
 def payload_work(target: str) -> list[PayloadWork]:

@@ -30,7 +30,7 @@ from deepstack_harness.models.reference import ReferenceBuffer
 
 _MODES = (Capture.NONE, Capture.FULL, Capture.PIECEWISE, Capture.BREAKABLE)
 _SPARE_ROWS = 8  # without them all levels of the largest step are contiguous, and a graph takes that stride
-_WARM_UPS = 3
+_WARM_UPS = 3  # the first call compiles, the second may capture
 _AT_A_TIME = 5  # steps between two readings of the clock: on a GPU, both wait for the stream
 
 

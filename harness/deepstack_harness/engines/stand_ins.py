@@ -507,7 +507,7 @@ def _in_number_order(names: Iterable[object]) -> list[object]:
 
 
 TOKEN_IDS = {"image_token_id": 1, "video_token_id": 2, "audio_token_id": 3}
-_TEXT_TOKEN = 0
+_TEXT_TOKEN = 0  # none of those above
 _MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was never set
 
 

@@ -25,7 +25,7 @@ from deepstack_harness.errors import HarnessError, Reason, SourceError, passes_t
 from deepstack_harness.play.attempt import attempt
 from deepstack_harness.workers.child import Channel
 
-_SEED = 1
+_SEED = 1  # weights are drawn with 0
 T = TypeVar("T")
 
 

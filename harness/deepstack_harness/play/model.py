@@ -69,7 +69,9 @@ def _digest(inputs: Inputs) -> bytes:
 
 
 _WORDS = 512
+"""Words of the drawn vocabulary in which greedy choices are compared."""
 _NOISY_RUNS = 2
+"""Eager runs with results moved at random; the larger distance counts. A single draw may cancel itself."""
 
 
 class NumericsProbe:

@@ -18,6 +18,10 @@ from deepstack_harness.audit.inputs.writes import assigned, local_paths
 from deepstack_harness.engines.syntax import Function
 
 _DEPTH = 4
+"""Expressions and functions that are followed to what fills a dictionary.
+
+A member that is deeper counts as not given.
+"""
 
 
 class Handed:

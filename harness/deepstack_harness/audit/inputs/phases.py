@@ -62,6 +62,7 @@ ROOTS = {
 }
 """Methods by which engines load, warm up and execute."""
 _DEPTH = 7
+"""Callers of callers that are followed; a phase that was not found by then is unknown."""
 _PROPERTIES = frozenset({"property", "cached_property", "functools.cached_property"})
 _CALLED = re.compile(rb"\.([A-Za-z_]\w*)\(")
 _STORED = re.compile(

@@ -28,6 +28,10 @@ from deepstack_harness.audit.inputs.writes import (
 
 _LOOKS = {"getattr", "hasattr"}
 _DEPTH = 4
+"""Expressions and functions that are followed to a refusal.
+
+One that is deeper is not seen, and the input stays at risk.
+"""
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 LAYERS = 2
+"""A race between two layers needs two."""
 TOKENS, HIDDEN = 3, 4
 
 Naming = Callable[[str], AbstractContextManager[None]]

@@ -22,6 +22,7 @@ Places: TypeAlias = NDArray[np.int64]
 Lanes: TypeAlias = NDArray[np.bool_]
 
 _NUMBERED_AT = 40
+"""The bit from which an address has the number of its argument: no tensor has 2**39 bytes."""
 _ORIGIN = 1 << 39
 """The address of byte 0 in the space of one argument: offsets of both signs stay in that space."""
 _UNWRITTEN = 0xFF

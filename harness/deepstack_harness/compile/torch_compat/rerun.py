@@ -292,6 +292,7 @@ def _share(value: object, shared: dict[int, Any]) -> None:
 
 
 _MOST_OBJECTS = 20_000
+"""With more, a whole engine hangs on the inputs: the call is not compared, and reported as such."""
 _NOT_COPIED = (
     "torch._C", "torch._dynamo", "torch._inductor", "torch._functorch", "torch.distributed", "_thread",
     "threading", "logging",

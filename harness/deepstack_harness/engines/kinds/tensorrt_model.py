@@ -15,6 +15,7 @@ from deepstack_harness.errors import StepUnavailable
 
 _TEXT, _VISUAL = 0, 1
 _VOCABULARY = 2
+"""The tokens of text and of images: ids from here on are rows of the payload."""
 
 
 class WriterBase(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 from deepstack_harness.engines.tiny import HIDDEN, Config, Tiny
 
 _MODELS = "vllm/model_executor/models"
-_LAYERS = 4
+_LAYERS = 4  # one more than the levels: a layer without one is left
 _ROTARY = {"rope_theta": 10000.0, "rope_type": "default"}
 _BY_TYPE = {"full_attention": _ROTARY, "sliding_attention": _ROTARY}
 _THREE_AXES = {**_ROTARY, "mrope_section": [2, 1, 1], "mrope_interleaved": True}

@@ -18,6 +18,7 @@ from deepstack_harness.errors import unknown_name
 BYTES = 256
 """Tokens for single bytes; the special tokens follow them."""
 VOCABULARY = 320
+"""Bytes, and room for special tokens."""
 
 
 class ExpertLayout(StrEnum):
@@ -96,6 +97,7 @@ PIXELS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
 HIDDEN = 64
+"""The hidden size of all tiny models: two heads of 32."""
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 SPECIAL = (

@@ -143,6 +143,7 @@ _ENVIRONMENT: Mapping[str, str] = {
 }
 
 _LAST_LINES = 6
+"""Lines of the log of an engine that has ended, in the message about it."""
 
 
 class EngineFailed(MachineError):

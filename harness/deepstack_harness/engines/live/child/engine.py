@@ -36,6 +36,7 @@ _DECIDE_REPLAYS = (
 )  # fmt: skip
 
 _MOST_STEPS = 3000
+"""Steps of one session; more raise, since an engine that never ends its requests would run forever."""
 _STARTED: dict[str, Any] = {}
 
 
