@@ -4,8 +4,8 @@ A search for a thing finds its docstring when that begins as other documentation
 ("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
 
 Private words are those that this code once used for everything ("kept" had seven meanings), and other code of
-this field hardly ever: `dialect` counts them, `tools.budget` has a number for each room, and
-`python -m tools.prose FOLDER` prints the share of any other code to compare with.
+this field hardly ever (a "stand-in" is a word of the glossary): `dialect` counts them, `tools.budget` has a
+number for each room, and `python -m tools.prose FOLDER` prints the share of any other code to compare with.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SHAPE = re.compile(rf"\({_SIZE},(?: {_SIZE}(?:, {_SIZE})*)?\)|\bshapes?\b")
 _PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
 _DIALECT = re.compile(
     r"\b(?:alone|answer(?:s|ed)?|ask(?:s|ed)?|behind|beside|dear|drives?|driven|hand(?:s|ed) |keeps|kept|"
-    r"lacks?|said|says?|stands?|tells?|told)\b",
+    r"lacks?|said|says?|stands?(?!-in)|tells?|told)\b",
     re.IGNORECASE,
 )
 _NO_NAMES = frozenset(("each", "one"))

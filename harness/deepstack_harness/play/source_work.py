@@ -1,7 +1,7 @@
 """The functions of a worker that plays classes of a source, each defined once.
 
 `play.case_worker` calls them.  A class, or its function that splits a payload, is played on each rank of a
-group, one after the other: a rank is a stand-in that is asked for its number and for the size of the group,
+group, one after the other: a rank is a stand-in that has its number and the size of the group,
 and nothing is exchanged.
 """
 
@@ -45,7 +45,7 @@ from deepstack_harness.workers.child import Channel
 def play(channel: Channel, case: Case, source: SourceClass) -> Played:
     """Play a case on a class of a source; see `work.send_steps`.
 
-    A class that is driven `compiled` has its own text model for a decoder.
+    A class that runs `compiled` has its own text model for a decoder.
     """
     channel.phase("set-up")
     bound = bind_work(case, source)
@@ -81,7 +81,7 @@ def stubs_met(channel: Channel, source: SourceClass) -> tuple[Reason, ...]:
 
 
 def define(channel: Channel, text: str, model_class: str) -> ClassWays:
-    """Define a class of a source in both ways; return which of them it can be driven in, and what refused.
+    """Define a class of a source in both ways; return in which of them it runs, and what refused.
 
     Raises `UsageError` where the source cannot be read.
     """
@@ -114,7 +114,7 @@ def split(channel: Channel, text: str, model_class: str, case: Case) -> Observat
 
 
 def describe(channel: Channel, source: SourceClass) -> Described:
-    """Define a class of a source; raises `UsageError` where it cannot be driven."""
+    """Define a class of a source; raises `UsageError` where it cannot run."""
     channel.phase("the definition of the class")
     bound = _factory(source)
     return Described(bound.model_class, bound.filename)
@@ -128,7 +128,7 @@ def where_returned(
     dtype: str,
     device: str,
 ) -> str:
-    """Return FILE:LINE of the `return` by which an empty buffer of (capacity, hidden, levels) answers."""
+    """Return FILE:LINE of the `return` of a get from an empty buffer of (capacity, hidden, levels)."""
     channel.phase("get")
     bound = _factory(source)
     if not isinstance(bound, MethodsClass):
@@ -137,7 +137,7 @@ def where_returned(
 
 
 def bind_work(case: Case, source: SourceClass) -> Bound:
-    """Return the class of a source that a case is about; raise `UsageError` where it cannot be driven."""
+    """Return the class of a source that a case is about; raise `UsageError` where it cannot run."""
     if case.buffer.kind is not BufferKind.SOURCE:
         raise HarnessError(f"'{case.buffer.name}' is not a buffer of a source")
     factory = _factory(source)
@@ -153,7 +153,7 @@ def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFa
 
 @cache
 def _text_model(source: SourceClass) -> Model:
-    """Return the text model that a class hands its payload to, as the decoder of a case."""
+    """Return the text model that a class passes its payload to, as the decoder of a case."""
     family = _found(source.text, source.model_class).text
     if isinstance(family, str):
         raise HarnessError(f"{source.model_class} has no text model that can be run: {family}")
@@ -165,7 +165,7 @@ def _text_model(source: SourceClass) -> Model:
 
 @cache
 def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClass:
-    """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
+    """Return the class, bound; raises `UsageError` where it cannot run in this way."""
     if source.family is not None:
         return methods_of(_opened(source.text), source.family)
     found = _found(source.text, source.model_class)
@@ -189,7 +189,7 @@ def _opened(text: str) -> Source:
 
 
 def bind_shared(source: str, family: str) -> BoundBuffer:
-    """Have a reference stand for the class of a source that is driven for a family; see `work.bind_shared`.
+    """Put a reference in the place of the class of a source that runs for a family; see `work.bind_shared`.
 
     Raises `UsageError` for what does not exist, and `MachineError` for a source that cannot be fetched.
     """
@@ -209,12 +209,12 @@ def play_split(channel: Channel, case: Case, source: SourceClass, ranks: int) ->
     for rank in range(ranks):
         with calls.as_rank(rank, ranks):
             seen.append(play_case(case, bound))
-    steps = zip(whole.steps, *(each.steps for each in seen), strict=True)
+    steps = zip(whole.steps, *(rank.steps for rank in seen), strict=True)
     return replace(whole, steps=tuple(_step(first, shares) for first, *shares in steps))
 
 
 def _step(first: StepFacts, shares: Sequence[StepFacts]) -> StepFacts:
-    """Return a step with what each rank was answered; a rank whose get raised was given no rows."""
+    """Return a step with what each rank read; a rank whose get raised has no rows."""
     if first.answer is None:
         return first
     shards = tuple(

@@ -94,7 +94,7 @@ def bind_shared(buffer: BufferRef) -> BoundBuffer:
 
 
 def bind_live(buffer: BufferRef, factory: BufferFactory) -> None:
-    """Have a reference stand for a class that is alive in this process."""
+    """Put a reference in the place of a class that is in this process."""
     _bound[buffer] = factory
 
 
