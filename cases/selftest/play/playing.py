@@ -1,4 +1,4 @@
-"""How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
+"""How tests play a case: one trace on one buffer, uncompiled by default."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One call that may go wrong: what it raised is a fact of it, unless it says nothing about the call."""
+"""One call that may go wrong: what it raised is a fact of it, unless the call has no part in it."""
 
 from collections.abc import Callable
 

@@ -78,7 +78,7 @@ def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
     planned, before = case_of(name), worker.ends
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
     assert (judged.broken, worker.ends) == (frozenset({Rule.BOUNDARY}), before + 1)
-    by_rule = {one.rule: one for one in judged.judgements}
+    by_rule = {judgement.rule: judgement for judgement in judged.judgements}
     assert by_rule[Rule.BOUNDARY].detail == said
     assert by_rule[Rule.STRUCTURE].verdict is Verdict.PASS  # put to the test before
     assert by_rule[Rule.CLEAR].verdict is Verdict.ERROR  # its step was never reached
@@ -139,14 +139,16 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
         ),
     ],
 )
-def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: CallResult, said: str) -> None:
+def test_the_steps_before_an_end_stay_and_the_others_have_a_reason(
+    trace: str, end: CallResult, said: str
+) -> None:
     case = case_of("Behaves", f"cap 16: {trace}").case
     seen = observation_of(case, end)
     assert (seen.ended, seen.steps[0]) == (said, StepFacts("set 8", 16))
-    assert [str(step) for step in case.trace] == [one.step for one in seen.steps]
+    assert [str(step) for step in case.trace] == [facts.step for facts in seen.steps]
     raised = Raised("out of memory", "no memory", "get", "", ends=True)
     expected = [(None, raised)] if is_end(end, EndKind.OUT_OF_MEMORY) else [(said, None)]
-    assert [(one.unavailable, one.raised) for one in seen.steps[1:]] == expected[: len(seen.steps) - 1]
+    assert [(facts.unavailable, facts.raised) for facts in seen.steps[1:]] == expected[: len(seen.steps) - 1]
 
 
 def test_an_error_about_the_case_is_raised_again() -> None:
@@ -160,7 +162,7 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
         kept = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")
         cases = judge_plan([kept, *[case_of("Leaves")] * 4], worker)
         assert worker.ends == 3
-    assert [bool(one.broken) for one in cases] == [False, True, True, True, False]
+    assert [bool(case.broken) for case in cases] == [False, True, True, True, False]
     assert "ended 3 times" in cases[-1].judgements[0].detail
     rows = {row.rule: row.verdict for row in sum_up(cases, "source", "class").rows}
     assert (rows[Rule.BOUNDARY], rows[Rule.CLEAR], rows[Rule.PLACEMENT]) == (
@@ -185,7 +187,7 @@ def test_no_exception_excuses_a_method(name: str, said: str) -> None:
     judged = judge_case(planned, play_case(planned.case))
     assert judged.broken == {Rule.BOUNDARY}
     assert (
-        next(one.detail for one in judged.judgements if one.rule is Rule.BOUNDARY)
+        next(judgement.detail for judgement in judged.judgements if judgement.rule is Rule.BOUNDARY)
         == f"step 3 'get 9': {said}"
     )
     assert judged.observation.steps[-1].answer is not None  # the trace went on

@@ -1,4 +1,4 @@
-"""Observations of cases that cannot be measured as a whole: each says why, and what was measured stays."""
+"""Observations of cases that cannot be measured as a whole: each has a reason, and earlier facts stay."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -48,7 +48,7 @@ def test_what_was_played_before_a_step_that_cannot_be_measured_stays() -> None:
     case = case_of(TRACE, "reference")
     steps, said = observe.played_steps(case, cast(CasePlayer, Stops()), tell=told.append)
     assert said == "step 2 'get 2': the kernels were cached"
-    assert [(one.step, one.unavailable) for one in steps] == [
+    assert [(facts.step, facts.unavailable) for facts in steps] == [
         ("set 2", None),
         ("get 2", said),
         ("get 3", said),

@@ -1,4 +1,4 @@
-"""Ranks that fail, differ or lose their parent: the case says so, and the others go on or end.
+"""Ranks that fail, differ or lose their parent: the case reports it, and the others go on or end.
 
 Ranks that die or hang are in `cases/test_sequence_parallel.py`, which is through with them then.
 """
@@ -166,7 +166,7 @@ def test_a_rank_that_was_stopped_for_another_is_not_at_fault() -> None:
 
 
 class Rank:
-    """A worker that ends at once as it is told, or, told nothing, when it is stopped."""
+    """A worker that ends at once in a given way, or, given none, when it is stopped."""
 
     def __init__(self, end: WorkerEnd | None = None) -> None:
         self.end = end

@@ -1,4 +1,4 @@
-"""State in unusual places is found, named and put back; what cannot be judged says why."""
+"""State in unusual places is found, named and put back; what cannot be judged has a reason."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
+"""Regions over steps: wrong ones are caught by their promise with the input named, right ones pass."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def test_what_cannot_be_put_back_is_one_sentence() -> None:
 
 
 def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
-    """The count is lost in every replay by itself, and the answer by the count is right each time."""
+    """The count is lost in every replay by itself, and the output by the count is right each time."""
     x = rows(2)
     judged = compile_steps(programs.Counter(), [Call(x), Call(x), Call(x)], arms=["eager/full"])
     (lost,) = judged.broken

@@ -69,7 +69,7 @@ def test_memory_is_filled_while_a_buffer_alone_is_played_and_not_afterwards() ->
 
 
 class KeepsRoom(ReferenceBuffer):
-    """Copies its answers, so that an allocation can fail behind a growth that is done."""
+    """Copies what get returns, so that an allocation can fail after a growth that is done."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...]:
@@ -79,7 +79,7 @@ class KeepsRoom(ReferenceBuffer):
 
 
 class StatesRoomFirst(ReferenceBuffer):
-    """Says that it has grown before it has, and forgets that."""
+    """Reports that it has grown before it has, and forgets that."""
 
     stated = 0
 
@@ -215,7 +215,7 @@ def test_integers_may_be_refused_and_then_change_nothing(buffer: BufferFactory, 
 
 
 class RaisesMemoryError(ReferenceBuffer):
-    """Says with a MemoryError of its own that a call does not fit."""
+    """Refuses a call that does not fit with a MemoryError of its own."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -229,7 +229,7 @@ def test_a_memory_error_with_a_text_is_a_refusal() -> None:
 
 
 class ChangesOnce(ReferenceBuffer):
-    """Answers zeros to the 50th get alone."""
+    """Returns zeros from the 50th get, and from no other."""
 
     calls = 0
 
@@ -253,7 +253,7 @@ def test_rows_in_another_order_are_not_expanded() -> None:
 
 
 class ClearsByAProduct(ReferenceBuffer):
-    """Leaves NaN behind, because it multiplies by zero."""
+    """Leaves NaN in its rows, because it multiplies by zero."""
 
     @override
     def clear(self, tokens: int) -> None:

@@ -37,7 +37,7 @@ def test_what_changes_between_two_calls_is_put_back(make: Callable[[], Made]) ->
 
 
 def of_a_local_class() -> tuple[Callable[..., object], list[object]]:
-    """Return a region that answers a class of its own, which is another one each time."""
+    """Return a region that returns a class of its own, which is another one each time."""
 
     class Out(NamedTuple):
         rows: Tensor
@@ -111,7 +111,7 @@ def test_neutral_rows_may_be_integers_and_are_named(region: Callable[..., object
         (torch.arange(8).flip(0), torch.ones(8, dtype=torch.bool), torch.tensor(live)) for live in (6, 3)
     ]
     judged = compile_steps(region, steps, arms=DROPPED, neutral=padding)
-    (found,) = (each for each in judged.rows if each.promise == "I3" and each.arm == DROPPED[0])
+    (found,) = (row for row in judged.rows if row.promise == "I3" and row.arm == DROPPED[0])
     assert found.chances == 2
     assert judged.good == good, judged
     assert good or "neutral rows of `ids`, `mask` with other values change" in str(judged)

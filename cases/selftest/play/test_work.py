@@ -46,7 +46,7 @@ def test_a_class_is_driven_only_in_the_way_in_which_it_was_bound(
         source_work.split(channel, "TREE", "Vl", CASE)
     with pytest.raises(HarnessError, match="Vl was not bound by its methods"):
         source_work._factory(SourceClass("TREE", "Vl", "methods"))
-    # A class that is driven by its forward has no get whose `return` could be found.
+    # A class that is played by its forward has no get whose `return` could be found.
     asked = SourceClass("TREE", "Vl", "forward")
     assert source_work.where_returned(channel, asked, 2, (4, 8, 2), "float32", "cpu") == "model.py"
 
