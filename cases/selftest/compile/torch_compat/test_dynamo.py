@@ -1,4 +1,4 @@
-"""Dynamo's private parts do what `torch_compat.dynamo` says of them: counts, guards, pieces, cold caches."""
+"""Dynamo's private parts do what `torch_compat.dynamo` documents: counts, guards, pieces, cold caches."""
 
 import functools
 import os

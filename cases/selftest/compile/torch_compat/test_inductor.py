@@ -1,4 +1,4 @@
-"""Inductor's scheduler and its lowered graphs are read as `torch_compat.inductor` says, on this torch."""
+"""Inductor's scheduler and lowered graphs are read as `torch_compat.inductor` documents, on this torch."""
 
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -36,7 +36,7 @@ def watched(body: Body, *tokens: int) -> Watched:
 
 
 def split(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
-    """A call with two results, and a kernel behind it."""
+    """A call with two results, and a kernel after it."""
     values, indices = torch.topk(hidden, 2)
     return values * indices
 

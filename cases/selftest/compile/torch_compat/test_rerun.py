@@ -1,4 +1,4 @@
-"""A region run again on copies: the measured effect of a dropped guard, and what is refused or left alone."""
+"""A region run again on copies: the measured effect of a dropped guard, and what is refused or untouched."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -242,7 +242,7 @@ def test_random_numbers_are_those_without_a_watch() -> None:
     with watch_guards() as watched:
         seen = list(outputs())
     assert watched.decisive[0].effect.distance > 0
-    assert all(torch.equal(one, other) for one, other in zip(seen, outputs(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(seen, outputs(), strict=True))
 
 
 def test_hooks_are_not_run_again() -> None:
@@ -258,7 +258,7 @@ def test_hooks_are_not_run_again() -> None:
 
 
 def test_an_input_that_cannot_be_copied() -> None:
-    guard = watched_call(Branch(lambda _, x, __: x * 2), (each for each in "ab"))
+    guard = watched_call(Branch(lambda _, x, __: x * 2), (letter for letter in "ab"))
     assert guard.effect.reason.startswith("its inputs cannot be copied: TypeError: cannot pickle 'generator'")
 
 
@@ -340,7 +340,7 @@ def test_an_object_that_cannot_be_looked_at_is_refused() -> None:
     vars(layer)["config"] = Unreadable()
     with pytest.raises(CannotRerun, match="cannot be copied: AssertionError: the configuration is not set"):
         _copied({"self": layer})
-    many = {"self": torch.nn.Linear(2, 2), "x": [[each] for each in range(30_000)]}
+    many = {"self": torch.nn.Linear(2, 2), "x": [[number] for number in range(30_000)]}
     with pytest.raises(CannotRerun, match="lead to more than 20000 objects"):
         _copied(many)
 
