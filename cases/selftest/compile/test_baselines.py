@@ -78,7 +78,7 @@ def test_a_fact_that_differs_is_named_with_both_figures(
 def test_missing_and_unused_entries_are_named() -> None:
     gone = structs.replace(ENTRY, tokens=5)
     found = differences([gone, ENTRY], [ENTRY, OTHER], NAMES)
-    assert [str(one) for one in found] == [f"unused: {gone.name}", f"missing: {OTHER.name}"]
+    assert [str(difference) for difference in found] == [f"unused: {gone.name}", f"missing: {OTHER.name}"]
 
 
 def test_what_a_run_leaves_out_is_not_unused() -> None:

@@ -1,4 +1,4 @@
-"""The input that changes the answers is named, where several inputs change in one call."""
+"""The input that changes the outputs is named, where several inputs change in one call."""
 
 from collections.abc import Callable
 from typing import Any

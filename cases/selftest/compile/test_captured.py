@@ -41,7 +41,7 @@ FULL = ArmSpec.parse("eager/full")
 
 
 class Counted(ReferenceBuffer):
-    """Tells how often the Python of get and clear ran."""
+    """Counts how often the Python of get and clear ran."""
 
     calls = 0
 
@@ -86,7 +86,7 @@ def test_a_replay_decodes_the_inputs_and_the_payload_of_its_step(qwen: Model, ar
         lane.buffer.set(levels)
         second = lane.session.replay(image, lane)
         third = lane.session.replay(image, lane)
-        torch.testing.assert_close(first, eager(qwen, text))  # not written over by those behind it
+        torch.testing.assert_close(first, eager(qwen, text))  # not written over by later ones
         torch.testing.assert_close(second, eager(qwen, image, levels))
         torch.testing.assert_close(third, eager(qwen, image))
     assert dummy.hidden.equal(inputs(qwen, 16, seed=1).hidden)  # slots are the session's own
@@ -154,7 +154,7 @@ def test_a_replay_that_was_none_is_not_measured(make: type[CpuGraph], times: int
         graph.record(lambda: written.add_(1))
         graph.call(lambda: written.mul_(10))
         graph.at_replay(lambda: written.sub_(3))
-    assert written.item() == 10  # what is for replays alone was not done
+    assert written.item() == 10  # what is only for replays was not done
     with nullcontext() if times == 1 else pytest.raises(NotMeasured, match=f"{times} times, not once"):
         graph.replay()
     assert times != 1 or written.item() == 107
@@ -290,7 +290,7 @@ def test_torchs_own_cuda_graphs_need_cuda(qwen: Model) -> None:
     [
         ((0, 1), (0, 1), 0, False),
         ((0, 1), (0, 2), 0, True),
-        ((0, 1), (0, 2), 1, False),  # announced with this very answer
+        ((0, 1), (0, 2), 1, False),  # announced with these very tensors
         ((), (0, 1), 0, False),  # captured with None: it reads no storage
         ((0, 1), (), 0, False),
     ],
@@ -320,7 +320,7 @@ def test_storage_that_is_gone_is_counted_once_until_its_graph_is_replaced() -> N
 
 
 def used(*uses: GraphUse | None) -> Judgement:
-    """R6 of a trace in which graphs were used like this, and one answer was given."""
+    """R6 of a trace in which graphs were used like this, and get returned tensors once."""
     uses = (*uses, *uses[-1:] * (4 - len(uses)))
     trace = Trace.parse("cap 16: capture 16; set 20; replay 16; replay 16")
     run = RowRange(0, 0, 0, 16)
@@ -343,7 +343,7 @@ def test_what_graphs_suffer_is_judged_by_the_address_rule() -> None:
     assert (said.verdict, said.value) == (Verdict.FAIL, 1)
     assert said.detail == "step 1 'capture 16' allocated 2 tensors in get or clear while they were captured"
     said = used(fine, freed, freed, freed)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 1)  # told once, when it went
+    assert (said.verdict, said.value) == (Verdict.FAIL, 1)  # counted once, when it went
     assert said.detail == "step 2 'set 20' found 3 storages freed that captured graphs still read"
     said = used(fine, fine, detached, detached)
     assert (said.verdict, said.value) == (Verdict.FAIL, 2)
@@ -403,7 +403,7 @@ def test_verdicts_on_cuda_equal_those_on_a_cpu(trace: str, family: str, arm: str
         for name in ("original", "pr40932", "pr43617", "reference", "copies_on_get", "allocates_on_clear"):
             case = replace(case_of(trace, name, ArmSpec.parse(arm)), family=family, device=device)
             said = judge_all(ObservedCase(case, play(case, model, buffer_named(name))))
-            verdicts.append((name, [(one.rule, one.verdict) for one in said]))
+            verdicts.append((name, [(judgement.rule, judgement.verdict) for judgement in said]))
     half = len(verdicts) // 2
     assert verdicts[:half] == verdicts[half:]
 
@@ -416,7 +416,7 @@ def test_torchs_own_cuda_graphs_are_right_for_a_buffer_that_is() -> None:
     trace = "cap 16: profile 16; forward 16; set 16; forward 16; set 9; forward 16; forward 16"
     case = replace(case_of(trace, "reference", arm), device="cuda")
     said = judge_all(ObservedCase(case, play(case, model, ReferenceBuffer)))
-    assert {one.verdict for one in said} <= {Verdict.PASS, Verdict.SKIP}, said
+    assert {judgement.verdict for judgement in said} <= {Verdict.PASS, Verdict.SKIP}, said
 
 
 @pytest.mark.xdist_group("eager")
@@ -450,7 +450,7 @@ def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
 
 
 class NoneFirst(ReferenceBuffer):
-    """Answers None while nothing is set, as vLLM's Qwen3-VL did (43602)."""
+    """Returns None while nothing is set, as vLLM's Qwen3-VL did (43602)."""
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return super().get(tokens) if self._tokens_set else None

@@ -1,4 +1,4 @@
-"""Compiled sessions: guards that a policy keeps, graphs that are counted, shapes, graph breaks."""
+"""Compiled sessions: guards that a policy retains, graphs that are counted, shapes, graph breaks."""
 
 from dataclasses import replace
 

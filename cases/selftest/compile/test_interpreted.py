@@ -52,7 +52,7 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
     (written,) = [access for access in facts.accesses if access.written]
     assert (written.tensor, written.shape, written.written) == ("buffer 0", (17, 8), ((0, 17),))
     assert (facts.launches, facts.share, facts.unwritten_rows) == (1, 1.0, 0)
-    assert {one.rule: one.verdict for one in judge_step(facts, TOKENS)} == {
+    assert {judgement.rule: judgement.verdict for judgement in judge_step(facts, TOKENS)} == {
         Rule.WORK: Verdict.PASS, Rule.MEMORY: Verdict.PASS,
     }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
 @pytest.mark.slow  # 6 s
 def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:guards_kept"), "interpreting")
-    assert [(one["graphs"], one["apart"] < 1e-6) for one in found.values()] == [(1, True)] * 2
+    assert [(run["graphs"], run["apart"] < 1e-6) for run in found.values()] == [(1, True)] * 2
     assert found["stock"]["checked"] > found["shape_env_only"]["checked"] > 0
     facts = msgspec.convert(found["stock"]["facts"], AccessFacts)
     read = {access.tensor: access.read for access in facts.accesses if access.read}
@@ -108,7 +108,7 @@ def faults(worker: Worker) -> dict[str, dict[str, Any]]:
 
 def judged(found: dict[str, Any]) -> dict[Rule, Judgement]:
     facts = msgspec.convert(found["facts"], AccessFacts)
-    return {one.rule: one for one in judge_step(facts, TOKENS)}
+    return {judgement.rule: judgement for judgement in judge_step(facts, TOKENS)}
 
 
 def broken(found: dict[str, Any]) -> set[Rule]:

@@ -1,4 +1,4 @@
-"""Launches of an interpreted step beside the static count: rows for programs, tables for people."""
+"""Launches of an interpreted step next to the static count: rows for programs, tables for people."""
 
 from dataclasses import replace
 

@@ -193,7 +193,7 @@ def test_guards_on_tensors_and_shapes_miss_it(
 ) -> None:
     inputs, decoder = inputs_of(qwen, 9, 3), reloaded(None, guards)
     assert distance(call(decoder, inputs), eager(qwen, inputs)) > 0.1
-    # They were kept, and are checked: it was compiled for fp32, and for 2 tokens and more.
+    # They were saved, and are checked: it was compiled for fp32, and for 2 tokens and more.
     other = inputs_of(qwen, tokens, None)
     with pytest.raises(RaisedElsewhere, match="GuardManager check failed"):
         call(decoder, replace(other, hidden=other.hidden.to(dtype)))

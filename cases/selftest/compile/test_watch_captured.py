@@ -34,7 +34,7 @@ Step = Callable[..., Tensor]
 
 
 class Run:
-    """A program that is run with graphs, and beside each answer that of the uncompiled code."""
+    """A program that is run with graphs, and whose outputs are compared with those of the uncompiled code."""
 
     def __init__(self) -> None:
         self.equal: list[bool] = []
@@ -265,7 +265,7 @@ def test_a_broken_graph_is_one_replay(device: str) -> None:
 
 
 def test_a_change_is_counted_after_many_equal_replays() -> None:
-    """Replays that are equal to an earlier one are told apart by a fingerprint, without a list of facts."""
+    """Replays that are equal to an earlier one are recognised by a fingerprint, without a list of facts."""
     watched, run = WatchedRegions(), Run()
     with watch_captured(watched):
         net, given, payload = Net(), x(), torch.ones(3, 4)
@@ -286,7 +286,7 @@ def test_a_watch_keeps_no_model_and_no_tensor() -> None:
         alive = weakref.ref(net), weakref.ref(given)
         del net, given, step
         gc.collect()
-        assert [each() for each in alive] == [None, None]
+        assert [reference() for reference in alive] == [None, None]
 
 
 def test_each_change_is_told_once() -> None:

@@ -1,4 +1,4 @@
-"""`watch_guards`: the dropped guards of compiled regions, asked again in every later call."""
+"""`watch_guards`: the dropped guards of compiled regions, checked again in every later call."""
 
 import gc
 import weakref
@@ -45,8 +45,8 @@ def test_nothing_decides_in_a_right_program(program: Program) -> None:
         outputs = play(program)
     assert watched.decisive == [], watched.report()
     assert sum(region.calls for region in watched.regions) > 0
-    for one, other in zip(outputs.compiled, outputs.eager, strict=True):
-        torch.testing.assert_close(one, other)
+    for compiled, eager in zip(outputs.compiled, outputs.eager, strict=True):
+        torch.testing.assert_close(compiled, eager)
 
 
 class Adds(torch.nn.Module):
@@ -95,7 +95,9 @@ def test_outputs_and_graphs_are_those_without_a_watch() -> None:
         watched_outputs, watched_graphs = serve()
     outputs, graphs = serve()
     assert watched_graphs == graphs == len(watched.regions)
-    assert all(torch.equal(one, other) for one, other in zip(outputs, watched_outputs, strict=True))
+    assert all(
+        torch.equal(out, watched_out) for out, watched_out in zip(outputs, watched_outputs, strict=True)
+    )
 
 
 def test_facts_are_kept_and_never_tensors() -> None:
@@ -128,14 +130,14 @@ def test_the_layout_of_all_inputs_is_kept_then_and_now() -> None:
         run(layer, rows().t().contiguous().t(), extra={"a": [rows().requires_grad_()]})
         run(layer, rows(), extra={"a": [rows()]})
     (region,) = watched.regions
-    changed = {each.name: dict(each.changed) for each in region.inputs.values()}
+    changed = {seen.name: dict(seen.changed) for seen in region.inputs.values()}
     assert region.looked_at == 2
     assert changed["x"] == {"stride": 1, "address": 2}
     assert changed["extra['a'][0]"] == {"requires_grad": 1, "address": 2}
     assert changed["self.factor"] == {"value": 2}
     assert changed["SCALE"] == {"dtype": 2, "address": 2}
     assert changed["extra"] == {}
-    (nested,) = [each for each in region.inputs.values() if each.name == "extra['a'][0]"]
+    (nested,) = [seen for seen in region.inputs.values() if seen.name == "extra['a'][0]"]
     assert nested.now is not None
     assert (nested.then.requires_grad, nested.now.requires_grad, nested.first_call) == (False, True, 2)
 
@@ -239,9 +241,9 @@ def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
         layer.factor = 3
         run(rows())
 
-    found = {each.failed.name: each for each in restore_guards(serve)}
+    found = {restored.failed.name: restored for restored in restore_guards(serve)}
     assert found.keys() == {"payload", "self.factor"}
-    assert all(each.changes_answers for each in found.values())
+    assert all(restored.changes_answers for restored in found.values())
     assert [guard.name for guard in found["payload"].remaining] == ["self.factor"]
     assert [guard.name for guard in found["self.factor"].remaining] == ["payload"]
 
