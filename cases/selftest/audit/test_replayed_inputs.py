@@ -68,7 +68,7 @@ def test_no_input_of_a_right_model_is_at_risk(audited: dict[str, AuditedInputs],
 
 
 def test_every_entry_and_every_captured_body_is_a_region(audited: dict[str, AuditedInputs]) -> None:
-    counts = {engine: len(each.regions) for engine, each in audited.items()}
+    counts = {engine: len(found.regions) for engine, found in audited.items()}
     assert counts == {"served": 21 + 7 + 23 + 5, "hosted": 6 + 3 + 9 + 2}
 
 
