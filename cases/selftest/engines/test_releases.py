@@ -71,8 +71,8 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
 def test_sequences(release: str, model: str) -> None:
     bound = methods_of(released(release), model)
     assert bound.model_class == VLLM.by_methods[model].class_name
-    found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
-    assert found == {name: each.reads_of(REVISION_OF[release]) for name, each in SEQUENCES.items()}
+    found = {name: reads(new_buffer(bound), Trace.parse(case.trace)) for name, case in SEQUENCES.items()}
+    assert found == {name: case.reads_of(REVISION_OF[release]) for name, case in SEQUENCES.items()}
 
 
 @of_each_revision
