@@ -54,7 +54,7 @@ def test_memory_that_runs_out_by_itself_is_no_fact_of_the_call() -> None:
     assert found.type == "MemoryError"
 
 
-def test_an_exception_of_another_process_keeps_its_place() -> None:
+def test_an_exception_of_another_process_has_its_own_place() -> None:
     error = RuntimeError("no")
     error.where = "rank.py:7"  # type: ignore[attr-defined]
     found = failing(error).raised
@@ -100,7 +100,7 @@ def test_an_exception_without_a_text_is_named_by_its_type(
     assert found.where.startswith(__file__)
 
 
-def test_ctrl_c_while_a_text_is_asked_for_ends_the_command() -> None:
+def test_ctrl_c_while_a_text_is_made_ends_the_command() -> None:
     def interrupt(_: BaseException) -> str:
         raise KeyboardInterrupt
 

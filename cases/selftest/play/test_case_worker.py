@@ -259,7 +259,7 @@ def test_ctrl_c_while_a_class_is_loaded_or_made_is_no_mistake_of_the_user(
         (InForce(), "PermissionError: no$"),
     ],
 )
-def test_what_the_sandbox_refuses_is_said_with_the_option_that_turns_it_off(
+def test_what_the_sandbox_refuses_is_reported_with_the_option_that_turns_it_off(
     in_force: InForce, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = RaisedInWorker("UsageError", "deepstack_harness.errors", "PermissionError: no", exit_code=2)

@@ -168,7 +168,7 @@ class _NoChannel(Channel):
 
 
 @pytest.mark.slow  # 6 s; test_steps.py of cli writes one by day
-def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_shows_it_with_only_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain_score.py").write_text(
         "from torch import Tensor, nn, tensor\n\n"
         "TWICE = nn.Parameter(tensor(2.0))  # an answer that requires a gradient\n"

@@ -78,7 +78,7 @@ def test_rows_out_of_order_are_separate_runs() -> None:
     )
 
 
-def test_answers_outlive_their_step_so_that_no_address_is_handed_out_twice(qwen: Model) -> None:
+def test_answers_outlive_their_step_so_that_no_address_is_used_twice(qwen: Model) -> None:
     alive: list[bool] = []
 
     class Watching(ReferenceBuffer):
@@ -167,7 +167,7 @@ def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> 
     assert run.runs == 4
 
 
-def test_long_outputs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_outputs_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "_ELEMENTS", 5)
     cache, run = OutputCache(), Counting()
     for _ in range(2):

@@ -93,7 +93,7 @@ def decoders(caller: str) -> list[StepFacts]:
     return [facts for facts in found.steps if facts.step.startswith("forward")]
 
 
-def test_a_rank_that_raises_is_told_and_the_ranks_go_on_together() -> None:
+def test_a_rank_that_raises_is_reported_and_the_ranks_go_on_together() -> None:
     first, second = decoders("RefusesOnce")
     assert first.raised is not None
     assert (first.raised.type, first.raised.message) == ("ValueError", "rank 1: not this time")
@@ -132,7 +132,7 @@ def ranks_of_the_last_step(arm: str) -> list[int]:
     return [shard.rank for shard in found.shards]
 
 
-def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on() -> None:
+def test_what_is_wrong_with_the_case_itself_is_reported_by_all_ranks_and_they_go_on() -> None:
     rank_pool().play(case())
     pids = rank_pool().pids
     with pytest.raises(UsageError, match="caller 'micro_batches' cannot share a step among ranks"):

@@ -96,7 +96,7 @@ def test_an_input_without_influence_is_no_chance() -> None:
     assert "step 2 cannot show whether `mask` is read" in str(judged)
 
 
-def test_a_refusal_is_told_and_is_no_wrong_answer() -> None:
+def test_a_refusal_is_reported_and_is_no_wrong_answer() -> None:
     def double(x: Tensor) -> Tensor:
         return x * 2
 
@@ -179,7 +179,7 @@ def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
     assert "step 2: self.calls is int 1, not int 2" in lost.detail
 
 
-def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_told() -> None:
+def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_reported() -> None:
     class Grows(nn.Module):
         sizes: tuple[int, ...] = ()
 

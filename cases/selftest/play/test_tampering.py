@@ -42,7 +42,7 @@ def test_a_right_buffer_that_looks_around_is_judged() -> None:
         assert judged.kept
 
 
-def test_a_control_behind_the_class_finds_what_was_replaced_before_its_first_case(
+def test_a_control_after_the_class_finds_what_was_replaced_before_its_first_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", f"{MODULE}:PatchesAtItsStart"]) == ExitCode.BROKEN

@@ -60,7 +60,7 @@ def test_rows_that_nobody_has_written_are_no_zeros(header: str) -> None:
     assert broken(NeverWritten, f"{header}: set 3; get 9") == {Rule.BOUNDARY}
 
 
-def test_memory_is_filled_while_a_buffer_alone_is_played_and_not_afterwards() -> None:
+def test_memory_is_filled_while_only_a_buffer_is_played_and_not_afterwards() -> None:
     with filled_with_nan():
         assert torch.empty(3).isnan().all()
         assert torch.zeros(3).new_empty(2, 2).isnan().all()
@@ -142,7 +142,7 @@ def test_a_write_under_inference_mode_is_seen_by_its_bytes() -> None:
 
 @pytest.mark.parametrize("layout", [f" layout={layout}" for layout in LAYOUTS])
 @pytest.mark.parametrize("dtype", ["", " dtype=float64", " dtype=int32"])
-def test_every_layout_lies_in_memory_as_it_says_and_holds_its_values(layout: str, dtype: str) -> None:
+def test_every_layout_lies_in_memory_as_named_and_holds_its_values(layout: str, dtype: str) -> None:
     step = Step.parse(f"set 5{layout}{dtype}")
     drawn = values_of(step, torch.randn(3, 5, 7))
     payload = laid_out(step, drawn).payload

@@ -68,7 +68,7 @@ def scripted() -> Callable[..., object]:
         (scripted, "found no compiled frames"),
     ],
 )
-def test_what_is_not_judged_says_why(make: Callable[[], Callable[..., object]], why: str) -> None:
+def test_what_is_not_judged_has_a_reason(make: Callable[[], Callable[..., object]], why: str) -> None:
     judged = compile_steps(make(), [(rows(3),), (rows(3, 1),)], arms=DROPPED)
     assert why in judged.unjudged[0]
     assert not judged.good
@@ -145,7 +145,7 @@ def fails_without_arguments() -> None:
         (lambda _: fresh_program(fails_without_arguments)(), "ends with LookupError: not there"),
     ],
 )
-def test_what_the_user_wrote_beside_the_region_is_blamed(run: Callable[..., object], words: str) -> None:
+def test_what_the_user_wrote_next_to_the_region_is_blamed(run: Callable[..., object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run((rows(3),))
 
