@@ -184,7 +184,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, sai
         write(path, [OTHER], only_new=True)
 
 
-def test_a_real_gpu_has_a_column_beside_the_prediction_for_it() -> None:
+def test_a_real_gpu_has_a_column_next_to_the_prediction_for_it() -> None:
     real = replace(MEASURED, subject=replace(SUBJECT, target="cuda"), device="NVIDIA H200", triton="3.7.1")
     assert column_of(MEASURED) == "2.13"
     assert column_of(real) == "2.13 on NVIDIA H200"
@@ -237,7 +237,7 @@ def test_a_figure_names_the_kernels_that_were_not_predicted() -> None:
     assert more.detail == "moved: fused_mean -> nothing"
 
 
-def test_a_torch_without_a_column_is_told_as_not_compared(
+def test_a_torch_without_a_column_is_reported_as_not_compared(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request.config.option, "deepstack_update_baselines", None)

@@ -178,7 +178,7 @@ def test_allocations_are_counted_too_when_graphs_are_captured_again(qwen: Model)
     assert uses == [GraphUse(allocated=3), GraphUse(allocated=3), GraphUse(), GraphUse(allocated=6)]
 
 
-def test_get_and_clear_beside_a_graph_may_allocate(qwen: Model) -> None:
+def test_get_and_clear_outside_of_a_graph_may_allocate(qwen: Model) -> None:
     steps = observe(qwen, "cap 16: capture 16", "allocates_on_clear", ArmSpec.parse("eager/piecewise")).steps
     assert steps[0].graph_use == GraphUse()
 
@@ -269,7 +269,7 @@ class Driven(ReferenceBuffer):
         ({"arm": EAGER}, ReferenceBuffer, "arm eager captures no graphs"),
     ],
 )
-def test_where_a_graph_would_not_be_what_it_says_there_is_none(
+def test_where_a_graph_would_not_be_what_its_name_is_there_is_none(
     qwen: Model, changes: dict[str, object], make: type[ReferenceBuffer], why: str
 ) -> None:
     case = replace(case_of("cap 16: capture 16; replay 16", "reference", FULL), **changes)  # type: ignore[arg-type]
@@ -355,7 +355,7 @@ DETACHED = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
 
 
 @pytest.mark.parametrize("then", ["get 20", "set 3; get 9", "forward 16", "replay 16; get 20"])
-def test_rows_of_a_detached_graph_are_told_by_the_address_rule_alone(qwen: Model, then: str) -> None:
+def test_rows_of_a_detached_graph_are_reported_by_the_address_rule_only(qwen: Model, then: str) -> None:
     judged = judge(qwen, f"{DETACHED}; {then}", "moves_unannounced", FULL)
     broken = {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL}
     assert broken - {Rule.OUTPUT} == {Rule.ADDRESS}
@@ -366,7 +366,7 @@ def test_rows_are_compared_again_once_a_call_of_the_buffers_own_has_cleared_it(q
     assert judged[Rule.FRESHNESS].verdict is Verdict.FAIL
 
 
-def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
+def test_a_rule_does_not_pass_by_rows_that_nobody_compared(qwen: Model) -> None:
     only_read = "cap 16: set 20; replay 16"
     facts = StepFacts("replay 16", 16, 0, graph_use=GraphUse(detached=True))
     trace = Trace.parse(only_read)

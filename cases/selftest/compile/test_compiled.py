@@ -154,7 +154,7 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
 
 
 @pytest.mark.xdist_group("aot_eager")
-def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
+def test_a_static_graph_without_guards_is_for_a_single_size() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
     assert found.observation.steps[2].raised is None
     assert (found.graphs, found.broken) == (1, {Rule.OUTPUT})

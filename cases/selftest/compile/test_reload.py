@@ -117,7 +117,7 @@ def reloaded(qwen: Model) -> Iterator[Reloaded]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_saved_without_a_payload_it_answers_without_one_silently(
+def test_saved_without_a_payload_it_runs_without_one_silently(
     qwen: Model, reloaded: Reloaded, backend: str
 ) -> None:
     inputs = inputs_of(qwen, 9, 3)
@@ -170,7 +170,7 @@ def test_half_precision_is_as_exact() -> None:
 
 
 @pytest.mark.slow  # 2 s
-def test_kept_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloaded: Reloaded) -> None:
+def test_saved_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloaded: Reloaded) -> None:
     inputs, decoder = inputs_of(qwen, 9, None), reloaded(None, GuardPolicy.STOCK)
     assert torch.equal(call(decoder, inputs), eager(qwen, inputs))
     with pytest.raises(RaisedElsewhere, match=r"L\['payload'\] is None") as caught:

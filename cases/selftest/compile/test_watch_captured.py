@@ -110,7 +110,7 @@ def test_a_bare_replay_has_no_visible_inputs() -> None:
     assert "2 replays\n    inputs not visible in 2 replays" in watched.report()
 
 
-def test_a_graph_that_was_captured_before_is_told() -> None:
+def test_a_graph_that_was_captured_before_is_reported() -> None:
     watched, net, given = WatchedRegions(), Net(), x()
     step = Run().start(net)
     step(3, given)
@@ -120,7 +120,7 @@ def test_a_graph_that_was_captured_before_is_told() -> None:
     assert (region.name, region.unseen) == ("CUDA graph that was captured before", 1)
 
 
-def test_a_sentence_says_what_differs() -> None:
+def test_a_sentence_names_what_differs() -> None:
     watched, step = WatchedRegions(), Run()
     with watch_captured(watched):
         run = step.start(Net())
@@ -277,7 +277,7 @@ def test_a_change_is_counted_after_many_equal_replays() -> None:
     assert counts == {"self.set_rows": (20, 2), "payload": (35, 1)}
 
 
-def test_a_watch_keeps_no_model_and_no_tensor() -> None:
+def test_a_watch_holds_no_model_and_no_tensor() -> None:
     with watch_captured(WatchedRegions()):
         net, given = Net(), x()
         step = Run().start(net)
@@ -289,7 +289,7 @@ def test_a_watch_keeps_no_model_and_no_tensor() -> None:
         assert [reference() for reference in alive] == [None, None]
 
 
-def test_each_change_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     told: list[tuple[str, str]] = []
 
     def on_change(region: WatchedRegion, guard: Any) -> None:  # noqa: ANN401
@@ -303,7 +303,7 @@ def test_each_change_is_told_once() -> None:
     assert told == [("Net.forward", ""), ("Net.forward", "scale")]
 
 
-def test_nothing_is_changed_behind_the_end() -> None:
+def test_nothing_is_changed_after_the_end() -> None:
     before = torch.cuda.CUDAGraph.replay, torch.cuda.make_graphed_callables
     watched = WatchedRegions()
     step, given = Run().start(Net()), x()

@@ -54,7 +54,7 @@ class Adds(torch.nn.Module):
         return x + 1 if extra is None else x + extra
 
 
-def test_a_stance_that_asks_no_guard_is_watched() -> None:
+def test_a_stance_that_checks_no_guard_is_watched() -> None:
     layer = Layer()
     run = torch.compile(layer.forward, backend="eager")
     with watch_guards() as watched, torch.no_grad():
@@ -100,7 +100,7 @@ def test_outputs_and_graphs_are_those_without_a_watch() -> None:
     )
 
 
-def test_facts_are_kept_and_never_tensors() -> None:
+def test_facts_are_stored_and_never_tensors() -> None:
     big = torch.ones(1000, 4)
     gone = weakref.ref(big)
     run = compile_without_guards(Layer())
@@ -114,7 +114,7 @@ def test_facts_are_kept_and_never_tensors() -> None:
     assert (guard.now.shape, guard.now.stride, guard.now.device) == ((1000, 4), (4, 1), "cpu")
 
 
-def test_the_layout_of_all_inputs_is_kept_then_and_now() -> None:
+def test_the_layout_of_all_inputs_is_stored_then_and_now() -> None:
     """Positional, keyword and nested arguments, attributes and globals, with each fact that changes."""
 
     def serve(self: Layer, x: torch.Tensor, *, extra: dict[str, list[torch.Tensor]]) -> torch.Tensor:
@@ -142,7 +142,7 @@ def test_the_layout_of_all_inputs_is_kept_then_and_now() -> None:
     assert (nested.then.requires_grad, nested.now.requires_grad, nested.first_call) == (False, True, 2)
 
 
-def test_nothing_is_counted_behind_the_end() -> None:
+def test_nothing_is_counted_after_the_end() -> None:
     run = compile_without_guards(Layer())
     with watch_guards() as watched:
         run(rows())
@@ -150,7 +150,7 @@ def test_nothing_is_counted_behind_the_end() -> None:
     assert (watched.decisive, [region.calls for region in watched.regions]) == ([], [1])
 
 
-def test_a_report_says_what_a_stranger_understands() -> None:
+def test_a_stranger_understands_a_report() -> None:
     assert watch_nothing().report() == "no region was compiled, so nothing was watched"
     with watch_guards() as watched:
         run = compile_without_guards(Layer())
@@ -212,7 +212,7 @@ def test_a_failure_that_stays_does_not_hide_another_one() -> None:
     }
 
 
-def test_the_guard_that_changes_the_answers_of_a_decoder_is_named() -> None:
+def test_the_guard_that_changes_the_outputs_of_a_decoder_is_named() -> None:
     """Two guards of a decoder decide, and a third one fails without an effect."""
     model = shallow("qwen3_vl")
 
@@ -232,7 +232,7 @@ def test_the_guard_that_changes_the_answers_of_a_decoder_is_named() -> None:
     assert restored.remaining == ()
 
 
-def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
+def test_each_of_two_guards_that_decide_is_put_back_by_itself() -> None:
     def serve() -> None:
         layer = Layer()
         run = compile_without_guards(layer)
@@ -248,7 +248,7 @@ def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
     assert [guard.name for guard in found["self.factor"].remaining] == ["payload"]
 
 
-def test_a_torch_that_lacks_a_name_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_a_name_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "_NEEDED", {"torch": ("compile", "no_such.name"), "torch.no_such": ("x",)})
     guards.missing_names.cache_clear()
     try:
@@ -262,7 +262,7 @@ def test_a_torch_that_lacks_a_name_is_told_in_one_sentence(monkeypatch: pytest.M
     )
 
 
-def test_an_artifact_that_was_loaded_without_guards_is_told(tmp_path: Path) -> None:
+def test_an_artifact_that_was_loaded_without_guards_is_reported(tmp_path: Path) -> None:
     layer = Adds()
     saved = compile_without_guards(layer.forward).aot_compile(((torch.zeros(3), None), {}))
     saved.save_compiled_function(str(tmp_path / "saved"))

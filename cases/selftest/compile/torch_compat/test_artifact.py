@@ -55,7 +55,7 @@ def test_guards_that_cannot_be_saved_are_dropped(tmp_path: Path) -> None:
     assert torch.equal(artifact.load(tmp_path / "one")(decoder, *arguments), decoder(*arguments))
 
 
-def test_saving_counts_nothing_and_leaves_options_alone(tmp_path: Path) -> None:
+def test_saving_counts_nothing_and_leaves_options_unchanged(tmp_path: Path) -> None:
     dynamo.start_counting()
     torch.compile(torch.sin, backend="eager", fullgraph=True)(torch.ones(2))
     options = {"guard_filter_fn": keep_all}

@@ -141,7 +141,7 @@ def test_an_atomic_adds_to_what_is_there() -> None:
     assert (access.written, access.elements_written, access.read) == (((1, 3),), 2, ())
 
 
-def test_an_argument_that_a_launch_leaves_alone_has_no_access() -> None:
+def test_an_argument_that_a_launch_never_touches_has_no_access() -> None:
     """All lanes of an access may be masked off: it touches nothing, and is noted without a row."""
     used, unused = torch.ones(4), torch.ones(0, 3)
     memory = DeviceMemory({"x": used, "y": unused})

@@ -108,7 +108,7 @@ def test_sizes_of_every_argument_named_are_token_counts() -> None:
 
 
 @pytest.mark.xdist_group("inductor")
-def test_weights_are_told_from_what_changes_between_calls() -> None:
+def test_weights_are_distinguished_from_what_changes_between_calls() -> None:
     graph = lowered(cut)
     tensors = {name: value for name, value in graph.inputs.items() if not isinstance(value, sympy.Expr)}
     assert [tensors[name].get_size() for name in graph.parameters] == [[ROWS, HIDDEN]]

@@ -190,7 +190,7 @@ def writes_its_argument(_: Branch, x: Tensor, extra: Tensor) -> Tensor:
     [(counts_calls, "self.count"), (writes_its_argument, "extra")],
     ids=["state", "argument"],
 )
-def test_what_a_call_leaves_behind_is_an_effect_where_the_answers_are_equal(
+def test_state_that_a_call_changed_is_an_effect_where_the_outputs_are_equal(
     branch: Callable[[Branch, Tensor, Any], Tensor], name: str
 ) -> None:
     extra = torch.ones(3, 4)
@@ -262,7 +262,7 @@ def test_an_input_that_cannot_be_copied() -> None:
     assert guard.effect.reason.startswith("its inputs cannot be copied: TypeError: cannot pickle 'generator'")
 
 
-def test_the_rest_behind_a_graph_break_is_not_run() -> None:
+def test_the_rest_after_a_graph_break_is_not_run() -> None:
     def count(x: Tensor) -> Tensor:
         COUNTS.append(1)
         return x
@@ -351,7 +351,7 @@ def test_an_infinite_element_hides_no_other_difference() -> None:
     assert not rerun._difference([written], [written.clone()]).matters
 
 
-def test_answers_without_values_are_not_compared() -> None:
+def test_outputs_without_values_are_not_compared() -> None:
     answers = [torch.empty(2, device="meta")]
     with pytest.raises(CannotRerun, match="'meta' has no values to compare"):
         rerun._difference(answers, answers)
