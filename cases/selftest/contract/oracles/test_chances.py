@@ -28,7 +28,7 @@ class RefusesEverySet(ReferenceBuffer):
 
 
 @pytest.mark.slow  # 3 s
-def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> None:
+def test_a_buffer_that_takes_no_payload_passes_no_rule_that_is_about_one() -> None:
     buffer = live_buffer("made here")
     plan = [
         planned
@@ -77,7 +77,7 @@ def test_a_broken_rule_has_its_chances_too(qwen: Model) -> None:
     assert said.chances == 2
 
 
-def test_without_a_chance_nothing_is_kept() -> None:
+def test_without_a_chance_no_rule_passes() -> None:
     assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
     assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
     assert judge_figure(Rule.CAPACITY, 0, 0, "rows", shape=FaultKind.ZEROS, chances=0).verdict is Verdict.SKIP

@@ -133,7 +133,7 @@ def test_a_decoder_that_was_never_reached_has_no_graphs() -> None:
     assert (said.verdict, said.detail) == (Verdict.SKIP, "the decoder was never reached")
 
 
-def test_reasons_of_recompiles_are_told() -> None:
+def test_reasons_of_recompiles_are_reported() -> None:
     facts = replace(ONE_GRAPH, graphs=2, recompiles=1, reasons=("0/0: payload is None",))
     said = judge_graphs(
         ObservedCase(
@@ -165,12 +165,12 @@ def judged(trace: str, *attended: int | None, arm: ArmSpec = EAGER, ran: Distanc
     return judge_work(ObservedCase(case, Observation("float32", "cpu", 4, 8, "2.13.0", tuple(facts))))
 
 
-def test_as_many_rows_as_asked_for_are_right() -> None:
+def test_as_many_rows_as_requested_are_right() -> None:
     said = judged("cap 64: profile 64; forward 9; forward 1", 64, 9, 1)
     assert (said.verdict, said.value, said.limit) == (Verdict.PASS, 64, 64)
 
 
-def test_the_step_with_the_largest_factor_is_told() -> None:
+def test_the_step_with_the_largest_factor_is_reported() -> None:
     said = judged("cap 64: profile 32; forward 9; forward 1", 64, 64, 8)
     assert (said.verdict, said.value, said.limit, said.unit) == (Verdict.FAIL, 8, 1, "rows")
     assert said.detail == "step 3 'forward 1': attention was given 8 rows for 1, 8 times"
@@ -251,7 +251,7 @@ def test_static_inputs_are_the_same_values_in_the_same_storage(opaque: Model) ->
     assert {inputs.hidden.untyped_storage().nbytes() for inputs in seen} == {16 * 8 * 4}
 
 
-def test_inputs_above_the_capacity_have_no_room_and_are_left_alone() -> None:
+def test_inputs_above_the_capacity_have_no_room_and_are_passed_unchanged() -> None:
     caller = StaticInputs()
     caller.buffer(ReferenceBuffer, Profile(16, 8, 3, torch.float32, CPU))
     given = Inputs(torch.randn(17, 8), torch.zeros(3, 17, dtype=torch.int64), None)
@@ -284,7 +284,7 @@ def test_granite_rows_write_back_every_row_and_change_no_output() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_granite_rows_clamp_before_the_decoder_reads_and_far_behind_the_tokens(dtype: torch.dtype) -> None:
+def test_granite_rows_clamp_before_the_decoder_reads_and_far_after_the_tokens(dtype: torch.dtype) -> None:
     decoder = Touched()
     level = torch.zeros(16, 8, dtype=dtype)
     level[0], level[15] = torch.inf, -torch.inf
@@ -298,7 +298,7 @@ def test_granite_rows_clamp_before_the_decoder_reads_and_far_behind_the_tokens(d
     assert decoder.seen is None
 
 
-def test_other_revisions_leave_the_decoder_alone() -> None:
+def test_other_revisions_leave_the_decoder_unchanged() -> None:
     decoder = Touched()
     assert in_graph(ReferenceBuffer, decoder) is decoder
 
@@ -310,7 +310,7 @@ def test_other_revisions_leave_the_decoder_alone() -> None:
         ("buffer 0", "no kernel touched a payload (100% of the bytes were measured): 0 rows for 9, 0 times"),
     ],
 )
-def test_the_kernel_that_touched_most_rows_of_a_payload_is_told(tensor: str, said: str) -> None:
+def test_the_kernel_that_touched_most_rows_of_a_payload_is_reported(tensor: str, said: str) -> None:
     access = KernelAccess(
         "add_0", tensor, 72, 0, 72, argument="in_ptr1", shape=(9, 2), itemsize=4, read=((0, 9),),
         elements_read=18,
@@ -364,7 +364,7 @@ def test_rows_of_the_step_inside_the_tensor_are_right() -> None:
     assert broken(READ) == {}
 
 
-def test_rows_of_a_payload_behind_the_step_break_work_alone() -> None:
+def test_rows_of_a_payload_after_the_step_break_only_work() -> None:
     said = broken(READ, WHOLE)
     assert set(said) == {Rule.WORK}
     assert (said[Rule.WORK].value, said[Rule.WORK].limit) == (64, 16)
@@ -380,7 +380,7 @@ def test_rows_of_other_tensors_are_no_work_on_a_payload() -> None:
     assert broken(replace(WHOLE, tensor="layers.0.weight")) == {}
 
 
-def test_rows_outside_of_the_tensor_break_memory_alone_and_the_first_is_named() -> None:
+def test_rows_outside_of_the_tensor_break_only_memory_and_the_first_is_named() -> None:
     said = broken(READ, WILD, replace(WILD, kernel="add_3", end=512))
     assert set(said) == {Rule.MEMORY}
     assert said[Rule.MEMORY].value == 8 + 384
@@ -417,7 +417,7 @@ def judged_step(arm: str, *accesses: KernelAccess) -> dict[Rule, Judgement]:
     return {judgement.rule: judgement for judgement in judge_all(ObservedCase(case, observation))}
 
 
-def test_memory_is_judged_where_code_is_interpreted_alone() -> None:
+def test_memory_is_judged_only_where_code_is_interpreted() -> None:
     assert Rule.MEMORY not in judged_step("inductor/drop_all")
     assert judged_step("h200/drop_all")[Rule.MEMORY].verdict is Verdict.SKIP
     assert judged_step("h200/drop_all", READ)[Rule.MEMORY].verdict is Verdict.PASS
@@ -433,7 +433,7 @@ def test_work_of_a_case_is_that_of_its_kernels() -> None:
     assert "kernel add_1 read rows 0..63 of payload[0]" in said.detail
 
 
-def test_rows_are_told_as_people_count_them() -> None:
+def test_rows_are_numbered_as_people_count_them() -> None:
     assert rows_in_words([(16, 17)]) == "row 16"
     assert rows_in_words([(0, 3), (2, 5), (9, 10)]) == "rows 0..4, 9"
 

@@ -108,7 +108,7 @@ def get(tokens: int, *ranges: RowRange) -> StepFacts:
     )
 
 
-def test_stale_rows_behind_a_shorter_payload_are_padding() -> None:
+def test_stale_rows_after_a_shorter_payload_are_padding() -> None:
     said = judged(
         "cap 16: set 9; set 3; get 9", StepFacts("set 9", 16), StepFacts("set 3", 16),
         get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)),
@@ -116,7 +116,7 @@ def test_stale_rows_behind_a_shorter_payload_are_padding() -> None:
     assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 6, Effect.PADDING)
 
 
-def test_stale_rows_in_a_step_of_text_alone_change_the_output() -> None:
+def test_stale_rows_in_a_step_of_only_text_change_the_output() -> None:
     said = judged(
         "cap 16: set 9; clear 9; get 9", StepFacts("set 9", 16), StepFacts("clear 9", 16),
         get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),

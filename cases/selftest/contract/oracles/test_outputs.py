@@ -154,7 +154,7 @@ def test_where_rounding_chooses_experts_half_precision_is_not_judged(dtype: str,
     assert verdict is Verdict.FAIL or "another expert" in said.detail
 
 
-def test_of_several_steps_the_one_furthest_above_its_tolerance_is_told() -> None:
+def test_of_several_steps_the_one_furthest_above_its_tolerance_is_reported() -> None:
     wide = replace(RIGHT, eager=0.2, rounding=0.1, effect=4)
     steps = forward(replace(RIGHT, eager=0.1)).steps
     said = output_of(observed(replace(steps[0], distances=wide), *steps[1:]))
@@ -283,7 +283,7 @@ def measured(observation: Observation) -> list[Distances]:
     ],
 )
 @pytest.mark.slow  # 3 s
-def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dtype) -> None:
+def test_eagers_own_kernels_give_eagers_own_output(family: str, dtype: torch.dtype) -> None:
     found = measured(played(shallow(family, dtype), "aot_eager/drop_all"))
     assert [apart.eager for apart in found] == [0.0] * len(SIZES)
     assert all(apart.effect > 1 for apart in found)

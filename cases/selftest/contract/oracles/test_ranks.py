@@ -136,7 +136,7 @@ def test_a_stated_partition_has_to_be_one(
     assert words in said.detail
 
 
-def test_of_some_ranks_alone_rows_may_be_another_ones() -> None:
+def test_only_of_some_ranks_rows_may_be_those_of_another() -> None:
     assert judge(observed(striped(EVEN))).verdict is Verdict.PASS
 
 
@@ -167,7 +167,7 @@ def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
     )
 
 
-def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
+def test_a_decoder_that_raised_fails_where_no_other_rule_does() -> None:
     raised = Raised("RuntimeError", "rank 1: sizes", "decoder", "layers.py:3")
     said = judge(observed(raised=raised))
     assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, 1, "calls")
@@ -175,7 +175,7 @@ def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
     assert judge(observed(raised=raised), ArmSpec.parse("aot_eager/drop_all/tp2")).verdict is Verdict.PASS
 
 
-def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
+def test_a_row_as_the_buffer_returned_it_is_no_fault_of_sharding() -> None:
     stale = (RowRange(2, 0, 0, 1), *FIRST[1:])
     answer = Answer(
         "tensors",
@@ -189,7 +189,7 @@ def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
     assert said.verdict is Verdict.PASS
 
 
-def test_zeros_alone_show_nothing() -> None:
+def test_ranks_with_only_zeros_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
     zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
@@ -224,7 +224,7 @@ def of_rank(rank: int, **changes: object) -> Observation:
     return observed((RIGHT[rank],), **changes)
 
 
-def test_shards_of_all_ranks_and_the_worst_figures_are_kept() -> None:
+def test_shards_of_all_ranks_and_the_worst_figures_are_in_the_result() -> None:
     off = of_rank(1, distances=replace(NEAR, eager=0.5), attended=7, graphs=2)
     whole = merged([of_rank(0, attended=6), off], [0, 1])
     last = whole.steps[-1]
@@ -247,7 +247,7 @@ def raised(kind: str, message: str) -> Raised:
         ((raised("PeerFailed", "rank 1 failed"), None), "rank 0: rank 1 failed"),
     ],
 )
-def test_the_rank_that_raised_is_told_and_not_the_one_that_heard_of_it(
+def test_the_rank_that_raised_is_reported_and_not_the_one_that_heard_of_it(
     errors: tuple[Raised | None, Raised | None], told: str | None
 ) -> None:
     whole = merged([of_rank(rank, raised=error) for rank, error in enumerate(errors)], [0, 1])
@@ -266,7 +266,7 @@ def test_ranks_whose_buffers_differ_cannot_be_judged(changes: dict[str, object])
     )
 
 
-def test_what_one_rank_could_not_measure_is_kept() -> None:
+def test_what_one_rank_could_not_measure_is_in_the_result() -> None:
     assert merged([of_rank(0), replace(of_rank(1), error="no graph")], [0, 1]).error == "no graph"
 
 
