@@ -111,7 +111,7 @@ def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
     assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
 
 
-def test_audit_tells_rules_classes_and_differences(audited: Audited) -> None:
+def test_audit_prints_rules_classes_and_differences(audited: Audited) -> None:
     assert audited.code == ExitCode.BROKEN
     out = audited.text
     assert re.search(r"group +broken live +broken captured +kept", out)
@@ -288,7 +288,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
 
 
 @pytest.mark.slow  # 6 s; one with an adapter by day
-def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_a_buffer_that_fulfils_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.models.reference:ReferenceBuffer"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
 
@@ -324,7 +324,7 @@ def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str])
         ),
     ],
 )
-def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: str, quoted: str) -> None:
+def test_check_names_what_is_missing(capsys: pytest.CaptureFixture[str], target: str, quoted: str) -> None:
     assert main(["check", target]) == ExitCode.USAGE
     seen = capsys.readouterr()
     assert quoted in seen.err

@@ -142,7 +142,7 @@ def test_a_release_has_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow  # three audits of a class, 12 s
-def test_the_second_change_beside_a_commit_judges_the_change_alone(
+def test_the_second_change_against_a_commit_judges_only_the_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))

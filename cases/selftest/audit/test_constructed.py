@@ -125,7 +125,7 @@ def judged(tmp_path: Path) -> Iterator[Judge]:
     unload()
 
 
-def test_a_class_that_always_passes_its_levels_keeps_r0(judged: Judge) -> None:
+def test_a_class_that_always_passes_its_levels_passes_r0(judged: Judge) -> None:
     kept = judged()
     assert (kept.verdict, kept.evidence, kept.rule) == (Verdict.PASS, Evidence.CONSTRUCTED, Rule.OUTPUT)
     assert kept.chances == 2

@@ -55,7 +55,7 @@ def test_both_revisions_count_as_the_contract_says(
 
 
 @given(MASKS, st.integers(-3, 205), st.integers(-3, 205))
-def test_the_reference_answers_inside_and_raises_outside(mask: str | None, start: int, end: int) -> None:
+def test_the_reference_returns_inside_and_raises_outside(mask: str | None, start: int, end: int) -> None:
     length = 200 if mask is None else len(mask)
     placeholder = ReferenceRange(0, length, as_tensor(mask))
     if 0 <= start <= end <= length:
@@ -77,7 +77,7 @@ def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) ->
     )
 
 
-def test_the_tensor_is_told_from_the_list() -> None:
+def test_the_tensor_is_distinguished_from_the_list() -> None:
     assert stored_type(TensorRange) == "tensor"
     assert stored_type(ListRange) == "list"
     assert stored_type(lambda *_: object()) == "unknown"  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_no_right_attribute_is_at_risk(audited: AuditedInputs) -> None:
         ("FreshInEveryCall", "rows", InputChange.STORAGE, "prepare"),
     ],
 )
-def test_a_row_says_what_changes_and_who_writes_it(
+def test_a_row_names_what_changes_and_who_writes_it(
     audited: AuditedInputs, model_class: str, name: str, change: InputChange, writer: str
 ) -> None:
     (row,) = attributes(audited, "wrong_attributes")[model_class]
