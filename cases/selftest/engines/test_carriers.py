@@ -137,7 +137,7 @@ def kept(self, count):
         ("self.kept = text", "x = self.scaled(self.kept)\nreturn inputs_embeds"),  # not to a model
     ],
 )
-def test_what_is_not_handed_on_is_no_payload(store: str, hand: str) -> None:
+def test_what_is_not_passed_on_is_no_payload(store: str, hand: str) -> None:
     assert carrier_of(store, hand, "\ndef scaled(self, rows):\n    return rows\n") is None
 
 
@@ -241,12 +241,12 @@ def test_a_text_model_that_drops_a_level_is_wrong(old: str, new: str, dropped: s
     assert f"{dropped} have no influence on the output" in said.detail
 
 
-def test_kept_guards_see_the_payload(tmp_path: Path) -> None:
+def test_guards_that_are_not_dropped_see_the_payload(tmp_path: Path) -> None:
     said, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST["dict"]), "stock")
     assert (said.verdict, apart.eager) == (Verdict.PASS, 0.0)
 
 
-def test_the_place_of_the_text_model_is_told(tmp_path: Path) -> None:
+def test_the_place_of_the_text_model_is_reported(tmp_path: Path) -> None:
     text = found(tmp_path, RIGHT["list"]).text
     assert isinstance(text, TextFamily)
     assert text.name == "SoundDecoder"

@@ -89,7 +89,7 @@ def test_growth_moves_the_storage(release: str) -> None:
 
 
 @of_each_revision
-def test_the_line_that_answers_an_empty_get_is_quoted(release: str) -> None:
+def test_the_line_that_returns_from_an_empty_get_is_quoted(release: str) -> None:
     bound = methods_of(released(release))
     name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
     assert name == bound.filename

@@ -71,7 +71,7 @@ def broken(cases: list[JudgedCase]) -> list[str]:
     [swift_files(), megatron_files(), megatron_files(member=MBRIDGE)],
     ids=["ms-swift", "megatron-bridge", "mbridge"],
 )
-def test_a_right_splitter_keeps_r9_in_every_case(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_a_right_splitter_passes_r9_in_every_case(tmp_path: Path, files: Mapping[str, str]) -> None:
     cases = judged(found_in(tmp_path, files))
     assert {verdict for case in cases for verdict in case.verdicts} == {(R9, Verdict.PASS)}
     assert len({judged.case.id for judged in cases}) == len(cases) == 15
@@ -148,7 +148,7 @@ def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], said: str
 
 
 @pytest.mark.slow  # 3 s
-def test_a_command_judges_splitters_beside_each_other(
+def test_a_command_judges_splitters_next_to_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = write(tmp_path / "wrong", megatron_files(OFTEN_EQUAL))
@@ -162,7 +162,7 @@ def test_a_command_judges_splitters_beside_each_other(
     assert rows[0]["reach"] == "unknown"
 
 
-def test_a_splitter_of_another_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_splitter_of_another_name_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = megatron_files(SPLIT_FILE.replace("split_deepstack_embs", "split_embs"))
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.BROKEN
     assert "split_embs is given 'deepstack_visual_embeds'" in capsys.readouterr().out
@@ -195,7 +195,7 @@ def test_released_splitters(release: str) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_release_without_deepstack_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_release_without_deepstack_is_reported_as_that(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["audit", "--source", "mbridge==0.15.1"])
     said = capsys.readouterr().err
     if code == ExitCode.MACHINE:

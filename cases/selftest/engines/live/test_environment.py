@@ -62,7 +62,7 @@ def test_a_wrong_call_is_one_sentence(
     assert error.count("\n") == 1
 
 
-def test_no_engine_here_says_what_to_give(
+def test_no_engine_here_ends_with_what_to_give(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deepstack_harness.engines.live.environment.find_spec", lambda _: None)
@@ -135,7 +135,7 @@ class FailingInstaller(Installer):
         return [str(python_of(folder)), "-c", code]
 
 
-def test_a_failed_installation_says_why_and_leaves_no_environment(planned: None) -> None:
+def test_a_failed_installation_reports_why_and_leaves_no_environment(planned: None) -> None:
     told: list[str] = []
     folder = folder_for(RELEASE)
     (folder / "lib").mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_a_wheel_without_torch_is_refused() -> None:
         plan_from(RELEASE, METADATA.replace("Requires-Dist: torch==", "Requires-Dist: tarch=="))
 
 
-def test_the_size_is_said_before_it_starts(cache: Path) -> None:
+def test_the_size_is_printed_before_it_starts(cache: Path) -> None:
     told = "\n".join(plan_from(RELEASE, METADATA).lines())
     assert "3.5 GB" in told
     assert "minutes" in told

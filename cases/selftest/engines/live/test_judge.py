@@ -182,12 +182,12 @@ def test_nothing_to_compare_is_no_agreement(equal: bool) -> None:
     assert judge_distances({}, ENGINE_FLOOR, "x", equal=equal).verdict is Verdict.ERROR
 
 
-def test_every_oracle_says_what_it_cannot_see() -> None:
+def test_every_oracle_states_what_it_cannot_see() -> None:
     assert all(oracle.cannot_see and oracle.question.endswith("?") for oracle in ORACLES.values())
     assert set(ORACLES) == {"alone", "sensitivity", "eager", "transformers", "ledger"}
 
 
-def test_right_rows_break_nothing_and_what_nothing_tested_is_said() -> None:
+def test_right_rows_break_nothing_and_what_nothing_tested_is_reported() -> None:
     said = judged_steps([FIRST_IMAGE, TEXT_STEP, SECOND_IMAGE])
     tested = {Rule.STRUCTURE, Rule.BOUNDARY, Rule.CLEAR}
     assert {rule for rule, judged in said.items() if judged.verdict is Verdict.PASS} == tested

@@ -133,7 +133,7 @@ ZERO = EngineAnswer((1, 0), ((-2.0, -1.5, None), (-1.0, -1.0, -1.0)))
         (FirstToken((-2.0, -1.5, -9.0), (-2.0, -1.5, -9.0)), False, 1.0),
     ],
 )
-def test_the_first_token_stands_beside_that_of_transformers(
+def test_the_first_token_is_compared_with_that_of_transformers(
     with_payload: FirstToken, kept: bool, value: float
 ) -> None:
     said = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])

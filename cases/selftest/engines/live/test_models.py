@@ -142,7 +142,7 @@ def test_a_family_without_a_mixture_is_written_as_it_is() -> None:
 
 
 @EVERY
-def test_the_child_is_told_all_that_it_reads(model: TinyModel) -> None:
+def test_the_child_is_given_all_that_it_reads(model: TinyModel) -> None:
     text = (CHILD / "model_folder.py").read_text()
     told = json.loads(json.dumps(model.job()))
     assert set(re.findall(r'job\["(\w+)"\]', text)) == told.keys()

@@ -119,7 +119,7 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
 
 
 @pytest.mark.slow  # 9 s
-def test_a_graph_of_its_cache_is_told_as_one_without_guards(
+def test_a_graph_of_its_cache_is_reported_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run([sys.executable, "serve.py"], check=True)
@@ -153,7 +153,7 @@ def test_a_right_server_exits_with_0(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("plugins", [pytest.param("another", marks=pytest.mark.slow), ""])
-def test_a_plugin_that_was_not_loaded_is_told(
+def test_a_plugin_that_was_not_loaded_is_reported(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, plugins: str
 ) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", plugins)
@@ -176,7 +176,7 @@ def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
 
 
 @pytest.mark.slow
-def test_an_engine_without_the_names_is_told_and_runs_on(watch: Watch, engine: Path) -> None:
+def test_an_engine_without_the_names_is_reported_and_runs_on(watch: Watch, engine: Path) -> None:
     (engine / "serve.py").write_text(
         SERVE.replace("load_general_plugins()", "import vllm.compilation.wrapper as w\n"
                       "kept, w.TorchCompileWithNoGuardsWrapper = w.TorchCompileWithNoGuardsWrapper, None\n"

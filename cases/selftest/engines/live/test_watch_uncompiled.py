@@ -114,7 +114,7 @@ for tokens, boost in ((4, None), (1, 4.0), (5, 4.0), (6, None)):
 """
 
 
-def test_a_graph_that_a_restored_guard_asks_for_is_one_for_all_sizes(
+def test_a_graph_that_a_restored_guard_requires_is_one_for_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The engine compiles ahead of time, and marks sizes as dynamic in its first compilation only."""
