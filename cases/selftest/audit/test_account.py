@@ -178,7 +178,7 @@ if fast:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ({"vllm/other/base.py": BASE, NEW: READS}, ["Reads"]),
         ({"vllm/other/base.py": MIXIN, NEW: MIXED}, ["Reads"]),
@@ -187,9 +187,9 @@ if fast:
     ],
 )
 def test_a_carrier_is_reported_wherever_its_parts_lie(
-    tmp_path: Path, files: dict[str, str], told: list[str]
+    tmp_path: Path, files: dict[str, str], expected: list[str]
 ) -> None:
-    assert names(account(tmp_path, files)) == told
+    assert names(account(tmp_path, files)) == expected
 
 
 def test_a_file_that_cannot_be_parsed_and_has_the_word_is_reported(tmp_path: Path) -> None:

@@ -402,8 +402,8 @@ def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Pat
     command = (
         f"{sys.executable} -m deepstack_harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
     )
-    told = _git(tmp_path, "bisect", "run", *command)
-    assert f"{commits[6]} is the first bad commit" in told
+    output = _git(tmp_path, "bisect", "run", *command)
+    assert f"{commits[6]} is the first bad commit" in output
     assert f"skip {commits[3]}" in _git(tmp_path, "bisect", "log")
 
 

@@ -271,13 +271,13 @@ def test_zeros_in_place_of_none_are_no_new_fault() -> None:
     none = row(Rule.STRUCTURE, Verdict.XFAIL, "flag: --full", shape=FaultKind.NONE)
     zeros = row(Rule.BOUNDARY, Verdict.FAIL, "flag: --full", shape=FaultKind.ZEROS)
     base = base_with(none, row(Rule.BOUNDARY, Verdict.PASS))
-    kept = replace(none, verdict=Verdict.PASS)
-    assert judge_gate([audited(kept, zeros)], Gate.ANY, base).holds
+    passed = replace(none, verdict=Verdict.PASS)
+    assert judge_gate([audited(passed, zeros)], Gate.ANY, base).holds
     for worse in (
         audited(none, zeros),
-        audited(kept, replace(zeros, reach="default")),
-        audited(kept, replace(zeros, shape=FaultKind.CLEARED)),
-        audited(kept, replace(zeros, trace="cap 16: set 9; get 16")),
+        audited(passed, replace(zeros, reach="default")),
+        audited(passed, replace(zeros, shape=FaultKind.CLEARED)),
+        audited(passed, replace(zeros, trace="cap 16: set 9; get 16")),
     ):
         assert not judge_gate([worse], Gate.ANY, base).holds
 
@@ -351,7 +351,7 @@ def test_the_last_line_states_what_matters(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "shown"),
     [
         ("/cache/packages/vllm/0.22.1/vllm/models/a.py:7", "vllm/models/a.py:7"),
         ("/src/vllm/vllm/models/a.py:7", "vllm/models/a.py:7"),
@@ -359,8 +359,8 @@ def test_the_last_line_states_what_matters(capsys: Capture) -> None:
         ("", ""),
     ],
 )
-def test_a_place_is_given_inside_the_package(where: str, told: str) -> None:
-    assert inside_package(where, "vllm") == told
+def test_a_place_is_given_inside_the_package(where: str, shown: str) -> None:
+    assert inside_package(where, "vllm") == shown
 
 
 SLICED = """\

@@ -43,11 +43,11 @@ def test_nothing_compiled_is_not_measured(qwen: Model) -> None:
 
 
 def test_a_guard_policy_that_was_not_applied_is_noticed(qwen: Model) -> None:
-    kept = session(qwen, ArmSpec.parse("eager/stock"))
-    kept.forward(inputs(qwen, 4))
+    stock = session(qwen, ArmSpec.parse("eager/stock"))
+    stock.forward(inputs(qwen, 4))
     with pytest.raises(NotMeasured, match="drop_all was not applied"):
-        graph_facts(kept, GuardPolicy.DROP_ALL)
-    assert kept.code.dropped == ()
+        graph_facts(stock, GuardPolicy.DROP_ALL)
+    assert stock.code.dropped == ()
 
 
 def test_a_dropped_guard_that_fails_is_a_fact_of_the_graph(qwen: Model) -> None:

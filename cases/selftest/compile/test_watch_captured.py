@@ -290,17 +290,17 @@ def test_a_watch_holds_no_model_and_no_tensor() -> None:
 
 
 def test_each_change_is_reported_once() -> None:
-    told: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
 
     def on_change(region: WatchedRegion, guard: Any) -> None:  # noqa: ANN401
-        told.append((region.name, guard.source if guard else ""))
+        changes.append((region.name, guard.source if guard else ""))
 
     with watch_captured(WatchedRegions(), on_change):
         step, given = Run().start(Net()), x()
         step(3, given)
         for _ in range(3):
             step(3, given, scale=4)
-    assert told == [("Net.forward", ""), ("Net.forward", "scale")]
+    assert changes == [("Net.forward", ""), ("Net.forward", "scale")]
 
 
 def test_nothing_is_changed_after_the_end() -> None:

@@ -252,8 +252,8 @@ def test_a_base_of_the_wrong_kind_is_reported(tmp_path: Path, capsys: Capture) -
 
 def test_an_empty_base_is_reported(tmp_path: Path, capsys: Capture) -> None:
     empty = {"vllm/model_executor/models/other.py": "deepstack = 0\n"}
-    told = _spoken(["--source", over(tmp_path, tpu_files(), empty)], capsys)
-    assert "has no class with a deepstack buffer" in told
+    error = _spoken(["--source", over(tmp_path, tpu_files(), empty)], capsys)
+    assert "has no class with a deepstack buffer" in error
 
 
 @pytest.mark.parametrize("command", [["repro", "43602"], ["fuzz", "--examples", "1"]])
@@ -364,11 +364,11 @@ def test_a_clear_of_no_rows_leaves_the_payload_and_any_other_erases_it(tmp_path:
     assert isinstance(found.methods, PatchedClass)
     buffer = found.methods(8, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
     buffer.set(torch.ones(2, 3, 5))
-    for tokens, kept in ((0, True), (3, False)):
+    for tokens, stays in ((0, True), (3, False)):
         buffer.clear(tokens)
         levels = buffer.get(3)
         assert levels is not None
-        assert bool(torch.stack(levels).any()) is kept
+        assert bool(torch.stack(levels).any()) is stays
 
 
 @pytest.mark.parametrize(

@@ -209,10 +209,10 @@ def test_an_sdist_that_is_a_stub_is_reported_as_that(
 ) -> None:
     path = tmp_path / "sglang-0.5.99.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        told = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
+        member = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
         text = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.99\n"
-        told.size = len(text)
-        archive.addfile(told, io.BytesIO(text))
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
     assert main(["audit", "--source", str(path)]) == ExitCode.USAGE
     assert "is sglang 0.5.99 without sglang/srt/, a stub" in capsys.readouterr().err
 

@@ -81,13 +81,13 @@ def test_a_run_that_is_killed_has_stored_its_findings_and_goes_on(tmp_path: Path
 
     with pytest.raises(Killed):
         run_campaign(one, open_campaign(one), kill)
-    kept = read_journal(tmp_path)
+    stored = read_journal(tmp_path)
     resumed = open_campaign(one)
-    assert kept
-    assert resumed.resumed == len(kept)
+    assert stored
+    assert resumed.resumed == len(stored)
     done = run_campaign(one, resumed, nothing)
-    assert done.findings[: len(kept)] == kept
-    assert len(done.findings) > len(kept)
+    assert done.findings[: len(stored)] == stored
+    assert len(done.findings) > len(stored)
     assert done.progress.examples == one.examples
     # What is complete is begun anew: the same command gives the same findings.
     assert open_campaign(one).findings == []
@@ -134,8 +134,8 @@ FINDING = Finding(
 
 def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Path) -> None:
     asked = Campaign(FuzzRequest(revision="pr43617"), tmp_path, 100)
-    told = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
-    (tmp_path / RUN).write_text(json.dumps(told))
+    written = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
+    (tmp_path / RUN).write_text(json.dumps(written))
     death = replace(FINDING, kind=FindingKind.CRASH, rule=None, shape=None)
     torn = FINDING.to_json()[:30]
     (tmp_path / JOURNAL).write_text(f"{FINDING.to_json()}\n{death.to_json()}\n{torn}")
@@ -143,7 +143,7 @@ def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Pa
     assert (begun.findings, begun.progress.examples, begun.resumed) == ([FINDING, death], 40, 2)
     with pytest.raises(UsageError, match="has an unfinished run with other options"):
         open_campaign(replace(asked, seed=1))
-    (tmp_path / RUN).write_text(json.dumps({**told, "finished": True}))
+    (tmp_path / RUN).write_text(json.dumps({**written, "finished": True}))
     assert open_campaign(asked).findings == []
     assert not (tmp_path / JOURNAL).exists()
 
@@ -211,8 +211,8 @@ def test_a_finding_on_a_class_of_a_source_is_reported_with_its_reach(monkeypatch
     )
     findings = [replace(FINDING, model_class="Vl"), replace(FINDING, model_class="Gone")]
     findings.append(replace(FINDING, model_class="Vl", rule=None, kind=FindingKind.CRASH))
-    told = campaign_module.with_reach(findings, FuzzRequest(source="TREE"))
-    assert [finding.reach for finding in told] == ["R5 Vl", "unknown", None]
+    reached = campaign_module.with_reach(findings, FuzzRequest(source="TREE"))
+    assert [finding.reach for finding in reached] == ["R5 Vl", "unknown", None]
     assert campaign_module.with_reach([FINDING], FuzzRequest(source="TREE")) == [FINDING]
     assert asked == ["TREE"]
 

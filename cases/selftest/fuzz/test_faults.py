@@ -24,19 +24,19 @@ def test_a_fault_has_the_trace_up_to_its_step() -> None:
 
 
 def test_nothing_is_judged_after_a_wrong_row() -> None:
-    told = faults("pr43617", "cap 16: set 9; clear 3; get 16; set 4 levels=4; get 16; get -1")
-    assert [fault.name for fault in told] == ["R5"]
+    found = faults("pr43617", "cap 16: set 9; clear 3; get 16; set 4 levels=4; get 16; get -1")
+    assert [fault.name for fault in found] == ["R5"]
 
 
 def test_after_a_fault_that_is_not_about_rows_the_trace_is_judged_on() -> None:
     trace = "cap 16: capture 16; get 20; replay 16; set 9; clear 3; get 16"
-    told = faults("pr43617", trace, "eager/full")
-    assert [fault.name for fault in told] == ["R6", "R5"]
+    found = faults("pr43617", trace, "eager/full")
+    assert [fault.name for fault in found] == ["R6", "R5"]
 
 
 def test_r0_is_not_reported_with_the_rule_that_it_follows_from() -> None:
-    told = faults("clears_by_counter", "cap 16: capture 16; set 16; replay 16; replay 16", "eager/full")
-    assert [fault.name for fault in told] == ["R5"]
+    found = faults("clears_by_counter", "cap 16: capture 16; set 16; replay 16; replay 16", "eager/full")
+    assert [fault.name for fault in found] == ["R5"]
 
 
 def key(text: str, judgement: Judgement) -> FaultKey:

@@ -233,8 +233,8 @@ def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> Non
 
 @pytest.mark.slow
 def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
-    told = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
-    assert {finding.rule for finding in told if finding.alone} == {Rule.GRAPHS}
+    findings = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
+    assert {finding.rule for finding in findings if finding.alone} == {Rule.GRAPHS}
 
 
 def test_captured_graphs_are_hunted_on() -> None:

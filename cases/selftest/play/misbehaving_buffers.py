@@ -25,9 +25,9 @@ def segfault() -> None:
 
 
 def eat() -> None:
-    kept = []
+    blocks = []
     while True:  # in few pieces: while a case is played, torch.empty fills what it returns
-        kept.append(torch.empty(2**28))
+        blocks.append(torch.empty(2**28))
 
 
 def talk() -> None:

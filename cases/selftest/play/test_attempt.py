@@ -63,10 +63,10 @@ def test_an_exception_of_another_process_has_its_own_place() -> None:
 
 
 def test_a_failed_call_is_not_wrapped_again() -> None:
-    with pytest.raises(CallFailed) as told:
+    with pytest.raises(CallFailed) as caught:
         naming("set", lambda: naming("get", lambda: dict[str, int]()["row"]))
-    assert told.value.call == "get"
-    assert isinstance(told.value.error, KeyError)
+    assert caught.value.call == "get"
+    assert isinstance(caught.value.error, KeyError)
 
 
 class Pretends(str):

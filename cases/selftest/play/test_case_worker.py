@@ -152,15 +152,15 @@ def test_the_steps_before_an_end_stay_and_the_others_have_a_reason(
 
 
 def test_an_error_about_the_case_is_raised_again() -> None:
-    told = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
+    raised = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
     with pytest.raises(UsageError, match="unknown family 'x'"):
-        observation_of(case_of("Behaves").case, told)
+        observation_of(case_of("Behaves").case, raised)
 
 
 def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
     with CaseWorker(LIMITS) as worker:
-        kept = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")
-        cases = judge_plan([kept, *[case_of("Leaves")] * 4], worker)
+        survivor = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")
+        cases = judge_plan([survivor, *[case_of("Leaves")] * 4], worker)
         assert worker.ends == 3
     assert [bool(case.broken) for case in cases] == [False, True, True, True, False]
     assert "ended 3 times" in cases[-1].judgements[0].detail

@@ -44,16 +44,16 @@ class Stops:
 
 
 def test_what_was_played_before_a_step_that_cannot_be_measured_stays() -> None:
-    told: list[object] = []
+    reported: list[object] = []
     case = case_of(TRACE, "reference")
-    steps, said = observe.played_steps(case, cast(CasePlayer, Stops()), tell=told.append)
+    steps, said = observe.played_steps(case, cast(CasePlayer, Stops()), tell=reported.append)
     assert said == "step 2 'get 2': the kernels were cached"
     assert [(facts.step, facts.unavailable) for facts in steps] == [
         ("set 2", None),
         ("get 2", said),
         ("get 3", said),
     ]
-    assert told == [steps[0]]
+    assert reported == [steps[0]]
 
 
 def test_a_decoder_has_one_size_and_a_buffer_by_itself_any(qwen: Model) -> None:

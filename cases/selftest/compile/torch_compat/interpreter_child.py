@@ -135,7 +135,7 @@ def reordered() -> str:
     def create_masked_load(self: object, mask: object, ptrs: object, other: object) -> None: ...
 
     with patch.object(interpreter.InterpreterBuilder, "create_masked_load", create_masked_load):
-        return _said()
+        return _error()
 
 
 def unreplaced() -> str:
@@ -145,24 +145,24 @@ def unreplaced() -> str:
         return interpreter._interpreter.load(ptr.data)
 
     with patch.object(interpreter.InterpreterBuilder, "create_far_load", create_far_load, create=True):
-        return _said()
+        return _error()
 
 
 def _unknown(module: object, table: str, value: object) -> str:
     with patch.object(module, table, value):
-        return _said()
+        return _error()
 
 
 def _without(owner: type[Any], name: str) -> str:
-    kept = getattr(owner, name)
+    original = getattr(owner, name)
     delattr(owner, name)
     try:
-        return _said()
+        return _error()
     finally:
-        setattr(owner, name, kept)
+        setattr(owner, name, original)
 
 
-def _said() -> str:
+def _error() -> str:
     try:
         with graphs():
             return "nothing was missed"

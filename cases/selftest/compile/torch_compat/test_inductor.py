@@ -179,9 +179,9 @@ def test_code_that_comes_out_of_the_cache_counts_like_new_code(
             session.forward(inputs(TOKENS))
             assert isinstance(session, CompiledSession)
             made.append(session.code)
-    new, kept = made
+    new, cached = made
     assert new.kernels
     assert new.code_bytes
-    assert (new.kernels, new.code_bytes, new.dropped) == (kept.kernels, kept.code_bytes, kept.dropped)
+    assert (new.kernels, new.code_bytes, new.dropped) == (cached.kernels, cached.code_bytes, cached.dropped)
     assert new.seconds is not None
-    assert kept.seconds is None
+    assert cached.seconds is None

@@ -257,13 +257,13 @@ def judged(observation: Observation, arm: str = INDUCTOR, size: int | None = Non
     """R0 as under `arm`, of the whole trace, or only of the steps for one size."""
     trace, steps = SIZES_TRACE, observation.steps
     if size is not None:
-        kept = [
+        indices = [
             index
             for index, step in enumerate(SIZES_TRACE)
             if step.tokens == size and "profile" not in str(step)
         ]
-        trace = Trace(SIZES_TRACE.capacity, tuple(SIZES_TRACE.steps[index] for index in kept))
-        steps = tuple(observation.steps[index] for index in kept)
+        trace = Trace(SIZES_TRACE.capacity, tuple(SIZES_TRACE.steps[index] for index in indices))
+        steps = tuple(observation.steps[index] for index in indices)
     case = Case("qwen3_vl", registered("reference"), trace, ArmSpec.parse(arm), dtype=observation.dtype)
     return judge_output(ObservedCase(case, replace(observation, steps=steps)))
 

@@ -136,7 +136,7 @@ def test_a_stated_partition_has_to_be_one(
     assert words in said.detail
 
 
-def test_only_of_some_ranks_rows_may_be_those_of_another() -> None:
+def test_rows_may_be_those_of_a_rank_that_was_not_measured() -> None:
     assert judge(observed(striped(EVEN))).verdict is Verdict.PASS
 
 
@@ -238,7 +238,7 @@ def raised(kind: str, message: str) -> Raised:
 
 
 @pytest.mark.parametrize(
-    ("errors", "told"),
+    ("errors", "reported"),
     [
         ((None, None), None),
         ((raised("PeerFailed", "rank 1 failed"), raised("RuntimeError", "sizes")), "rank 1: sizes"),
@@ -248,11 +248,11 @@ def raised(kind: str, message: str) -> Raised:
     ],
 )
 def test_the_rank_that_raised_is_reported_and_not_the_one_that_heard_of_it(
-    errors: tuple[Raised | None, Raised | None], told: str | None
+    errors: tuple[Raised | None, Raised | None], reported: str | None
 ) -> None:
     whole = merged([of_rank(rank, raised=error) for rank, error in enumerate(errors)], [0, 1])
     found = whole.steps[-1].raised
-    assert (found.message if found else None) == told
+    assert (found.message if found else None) == reported
 
 
 @pytest.mark.parametrize(

