@@ -416,14 +416,14 @@ def test_a_base_is_a_source_or_a_commit_of_the_only_source(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (["a", "b"], "'main' would be a commit of one --source, and there are 2"),
         (["vllm==0.22.1"], "'main' is no source, and 'vllm==0.22.1' is no repository that could have it"),
     ],
 )
-def test_a_commit_needs_one_repository(sources: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}$"), base_of("main", sources):
+def test_a_commit_needs_one_repository(sources: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"), base_of("main", sources):
         pass
 
 

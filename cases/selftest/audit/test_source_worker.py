@@ -155,7 +155,7 @@ RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code
 
 
 @pytest.mark.parametrize(
-    ("worker", "said"),
+    ("worker", "message"),
     [
         (InProcessCases("play", CRASH), "'reference' cannot be played after it"),
         (
@@ -166,5 +166,5 @@ RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code
     ],
     ids=["ended", "raised", "other"],
 )
-def test_a_control_that_does_not_pass_is_reported(worker: InProcessCases, said: str) -> None:
-    assert (failed_control(worker) or "").endswith(said)
+def test_a_control_that_does_not_pass_is_reported(worker: InProcessCases, message: str) -> None:
+    assert (failed_control(worker) or "").endswith(message)

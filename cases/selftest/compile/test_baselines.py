@@ -161,7 +161,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('"schema_version": 2', '"schema_version": 1', "has schema_version 1, this harness reads 2"),
         ("]\n}\n", "", "is not a file of baselines: Input data was truncated"),
@@ -172,15 +172,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         ('{ "2.13": "torch 2.13.0" }', "{}", "rows have columns that `columns` lacks: 2.13"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "kernels.json"
     write(path, [ENTRY])
     text = path.read_text()
     path.write_text(text.replace(old, new))
     assert path.read_text() != text
-    with pytest.raises(UsageError, match=f"{re.escape(str(path))} .*{re.escape(said)}"):
+    with pytest.raises(UsageError, match=f"{re.escape(str(path))} .*{re.escape(message)}"):
         load(path)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         write(path, [OTHER], only_new=True)
 
 

@@ -339,16 +339,20 @@ def test_what_graphs_suffer_is_judged_by_the_address_rule() -> None:
     fine, detached, freed = GraphUse(), GraphUse(detached=True), GraphUse(freed=3)
     assert used(None).verdict is Verdict.SKIP
     assert used(fine).verdict is Verdict.PASS
-    said = used(GraphUse(allocated=2), fine)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 1)
-    assert said.detail == "step 1 'capture 16' allocated 2 tensors in get or clear while they were captured"
-    said = used(fine, freed, freed, freed)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 1)  # counted once, when it went
-    assert said.detail == "step 2 'set 20' found 3 storages freed that captured graphs still read"
-    said = used(fine, fine, detached, detached)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 2)
-    assert said.detail.startswith("step 3 'replay 16' replayed a graph on storage that get no longer answers")
-    assert said.detail.endswith("(and 1 more)")
+    judgement = used(GraphUse(allocated=2), fine)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 1)
+    assert (
+        judgement.detail == "step 1 'capture 16' allocated 2 tensors in get or clear while they were captured"
+    )
+    judgement = used(fine, freed, freed, freed)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 1)  # counted once, when it went
+    assert judgement.detail == "step 2 'set 20' found 3 storages freed that captured graphs still read"
+    judgement = used(fine, fine, detached, detached)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 2)
+    assert judgement.detail.startswith(
+        "step 3 'replay 16' replayed a graph on storage that get no longer answers"
+    )
+    assert judgement.detail.endswith("(and 1 more)")
 
 
 DETACHED = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
@@ -357,7 +361,7 @@ DETACHED = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
 @pytest.mark.parametrize("then", ["get 20", "set 3; get 9", "forward 16", "replay 16; get 20"])
 def test_rows_of_a_detached_graph_are_reported_by_the_address_rule_only(qwen: Model, then: str) -> None:
     judged = judge(qwen, f"{DETACHED}; {then}", "moves_unannounced", FULL)
-    broken = {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL}
+    broken = {rule for rule, judgement in judged.items() if judgement.verdict is Verdict.FAIL}
     assert broken - {Rule.OUTPUT} == {Rule.ADDRESS}
 
 

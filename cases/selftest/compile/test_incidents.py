@@ -46,9 +46,14 @@ def said_of(*kernels: Kernel, symbolic: bool = True) -> Judgement:
 def test_kernels_are_held_against_the_rows_the_symbol_and_the_bytes_of_the_step(
     kernels: tuple[Kernel, ...], verdict: Verdict, value: float, limit: float, unit: str
 ) -> None:
-    said = said_of(*kernels)
-    assert (said.rule, said.verdict, said.value, said.unit) == (Rule.WORK, verdict, value, unit)
-    assert said.limit == pytest.approx(limit)
+    judgement = said_of(*kernels)
+    assert (judgement.rule, judgement.verdict, judgement.value, judgement.unit) == (
+        Rule.WORK,
+        verdict,
+        value,
+        unit,
+    )
+    assert judgement.limit == pytest.approx(limit)
 
 
 def test_sizes_that_were_compiled_in_need_no_symbol() -> None:
@@ -57,8 +62,8 @@ def test_sizes_that_were_compiled_in_need_no_symbol() -> None:
 
 @pytest.mark.parametrize("calls", [(), ((),), ((ATTENTION,),), ((ADD,), ())])
 def test_nothing_measured_is_not_judged(calls: tuple[tuple[Kernel, ...], ...]) -> None:
-    said = judge([GraphCall(0, symbolic=True, symbols={}, kernels=kernels) for kernels in calls], 77)
-    assert said.verdict is Verdict.ERROR
+    judgement = judge([GraphCall(0, symbolic=True, symbols={}, kernels=kernels) for kernels in calls], 77)
+    assert judgement.verdict is Verdict.ERROR
 
 
 def test_the_detail_names_which_of_the_three_were_seen() -> None:

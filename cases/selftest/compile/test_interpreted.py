@@ -112,7 +112,7 @@ def judged(found: dict[str, Any]) -> dict[Rule, Judgement]:
 
 
 def broken(found: dict[str, Any]) -> set[Rule]:
-    return {rule for rule, said in judged(found).items() if said.verdict is not Verdict.PASS}
+    return {rule for rule, judgement in judged(found).items() if judgement.verdict is not Verdict.PASS}
 
 
 @pytest.mark.slow
@@ -133,12 +133,12 @@ def broken(found: dict[str, Any]) -> set[Rule]:
 def test_a_planted_fault_breaks_its_rule_and_its_absence_none(
     faults: dict[str, dict[str, Any]], name: str, rule: Rule, words: list[str]
 ) -> None:
-    said = judged(faults[name])[rule]
-    assert broken(faults[name]) == {rule}, said
-    assert said.verdict is Verdict.FAIL
-    assert "kernel triton_" in said.detail
+    judgement = judged(faults[name])[rule]
+    assert broken(faults[name]) == {rule}, judgement
+    assert judgement.verdict is Verdict.FAIL
+    assert "kernel triton_" in judgement.detail
     for part in words:
-        assert part in said.detail, said.detail
+        assert part in judgement.detail, judgement.detail
     good = faults[f"{name.partition(' view')[0]}, right"]
     assert broken(good) == set()
     assert good["apart"] < 1e-5

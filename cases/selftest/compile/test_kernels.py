@@ -220,8 +220,8 @@ def test_code_of_a_pair_that_was_never_checked_is_shown_with_that_doubt(
     subject = replace(QWEN, target=target)
     measured = Measurement(subject, "qwen3_vl", (call,), 1, torch, "3.7.1", target, 2.5, 1.5, 2**30)
     Output(None, quiet=False).show(show_measurement(measured))
-    said = " ".join(capsys.readouterr().out.split())
-    assert (f"torch {torch} with triton 3.7.1 was never checked" in said) is doubted
+    output = " ".join(capsys.readouterr().out.split())
+    assert (f"torch {torch} with triton 3.7.1 was never checked" in output) is doubted
 
 
 @pytest.mark.parametrize(("words", "shown"), [([], ["R10 of pr43617"]), (["--execute"], ["interpreted"])])
@@ -241,9 +241,9 @@ def test_one_revision_is_shown_by_itself_and_interpreted_on_request(
     monkeypatch.setattr(command, "_subject", lambda _args, revision: replace(QWEN, revision=revision))
     code = main([*KERNELS, "--target", "h200", *words])
     assert code == (ExitCode.BROKEN if words else ExitCode.HOLDS)
-    said = capsys.readouterr().out
-    assert all(part in said for part in shown)
-    assert ("fused_add" in said) is not bool(words)
+    output = capsys.readouterr().out
+    assert all(part in output for part in shown)
+    assert ("fused_add" in output) is not bool(words)
 
 
 @pytest.mark.parametrize(

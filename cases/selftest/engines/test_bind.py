@@ -143,18 +143,20 @@ def test_without_the_file_of_slots_the_payload_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("config.hidden_size", "config.no_such_size", r"\.__init__ cannot be run .* has no config\.no_such_"),
         ("start(forward_batch)", "start(forward_batch.no_such)", "harness has no forward_batch.no_such"),
     ],
 )
-def test_what_is_not_in_the_text_model_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_what_is_not_in_the_text_model_is_named(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
     text = MODEL_FILE.replace(f"self.width = {before}", f"self.width = {after}").replace(before, after)
     found = found_in(tmp_path, sglang_files(model=text))
     assert found.methods is None
     line = text[: text.index("no_such")].count("\n") + 1
-    with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{said}"):
+    with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{message}"):
         raise SourceError(found.refusals[-1])
 
 

@@ -271,15 +271,15 @@ def test_a_tensor_without_storage_needs_no_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dirty", "said"),
+    ("dirty", "message"),
     [(0, "adds 2 rows before the first layer"), (3, "adds 2 rows after layer 2, where no level belongs")],
 )
-def test_rows_that_belong_to_no_level_are_reported(dirty: int, said: str) -> None:
+def test_rows_that_belong_to_no_level_are_reported(dirty: int, message: str) -> None:
     """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
     given = [torch.zeros(3, 2) for _ in range(4)]
     assert len(split_levels(tuple(given), 2)) == 2
     given[dirty][1:, 0] = 5
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         split_levels(tuple(given), 2)
 
 

@@ -146,9 +146,9 @@ def test_the_text_only_step_that_forgets_its_rows_is_caught_and_the_owner_named(
     tmp_path: Path, qwen: Model
 ) -> None:
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.FRESHNESS]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 81)  # 9 rows of 3 levels, three times
-    assert "payload 1 (request a, replaced at step 2)" in said.detail
+    judgement = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.FRESHNESS]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 81)  # 9 rows of 3 levels, three times
+    assert "payload 1 (request a, replaced at step 2)" in judgement.detail
 
 
 def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: Model) -> None:
@@ -161,8 +161,8 @@ def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: M
 
 def test_two_micro_batches_leave_rows_that_the_next_step_reads(tmp_path: Path, qwen: Model) -> None:
     trace = "cap 16: set 8; get 4; clear 4; get 4; clear 4; forward 8"
-    said = judge(qwen, trace, driven(tmp_path))[Rule.CLEAR]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 12)
+    judgement = judge(qwen, trace, driven(tmp_path))[Rule.CLEAR]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 12)
 
 
 def test_what_the_class_raises_is_a_fact_with_its_own_file_and_line(tmp_path: Path, qwen: Model) -> None:
@@ -281,7 +281,9 @@ def test_a_class_that_loses_its_payload_is_judged_for_it(tmp_path: Path, qwen: M
     text = SCATTERED.replace("self.kept = [torch.zeros(rows, width) for _ in self.layers]", "self.kept = []")
     of = driven(tmp_path, "granite4_vision", granite=text)
     judged = judge(qwen, "cap 16: profile 16; set 9; forward 9", of)
-    assert {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL} == {Rule.STRUCTURE}
+    assert {rule for rule, judgement in judged.items() if judgement.verdict is Verdict.FAIL} == {
+        Rule.STRUCTURE
+    }
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
@@ -370,9 +372,9 @@ def test_the_profile_run_gets_none_in_0_20_1_and_0_22_1(qwen: Model, release: st
 def test_granites_text_only_step_leaves_its_rows_to_every_step_after_it(qwen: Model, release: str) -> None:
     of = forward_of(released(release), "granite4_vision")
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, of)[Rule.FRESHNESS]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 81)
-    assert "payload 1 (request a, replaced at step 2)" in said.detail
+    judgement = judge(qwen, trace, of)[Rule.FRESHNESS]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 81)
+    assert "payload 1 (request a, replaced at step 2)" in judgement.detail
 
 
 @pytest.mark.network
@@ -402,8 +404,8 @@ def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches:
     of = forward_of(source, model)
     broken: dict[Rule, list[Order]] = {}
     for order in VLLM_ORDERS.live:
-        for rule, said in judge(qwen, str(order.trace), of).items():
-            if said.verdict is Verdict.FAIL:
+        for rule, judgement in judge(qwen, str(order.trace), of).items():
+            if judgement.verdict is Verdict.FAIL:
                 broken.setdefault(rule, []).append(order)
     assert {str(rule): reach_of(orders, source.version) for rule, orders in broken.items()} == reaches
 

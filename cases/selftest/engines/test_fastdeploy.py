@@ -98,9 +98,9 @@ def test_parts_of_paddle_that_are_not_there_are_named(
 ) -> None:
     root = write(tmp_path, fastdeploy_files(methods))
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert lacking in said
-    assert f"{MODEL}:" in said
+    output = capsys.readouterr().out
+    assert lacking in output
+    assert f"{MODEL}:" in output
 
 
 def test_a_tree_without_deepstack_is_reported_as_that(

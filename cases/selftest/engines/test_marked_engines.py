@@ -130,11 +130,11 @@ def test_a_text_model_that_needs_more_is_not_driven(
 ) -> None:
     text = TRANSFORMERS_FILE.replace("config=self.config,", "config=self.config.no_such_part,")
     assert main(["audit", "--source", source(tmp_path, TRANSFORMERS, text)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     line = text[: text.index("no_such_part")].count("\n") + 1
-    assert "Qwen3VLTextModel cannot be run" in said
-    assert "the harness has no config.no_such_part" in said
-    assert f"({TRANSFORMERS}:{line})" in said
+    assert "Qwen3VLTextModel cannot be run" in output
+    assert "the harness has no config.no_such_part" in output
+    assert f"({TRANSFORMERS}:{line})" in output
 
 
 def test_a_text_step_that_fails_is_no_fault_of_the_engine(

@@ -196,7 +196,7 @@ def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "before", "after", "said"),
+    ("member", "before", "after", "message"),
     [
         (VL_PATCHER, "def apply_qwen3_vl_patches", "def moved", "defines no function apply_qwen3_vl_patches"),
         (VL_PATCHER, "_patched_forward", "moved_forward", "defines no function _patched_forward"),
@@ -205,14 +205,14 @@ def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
     ],
 )
 def test_a_patch_that_moved_is_not_driven(
-    member: str, before: str, after: str, said: str, tmp_path: Path
+    member: str, before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     files = ascend_files() if member == WRAP else tpu_files()
     assert before in files[member]
     text = over(tmp_path, {**files, member: files[member].replace(before, after)}, vllm_files(VL))
     found, *_ = classes_of(open_source(text))
     assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
-    assert said in found.refusals[-1].text
+    assert message in found.refusals[-1].text
     assert after.startswith("gone") or member in str(found.refusals[-1])
 
 
@@ -325,28 +325,28 @@ def test_the_context_of_a_step_knows_that_ranks_share_it_under_both_names() -> N
 
 
 @pytest.mark.parametrize(
-    ("applied", "said"),
+    ("applied", "message"),
     [
         ("[][0]", "IndexError: list index out of range"),
         ("_EXTRA_CTX.moved", "self._set_deepstack_input_embeds is not there"),
     ],
 )
-def test_a_patch_that_cannot_be_applied_is_reported(tmp_path: Path, applied: str, said: str) -> None:
+def test_a_patch_that_cannot_be_applied_is_reported(tmp_path: Path, applied: str, message: str) -> None:
     text = f"{ascend_files()[WRAP]}{ASKS_CONTEXT}\n{VL}._set_deepstack_input_embeds = {applied}\n"
     (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
     assert (found.methods, found.forward) == (None, None)
-    assert str(found.refusals[-1]).endswith(said)
+    assert str(found.refusals[-1]).endswith(message)
 
 
 @pytest.mark.parametrize(
-    ("member", "before", "after", "said"),
+    ("member", "before", "after", "message"),
     [
         (BASE_VL, "self.deepstack_input_embeds", "self.rows", "keeps no list of rows per level"),
         (VL_PATCHER, "jnp.stack", "jnp.dstack", "type object 'JaxNumpy' has no attribute 'dstack'"),
     ],
 )
 def test_what_is_not_in_a_patched_class_is_reported(
-    member: str, before: str, after: str, said: str, tmp_path: Path
+    member: str, before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     files = {**tpu_files(), **vllm_files(VL)}
     assert before in files[member]
@@ -355,7 +355,7 @@ def test_what_is_not_in_a_patched_class_is_reported(
     base = {name: files[name] for name in vllm_files(VL)}
     found, *_ = classes_of(open_source(over(tmp_path, plugin, base)))
     assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
-    assert said in found.refusals[-1].text
+    assert message in found.refusals[-1].text
     assert BASE_VL in found.refusals[-1].file
 
 

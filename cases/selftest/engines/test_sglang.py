@@ -171,9 +171,9 @@ def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
 def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write(tmp_path, sglang_files(writer=WRITER_FILE.replace("def embed_mm", "def place_mm")))
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "not judged: these carry a payload\n  Qwen3LLMModel" in said
-    assert "embed_mm_inputs is not there" in said
+    output = capsys.readouterr().out
+    assert "not judged: these carry a payload\n  Qwen3LLMModel" in output
+    assert "embed_mm_inputs is not there" in output
 
 
 def test_a_name_that_moved_is_reported_with_its_line(
@@ -182,9 +182,9 @@ def test_a_name_that_moved_is_reported_with_its_line(
     model = _changed("stream.start(forward_batch)", "stream.open(forward_batch)")
     assert main(["audit", "--source", str(write(tmp_path, sglang_files(model=model)))]) == ExitCode.BROKEN
     line = MODEL_FILE.splitlines().index("        stream.start(forward_batch)") + 1
-    said = capsys.readouterr().out
-    assert "Qwen3LLMModel cannot be run" in said
-    assert f"({MODEL}:{line})" in said
+    output = capsys.readouterr().out
+    assert "Qwen3LLMModel cannot be run" in output
+    assert f"({MODEL}:{line})" in output
 
 
 @pytest.mark.network
@@ -229,8 +229,8 @@ def test_a_source_without_deepstack_is_refused_with_the_first_release_that_has_i
 def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
     assert main(["audit", "--source", str(write(tmp_path, sglang_files(runner=runner)))]) == ExitCode.HOLDS
-    said = capsys.readouterr().out
-    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", said)
+    output = capsys.readouterr().out
+    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", output)
 
 
 @pytest.mark.parametrize(
@@ -308,9 +308,9 @@ def test_a_bisection_names_the_tree_where_it_came_in(
     files, code, word, member = TREES[release]
     root = str(write(tmp_path, files))
     assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl", "--bisect"]) == code
-    said = capsys.readouterr().out
-    assert f"{word}: {member}:" in said
-    assert ("--enable-breakable-cuda-graph" in said) == (member == BREAKABLE)
+    output = capsys.readouterr().out
+    assert f"{word}: {member}:" in output
+    assert ("--enable-breakable-cuda-graph" in output) == (member == BREAKABLE)
 
 
 @pytest.mark.slow
@@ -318,6 +318,6 @@ def test_a_runner_that_raises_is_not_the_incident(tmp_path: Path, capsys: pytest
     text = BREAKABLE_FILE.replace("graph.replay()", 'named["input_embeds"] or graph.replay()')
     root = str(write(tmp_path, with_runner(BREAKABLE, text, "0.5.13")))
     assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl"]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "raises, and does not lose rows silently as in incident 33726" in said
-    assert "Boolean value of Tensor" in said
+    output = capsys.readouterr().out
+    assert "raises, and does not lose rows silently as in incident 33726" in output
+    assert "Boolean value of Tensor" in output

@@ -78,7 +78,7 @@ def test_a_right_splitter_passes_r9_in_every_case(tmp_path: Path, files: Mapping
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (OFTEN_EQUAL, "rank 0 of 2 was given 24 wrong rows over 3 levels, first row 0 of level 0"),
         (WHOLE, "RuntimeError: rank 0 of 2: The size of tensor a (8)"),
@@ -87,10 +87,10 @@ def test_a_right_splitter_passes_r9_in_every_case(tmp_path: Path, files: Mapping
     ],
     ids=["neighbour", "whole", "shares", "text"],
 )
-def test_a_wrong_splitter_breaks_r9(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_splitter_breaks_r9(tmp_path: Path, text: str, message: str) -> None:
     cases = judged(found_in(tmp_path, megatron_files(text)))
     judgement, *_ = next(judged.judgements for judged in cases if R9 in judged.broken)
-    assert said in judgement.detail
+    assert message in judgement.detail
 
 
 def test_rows_split_evenly_are_right_where_all_tokens_are_visual(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_packages_are_recognised_by_their_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         (
             swift_files(parallel=PARALLEL_FILE.replace("mm_tokens", "rows")),
@@ -142,9 +142,9 @@ def test_packages_are_recognised_by_their_folders(tmp_path: Path) -> None:
     ],
     ids=["method", "attribute", "import", "class", "inner import"],
 )
-def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], said: str) -> None:
+def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], message: str) -> None:
     (refusal,) = found_in(tmp_path, files).refusals
-    assert said in str(refusal)
+    assert message in str(refusal)
 
 
 @pytest.mark.slow  # 3 s
@@ -197,8 +197,8 @@ def test_released_splitters(release: str) -> None:
 @pytest.mark.slow
 def test_a_release_without_deepstack_is_reported_as_that(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["audit", "--source", "mbridge==0.15.1"])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     if code == ExitCode.MACHINE:
-        pytest.skip(f"the package index does not answer: {said}")
+        pytest.skip(f"the package index does not answer: {output}")
     assert code == ExitCode.USAGE
-    assert "mbridge 0.15.1 has no class with a deepstack buffer" in said
+    assert "mbridge 0.15.1 has no class with a deepstack buffer" in output

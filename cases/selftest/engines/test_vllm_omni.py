@@ -65,10 +65,10 @@ def test_what_is_not_in_the_source_is_named(tmp_path: Path, capsys: pytest.Captu
     files = dict(omni_files(READS_ONLY, rest=lacking))
     files[THINKER] = f"from vllm.elsewhere import no_such_import\n{files[THINKER]}"
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "no class that was judged is wrong with default settings; 1 not judged" in said
-    assert f"{THINKER}:" in said
-    assert "no_such_import" in said
+    output = capsys.readouterr().out
+    assert "no class that was judged is wrong with default settings; 1 not judged" in output
+    assert f"{THINKER}:" in output
+    assert "no_such_import" in output
 
 
 @pytest.mark.parametrize("text", ["sglang-omni==0.1.9", "installed:rtp-llm"])

@@ -68,10 +68,10 @@ def test_a_compiled_decoder_is_named_by_backend_and_arm(
 ) -> None:
     words = ["--arm", "eager/drop_all", "--examples", "6", "--out", str(tmp_path)]
     assert main(["fuzz", "--revision", "reference", *words]) == ExitCode.HOLDS
-    said = capsys.readouterr().out
-    assert "6 of 6 examples" in said
-    assert "1 graph of 1" in said
-    assert "reference [eager/drop_all]: nothing found" in said
+    output = capsys.readouterr().out
+    assert "6 of 6 examples" in output
+    assert "1 graph of 1" in output
+    assert "reference [eager/drop_all]: nothing found" in output
 
 
 @pytest.mark.parametrize(

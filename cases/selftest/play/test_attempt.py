@@ -79,7 +79,7 @@ class Pretends(str):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (Textless.__str__, "(its text cannot be had: SystemExit)"),
         (lambda _: 7, "(its text cannot be had: TypeError)"),
@@ -88,7 +88,7 @@ class Pretends(str):
     ids=["it exits", "no text", "a subclass"],
 )
 def test_an_exception_without_a_text_is_named_by_its_type(
-    text: Callable[[BaseException], object], said: str
+    text: Callable[[BaseException], object], message: str
 ) -> None:
     def where(_: BaseException) -> str:
         raise RuntimeError("nowhere")
@@ -96,7 +96,7 @@ def test_an_exception_without_a_text_is_named_by_its_type(
     error = type("Own", (Exception,), {"__str__": text, "where": property(where)})()
     found = failing(error).raised
     assert found is not None
-    assert (found.call, found.type, found.message) == ("get", "Own", said)
+    assert (found.call, found.type, found.message) == ("get", "Own", message)
     assert found.where.startswith(__file__)
 
 

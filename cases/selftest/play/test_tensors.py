@@ -20,7 +20,11 @@ from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 def broken(make: BufferFactory, trace: str) -> set[Rule]:
     buffer = live_buffer("made here")
     (judged,) = judge_in_process(plan_check(Where("qwen3_vl"), buffer, [trace]), {buffer: make})
-    return {said.rule for said in judged.judgements if said.verdict in {Verdict.FAIL, Verdict.ERROR}}
+    return {
+        judgement.rule
+        for judgement in judged.judgements
+        if judgement.verdict in {Verdict.FAIL, Verdict.ERROR}
+    }
 
 
 class TrustsAddresses(ReferenceBuffer):

@@ -193,7 +193,7 @@ def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"recordings": ()}, "no setting was rehearsed"),
         ({"results": ()}, "no result was compared"),
@@ -203,9 +203,9 @@ def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
         ),
     ],
 )
-def test_what_shows_nothing_is_no_pass(changes: dict[str, object], said: str) -> None:
+def test_what_shows_nothing_is_no_pass(changes: dict[str, object], message: str) -> None:
     judged = judge(changed(**changes))
-    assert (judged.verdict, judged.detail) == (Verdict.ERROR, said)
+    assert (judged.verdict, judged.detail) == (Verdict.ERROR, message)
 
 
 def ways(folder: Path, text: str) -> dict[str, DualStream]:

@@ -58,9 +58,9 @@ def judge(observation: Observation, arm: ArmSpec = TP2) -> Judgement:
 
 
 def test_each_rank_with_its_own_rows_passes() -> None:
-    said = judge(observed())
-    assert (said.verdict, said.value, said.limit) == (Verdict.PASS, 0, 0)
-    assert said.detail == "rows of 2 of 2 ranks, outputs 1e-06 apart"
+    judgement = judge(observed())
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.PASS, 0, 0)
+    assert judgement.detail == "rows of 2 of 2 ranks, outputs 1e-06 apart"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_each_rank_with_its_own_rows_passes() -> None:
 def test_rows_that_are_not_the_ranks_own_are_counted(
     first: tuple[RowRange, ...], second: tuple[RowRange, ...], wrong: int, words: str
 ) -> None:
-    said = judge(observed((shard(0, *first), shard(1, *second))))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed((shard(0, *first), shard(1, *second))))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
 STRIPED = (((0, 1), (2, 3), (4, 5)), ((1, 2), (3, 4), (5, 6)))
@@ -114,9 +114,9 @@ def test_an_engine_may_state_another_partition() -> None:
 def test_rows_are_compared_by_the_stated_partition(
     shards: tuple[ShardFacts, ...], wrong: int, words: str
 ) -> None:
-    said = judge(observed(shards))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed(shards))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_stated_partition_has_to_be_one(
     owns: tuple[tuple[tuple[int, int], ...], ...], wrong: int, words: str
 ) -> None:
     rows = [[WHOLE_ROWS[row] for start, end in mine for row in range(start, min(end, 6))] for mine in owns]
-    said = judge(observed(striped(*map(tuple, rows), owns=owns)))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed(striped(*map(tuple, rows), owns=owns)))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
 def test_rows_may_be_those_of_a_rank_that_was_not_measured() -> None:
@@ -141,9 +141,9 @@ def test_rows_may_be_those_of_a_rank_that_was_not_measured() -> None:
 
 
 def test_an_output_that_strays_is_counted_where_no_row_is_wrong() -> None:
-    said = judge(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, 1, "ranks")
-    assert said.detail == "step 2 'forward 6': rank 1 of 2 gathered an output 0.5 from the unsharded one"
+    judgement = judge(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, 1, "ranks")
+    assert judgement.detail == "step 2 'forward 6': rank 1 of 2 gathered an output 0.5 from the unsharded one"
 
 
 def test_a_compiled_output_is_for_r0_to_judge() -> None:
@@ -169,9 +169,9 @@ def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
 
 def test_a_decoder_that_raised_fails_where_no_other_rule_does() -> None:
     raised = Raised("RuntimeError", "rank 1: sizes", "decoder", "layers.py:3")
-    said = judge(observed(raised=raised))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, 1, "calls")
-    assert said.detail == "step 2 'forward 6' raised RuntimeError: rank 1: sizes"
+    judgement = judge(observed(raised=raised))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, 1, "calls")
+    assert judgement.detail == "step 2 'forward 6' raised RuntimeError: rank 1: sizes"
     assert judge(observed(raised=raised), ArmSpec.parse("aot_eager/drop_all/tp2")).verdict is Verdict.PASS
 
 
@@ -185,18 +185,18 @@ def test_a_row_as_the_buffer_returned_it_is_no_fault_of_sharding() -> None:
         ("cpu",),
         (64,),
     )
-    said = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
-    assert said.verdict is Verdict.PASS
+    judgement = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
+    assert judgement.verdict is Verdict.PASS
 
 
 def test_ranks_with_only_zeros_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
     zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
-    said = judge_sharding(
+    judgement = judge_sharding(
         ObservedCase(Case("qwen3_vl", registered("reference"), trace, TP2), replace(observed(), steps=steps))
     )
-    assert (said.verdict, said.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
+    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
 
 
 def test_without_ranks_or_without_facts_nothing_is_judged() -> None:

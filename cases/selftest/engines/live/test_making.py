@@ -136,7 +136,7 @@ ZERO = EngineAnswer((1, 0), ((-2.0, -1.5, None), (-1.0, -1.0, -1.0)))
 def test_the_first_token_is_compared_with_that_of_transformers(
     with_payload: FirstToken, kept: bool, value: float
 ) -> None:
-    said = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])
-    assert said.value == value
-    assert (said.verdict == "PASS") == kept
-    assert "beside transformers (without payload 1 off)" in said.detail
+    judgement = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])
+    assert judgement.value == value
+    assert (judgement.verdict == "PASS") == kept
+    assert "beside transformers (without payload 1 off)" in judgement.detail

@@ -258,10 +258,10 @@ def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), by_day([("hangs", "no answer within 1 s"), ("dies", "exited with 7")])
+    ("fault", "message"), by_day([("hangs", "no answer within 1 s"), ("dies", "exited with 7")])
 )
 def test_an_engine_that_dies_or_hangs_is_a_crash(
-    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", fault)
     with RunningEngine(home, "a stand-in", order, lambda _: None) as engine:
@@ -270,7 +270,7 @@ def test_an_engine_that_dies_or_hangs_is_a_crash(
         worker.limits = replace(worker.limits, step_s=1.0)
         (crashed,) = engine.results(SCHEDULES["text_after_image"])
         assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.BOUNDARY, Effect.CRASH)]
-        assert said in crashed.broken[0].detail
+        assert message in crashed.broken[0].detail
         (after,) = engine.results(SCHEDULES["all_at_once"])
         assert not broken(after)
 
