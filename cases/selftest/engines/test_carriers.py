@@ -261,7 +261,7 @@ def test_the_place_of_the_text_model_is_reported(tmp_path: Path) -> None:
             "@supports_nothing(",
             r"SoundDecoder \(.*sound\.py:\d+\) is not compiled",
         ),
-        ("self.model = SoundDecoder(", "self.model = hidden_away(", "no compiled text model was found"),
+        ("self.model = SoundDecoder(", "self.model = hidden_away(", "no compiled text model that was found"),
         (
             "hidden, residual = x, None",
             "hidden, residual = nw.put(x), None",
