@@ -83,7 +83,7 @@ def names(found: Account) -> list[str]:
     return [carrier.name for carrier in found.unjudged]
 
 
-def test_a_new_folder_class_and_attribute_are_told_beside_a_known_carrier(tmp_path: Path) -> None:
+def test_a_new_folder_class_and_attribute_are_reported_with_a_known_carrier(tmp_path: Path) -> None:
     found = account(tmp_path, {OLD: KNOWN, NEW: PLAIN}, (OLD, "Qwen3VLForConditionalGeneration"))
     (one,) = found.unjudged
     assert (one.name, one.where) == ("Twofold", f"{NEW}:6")
@@ -91,7 +91,7 @@ def test_a_new_folder_class_and_attribute_are_told_beside_a_known_carrier(tmp_pa
     assert (found.judged, found.without, found.failing) == ((OLD,), (), (one,))
 
 
-def test_a_known_carrier_that_was_not_driven_is_told_too(tmp_path: Path) -> None:
+def test_a_known_carrier_that_was_not_driven_is_reported_too(tmp_path: Path) -> None:
     assert names(account(tmp_path, {OLD: KNOWN, NEW: PLAIN})) == [
         "Qwen3VLForConditionalGeneration",
         "Twofold",
@@ -128,7 +128,7 @@ def test_a_known_carrier_that_was_not_driven_is_told_too(tmp_path: Path) -> None
         ("self.rows = text", "return self.net(side=self.rows) if positions else self.net(positions)", ""),
     ],
 )  # fmt: skip
-def test_every_shape_of_a_carrier_is_told(tmp_path: Path, store: str, hand: str, more: str) -> None:
+def test_every_shape_of_a_carrier_is_reported(tmp_path: Path, store: str, hand: str, more: str) -> None:
     assert names(account(tmp_path, {NEW: planted(store, hand, more)})) == ["Twofold"]
 
 
@@ -178,7 +178,7 @@ if fast:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ({"vllm/other/base.py": BASE, NEW: READS}, ["Reads"]),
         ({"vllm/other/base.py": MIXIN, NEW: MIXED}, ["Reads"]),
@@ -186,13 +186,13 @@ if fast:
         ({"vllm/a/model.py": PLAIN, "vllm/b/model.py": PLAIN}, ["Twofold", "Twofold"]),
     ],
 )
-def test_a_carrier_is_told_wherever_its_parts_lie(
-    tmp_path: Path, files: dict[str, str], told: list[str]
+def test_a_carrier_is_reported_wherever_its_parts_lie(
+    tmp_path: Path, files: dict[str, str], expected: list[str]
 ) -> None:
-    assert names(account(tmp_path, files)) == told
+    assert names(account(tmp_path, files)) == expected
 
 
-def test_a_file_that_cannot_be_parsed_and_has_the_word_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_parsed_and_has_the_word_is_reported(tmp_path: Path) -> None:
     (one,) = account(tmp_path, {NEW: "deepstack = = 1"}).unjudged
     assert (one.where, "not valid in Python" in one.why) == (NEW, True)
 
@@ -215,7 +215,7 @@ WORD = "deepstack_rows"
         f"from somewhere import {WORD}\n",
     ],
 )
-def test_what_has_the_word_and_carries_nothing_is_told_as_that(tmp_path: Path, text: str) -> None:
+def test_what_has_the_word_and_carries_nothing_is_reported_as_that(tmp_path: Path, text: str) -> None:
     found = account(tmp_path, {NEW: text})
     assert (found.unjudged, found.without) == ((), (NEW,))
 
@@ -230,7 +230,7 @@ def test_what_has_the_word_and_carries_nothing_is_told_as_that(tmp_path: Path, t
         f"def step(model, rows):\n    model.{WORD}[:9], model.n = rows, 9\n",
     ],
 )
-def test_what_hands_a_payload_on_under_the_word_is_told(tmp_path: Path, text: str) -> None:
+def test_what_passes_a_payload_on_under_the_word_is_reported(tmp_path: Path, text: str) -> None:
     assert len(account(tmp_path, {NEW: text}).unjudged) == 1
 
 
@@ -242,7 +242,7 @@ def test_what_hands_a_payload_on_under_the_word_is_told(tmp_path: Path, text: st
         ("self._rows = text", "return positions if self._rows is None else None"),
     ],
 )
-def test_a_class_that_hands_no_payload_on_is_no_carrier(tmp_path: Path, store: str, hand: str) -> None:
+def test_a_class_that_passes_no_payload_on_is_no_carrier(tmp_path: Path, store: str, hand: str) -> None:
     assert account(tmp_path, {NEW: planted(store, hand)}) == Account()
 
 
@@ -257,7 +257,7 @@ class More(Twofold):
 """
 
 
-def test_a_class_that_only_inherits_stands_with_its_base(tmp_path: Path) -> None:
+def test_a_class_that_only_inherits_is_listed_with_its_base(tmp_path: Path) -> None:
     derived = INHERITS
     found = account(tmp_path, {NEW: f"{PLAIN}\n\n{derived}"}, (NEW, "Twofold"))
     assert (found.unjudged, found.judged) == ((), (NEW,))
@@ -269,7 +269,7 @@ def test_a_base_is_judged_with_the_class_that_has_its_methods(tmp_path: Path) ->
     assert (found.unjudged, found.judged) == ((), (NEW,))
 
 
-def test_a_class_that_was_refused_is_told_with_its_place_and_reason(tmp_path: Path) -> None:
+def test_a_class_that_was_refused_is_reported_with_its_place_and_reason(tmp_path: Path) -> None:
     source = open_source(tree(tmp_path, {NEW: PLAIN}))
     why = Reason("Twofold needs 'SpecialConfig', which is not there", f"{tmp_path}/{NEW}", 2)
     refused = audited_class("Twofold", NEW, ClassWays(refusals=(Reason("no methods"), why)))

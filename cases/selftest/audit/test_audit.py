@@ -111,7 +111,7 @@ def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
     assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
 
 
-def test_audit_tells_rules_classes_and_differences(audited: Audited) -> None:
+def test_audit_prints_rules_classes_and_differences(audited: Audited) -> None:
     assert audited.code == ExitCode.BROKEN
     out = audited.text
     assert re.search(r"group +broken live +broken captured +kept", out)
@@ -288,7 +288,7 @@ def test_expected_improved_and_new(audited: Audited) -> None:
 
 
 @pytest.mark.slow  # 6 s; one with an adapter by day
-def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_a_buffer_that_fulfils_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.models.reference:ReferenceBuffer"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
 
@@ -324,7 +324,7 @@ def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str])
         ),
     ],
 )
-def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: str, quoted: str) -> None:
+def test_check_names_what_is_missing(capsys: pytest.CaptureFixture[str], target: str, quoted: str) -> None:
     assert main(["check", target]) == ExitCode.USAGE
     seen = capsys.readouterr()
     assert quoted in seen.err
@@ -402,8 +402,8 @@ def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Pat
     command = (
         f"{sys.executable} -m deepstack_harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
     )
-    told = _git(tmp_path, "bisect", "run", *command)
-    assert f"{commits[6]} is the first bad commit" in told
+    output = _git(tmp_path, "bisect", "run", *command)
+    assert f"{commits[6]} is the first bad commit" in output
     assert f"skip {commits[3]}" in _git(tmp_path, "bisect", "log")
 
 

@@ -87,12 +87,12 @@ def test_a_worker_reads_what_this_process_has_read(tmp_path: Path) -> None:
     """In a process of its own: the private folder goes when it ends."""
     (tmp_path / "cache").write_text("a file where the folder should be")
     (tmp_path / "temporary").mkdir()
-    kept = {name: text for name, text in os.environ.items() if not name.upper().endswith("_PROXY")}
+    environment = {name: text for name, text in os.environ.items() if not name.upper().endswith("_PROXY")}
     with serving(tmp_path / "served") as served:
         Vllm("0.22.1", str(ModelFile(more=HANDS_ON)) + INNER_MODEL).wheel(served.folder)
         done = subprocess.run(
             [sys.executable, "-c", AUDITS], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**kept, CACHE_VARIABLE: str(tmp_path / "cache"), "PIP_INDEX_URL": served.url,
+            env={**environment, CACHE_VARIABLE: str(tmp_path / "cache"), "PIP_INDEX_URL": served.url,
                  "PIP_CONFIG_FILE": os.devnull, "TMPDIR": str(tmp_path / "temporary")},
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

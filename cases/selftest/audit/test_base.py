@@ -103,7 +103,7 @@ def test_a_commit_is_stored_under_its_name_and_by_what_judges_it(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--as", "nonsense"], "--as nonsense is no version: write one such as 0.33.0"),
         (["--class", "Nobody"], "--class Nobody: no source has such a class that can be judged"),
@@ -112,10 +112,10 @@ def test_a_commit_is_stored_under_its_name_and_by_what_judges_it(
     ],
 )
 def test_a_wrong_call_is_refused(
-    options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--source", str(tree(tmp_path)), *options]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_named_class_that_cannot_be_driven_any_more_is_no_wrong_call(
@@ -142,7 +142,7 @@ def test_a_release_has_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow  # three audits of a class, 12 s
-def test_the_second_change_beside_a_commit_judges_the_change_alone(
+def test_the_second_change_against_a_commit_judges_only_the_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))

@@ -44,7 +44,7 @@ def judged_case(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> Jud
 
 
 @pytest.mark.parametrize(
-    ("cases", "told"),
+    ("cases", "causes"),
     [
         # R2 is never broken by itself: each time R4 came before it, or with it.
         ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(2, 4))], {R.BOUNDARY: R.CAPACITY}),
@@ -60,11 +60,11 @@ def judged_case(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> Jud
         ([judged(LONG, R3=(2,)), judged(GRAPHS, R6=(3,))], {}),
     ],
 )
-def test_a_rule_that_is_never_broken_alone_is_an_effect(
-    cases: list[JudgedCase], told: dict[Rule, Rule]
+def test_a_rule_that_is_never_broken_by_itself_is_an_effect(
+    cases: list[JudgedCase], causes: dict[Rule, Rule]
 ) -> None:
     found = effects_in(cases)
-    assert {rule: cause for (_, rule), (_, cause) in found.items()} == told
+    assert {rule: cause for (_, rule), (_, cause) in found.items()} == causes
     assert all(effect[0] is cause[0] for effect, cause in found.items())
 
 
@@ -105,7 +105,7 @@ def row(
     return Row(revision="any", rule=rule, regime=regime, verdict=verdict, shape=shape)
 
 
-def test_effects_are_told_with_their_cause_unless_the_cause_is_known_and_they_are_new() -> None:
+def test_effects_are_listed_with_their_cause_unless_the_cause_is_known_and_they_are_new() -> None:
     rows = [
         row(R.BOUNDARY, LIVE),
         row(R.CAPACITY, LIVE),

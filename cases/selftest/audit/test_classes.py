@@ -66,7 +66,7 @@ def test_the_reach_of_a_graph_names_the_options_of_its_runner(tmp_path: Path) ->
     assert lost.reach == "flag: --enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph"
 
 
-def test_failures_of_the_base_are_known_where_a_plugin_keeps_its_storage(tmp_path: Path) -> None:
+def test_failures_of_the_base_are_known_where_a_plugin_uses_its_storage(tmp_path: Path) -> None:
     base = open_source(str(write(tmp_path / "alone", vllm_files(VL))))
     known = known_rules_of(base, VL)
     assert R.ADDRESS in known
@@ -125,7 +125,7 @@ def test_evidence_follows_from_the_functions_that_decide(tmp_path: Path, runner:
 
 
 @pytest.mark.slow  # 2 s
-def test_an_unknown_reach_says_how_many_orders_were_tried(tmp_path: Path) -> None:
+def test_an_unknown_reach_states_how_many_orders_were_tried(tmp_path: Path) -> None:
     """A class whose forward cannot be called: an argument for `latent` only holds for others."""
     text = str(ModelFile(more=HANDS_ON.replace("self.language_model", "self.nothing")))
     rows = rows_of(Vllm("0.10.0", text).tree(tmp_path))

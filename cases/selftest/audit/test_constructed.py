@@ -125,10 +125,10 @@ def judged(tmp_path: Path) -> Iterator[Judge]:
     unload()
 
 
-def test_a_class_that_always_passes_its_levels_keeps_r0(judged: Judge) -> None:
-    kept = judged()
-    assert (kept.verdict, kept.evidence, kept.rule) == (Verdict.PASS, Evidence.CONSTRUCTED, Rule.OUTPUT)
-    assert kept.chances == 2
+def test_a_class_that_always_passes_its_levels_passes_r0(judged: Judge) -> None:
+    passed = judged()
+    assert (passed.verdict, passed.evidence, passed.rule) == (Verdict.PASS, Evidence.CONSTRUCTED, Rule.OUTPUT)
+    assert passed.chances == 2
 
 
 def test_a_class_that_passes_them_only_where_it_has_some_loses_them(judged: Judge) -> None:
@@ -229,13 +229,13 @@ def test_an_argument_that_only_some_requests_have(judged: Judge) -> None:
 
 def test_an_argument_that_every_call_has(judged: Judge) -> None:
     always = ("(input_ids, token_type_ids)", f"(input_ids, {ALWAYS})")
-    kept = judged(always, text=TYPED, file="bert_with_rope", name="BertWithRope")
-    assert kept.verdict is Verdict.PASS, kept.detail
+    passed = judged(always, text=TYPED, file="bert_with_rope", name="BertWithRope")
+    assert passed.verdict is Verdict.PASS, passed.detail
 
 
 def test_steps_with_outputs_of_an_encoder_are_not_compiled(judged: Judge) -> None:
-    kept = judged(text=SPOKEN, file="whisper", name=WHISPER)
-    assert kept.verdict is Verdict.PASS, kept.detail
+    passed = judged(text=SPOKEN, file="whisper", name=WHISPER)
+    assert passed.verdict is Verdict.PASS, passed.detail
 
 
 def test_an_engine_that_compiles_them_loses_them(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
-"""Inputs at risk that are driven: wrong and right regions, written before the code that drives them.
+"""Inputs at risk that are run: wrong and right regions, written before the code that runs them.
 
-Each input is compiled twice, half a second of processor time; a few of each kind are driven daily,
+Each input is compiled twice, half a second of processor time; a few of each kind are run daily,
 in one worker, and the rest at night.
 """
 
@@ -107,7 +107,7 @@ Results = dict[tuple[str, str], Row[Promise]]
 
 
 def drive(source: Path, rows: Iterable[InputStanding]) -> Results:
-    return {(each.member, each.model_class): result for each, result in drive_inputs(str(source), rows)}
+    return {(row.member, row.model_class): result for row, result in drive_inputs(str(source), rows)}
 
 
 def in_file(wanted: InputStanding, name: str) -> InputStanding:
@@ -129,7 +129,7 @@ def daily(tmp_path_factory: pytest.TempPathFactory) -> Results:
     (models / "hostile.py").write_text(HOSTILE)
     lines = (models / "right_arguments.py").read_text().splitlines()
     call = "input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, levels=levels"
-    (line,) = (number for number, each in enumerate(lines, 1) if each.strip() == call)
+    (line,) = (number for number, text in enumerate(lines, 1) if text.strip() == call)
     rows = [
         replace(
             in_file(STORED, "right_arguments"),
@@ -138,15 +138,15 @@ def daily(tmp_path_factory: pytest.TempPathFactory) -> Results:
             ),
         ),
         *(in_file(row(name, "extra"), "hostile") for name in ("Leaves", "Adds", "Random")),
-        *(in_file(each, f"wrong_{each.kind}s") for each, _, _ in DAILY),
-        *(in_file(each, f"right_{each.kind}s") for each, _ in RIGHT),
+        *(in_file(wanted, f"wrong_{wanted.kind}s") for wanted, _, _ in DAILY),
+        *(in_file(wanted, f"right_{wanted.kind}s") for wanted, _ in RIGHT),
     ]
     return drive(tree, rows)
 
 
 @pytest.fixture(scope="module")
 def nightly() -> Results:
-    return drive(SYNTHETIC / "wrong", [each for each, _, _ in NIGHTLY])
+    return drive(SYNTHETIC / "wrong", [wanted for wanted, _, _ in NIGHTLY])
 
 
 def check_broken(result: Row[Promise], wanted: InputStanding, promise: Promise, guard: str) -> None:
@@ -202,7 +202,7 @@ def test_a_profile_run_of_the_caller_decides_what_the_warm_up_sees(daily: Result
     assert result.influence
 
 
-def test_code_that_ends_its_process_is_told_and_the_next_input_is_driven(daily: Results) -> None:
+def test_code_that_ends_its_process_is_reported_and_the_next_input_is_run(daily: Results) -> None:
     leaves, adds, unstable = (daily[f"{MODELS}/hostile.py", name] for name in ("Leaves", "Adds", "Random"))
     assert leaves.verdict is Verdict.ERROR
     assert "exit" in leaves.detail
@@ -212,7 +212,7 @@ def test_code_that_ends_its_process_is_told_and_the_next_input_is_driven(daily: 
     assert "between two uncompiled runs" in unstable.detail
 
 
-def test_what_cannot_be_driven_is_named_with_its_place() -> None:
+def test_what_cannot_be_run_is_named_with_its_place() -> None:
     inner = replace(row("AddsHeld", "held", ATTRIBUTE), line=4, read_by="Layer")
     results = [result for _, result in drive_inputs(str(SYNTHETIC / "wrong"), [row("NoSuch", "x"), inner])]
     assert [result.verdict for result in results] == [Verdict.ERROR] * 2
@@ -222,21 +222,21 @@ def test_what_cannot_be_driven_is_named_with_its_place() -> None:
 
 
 @pytest.mark.slow  # 5 s
-def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows_file, sarif = tmp_path / "rows.jsonl", tmp_path / "findings.sarif"
     options = ["--json", str(rows_file), "--sarif", str(sarif)]
     code = main(["audit", "--inputs", "--source", str(SYNTHETIC / "right"), *options])
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
-    driven = {each["model_class"]: each for each in rows if each["standing"] == Standing.AT_RISK}
-    assert driven["Refuses"]["verdict"] == "PASS"
+    judged = {row["model_class"]: row for row in rows if row["standing"] == Standing.AT_RISK}
+    assert judged["Refuses"]["verdict"] == "PASS"
     for caller in ("ZerosOutside", "ZerosByMethod", "TupleOfZeros"):
-        assert driven[caller]["verdict"] == "PASS"
-        assert "the warm-up is given one too" in driven[caller]["detail"]
-    assert driven["Ignores"]["verdict"] == "SKIP"
-    others = [each for each in rows if each["standing"] != Standing.AT_RISK]
-    assert {(each["verdict"], each["arm"]) for each in others} == {("SKIP", "")}
-    assert all(each["detail"] == each["why"] for each in others)
-    assert {(each["evidence"], each["seen"]) for each in rows} == {("read", "")}
+        assert judged[caller]["verdict"] == "PASS"
+        assert "the warm-up is given one too" in judged[caller]["detail"]
+    assert judged["Ignores"]["verdict"] == "SKIP"
+    others = [row for row in rows if row["standing"] != Standing.AT_RISK]
+    assert {(row["verdict"], row["arm"]) for row in others} == {("SKIP", "")}
+    assert all(row["detail"] == row["why"] for row in others)
+    assert {(row["evidence"], row["seen"]) for row in rows} == {("read", "")}
     assert filled_columns(rows) <= stated_columns("input")
     assert all(row.keys() <= {*stated_columns("input"), *ROW_COLUMNS} for row in rows)
     assert code == 1, "TimesZero could not be put to the test"

@@ -165,7 +165,7 @@ def test_changed_files_come_first() -> None:
     assert orders == [[f"x/{MEMBER}", "x/vllm/a.py"], ["x/vllm/a.py", f"x/{MEMBER}"]]
 
 
-def test_no_finding_is_said_and_not_left_out() -> None:
+def test_no_finding_is_stated_and_not_left_out() -> None:
     (line,) = annotations_of([], "no class that was judged is wrong", good=True)
     assert read(line) == ("notice", {"title": "deepstack audit"}, "no class that was judged is wrong")
     assert "No finding." in markdown_of([], "nothing is wrong", good=True)
@@ -304,7 +304,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
 
 
 @pytest.mark.parametrize("named", ["commit", "HEAD~1", "release", "origin/release"])
-def test_a_commit_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(
+def test_a_commit_that_is_not_in_a_shallow_clone_is_reported_with_what_fetches_it(
     named: str, clones: tuple[Path, Path, str]
 ) -> None:
     _, shallow, first = clones
@@ -333,7 +333,7 @@ def test_a_misspelt_commit_of_a_whole_clone_is_no_matter_of_depth(clones: tuple[
     assert "shallow" not in str(refused.value)
 
 
-def test_the_command_tells_of_a_shallow_clone(
+def test_the_command_reports_a_shallow_clone(
     clones: tuple[Path, Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, shallow, first = clones

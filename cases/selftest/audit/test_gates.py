@@ -97,7 +97,7 @@ def test_a_carrier_that_was_not_judged_fails_every_gate(gate: Gate, base: Base |
     ],
 )
 @pytest.mark.parametrize("reason", ["", "no encoder writes it"])
-def test_none_is_said_only_where_everything_was_judged(
+def test_none_is_printed_only_where_everything_was_judged(
     capsys: Capture, rows: tuple[Row, ...], line: str, reason: str
 ) -> None:
     found = replace(audited(*rows), account=Account(unjudged=(replace(CARRIER, reason=reason),)))
@@ -127,11 +127,11 @@ def test_none_is_said_only_where_everything_was_judged(
         ),
     ],
 )  # fmt: skip
-def test_one_sentence_answers_for_a_source(found: AuditedSource, answer: str) -> None:
+def test_one_sentence_sums_up_a_source(found: AuditedSource, answer: str) -> None:
     assert answer_of(found) == f"vllm 0.22.1: {answer}"
 
 
-def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
+def test_the_sentence_states_what_the_exit_code_means(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
     Output(None, quiet=False).show(show_answer([found], judge_gate([found], Gate.FLAG)))
     assert capsys.readouterr().out.splitlines()[1] == (
@@ -141,7 +141,7 @@ def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     assert "exit code 0: " in capsys.readouterr().out
 
 
-def test_beside_a_base_only_what_it_lacks_counts() -> None:
+def test_against_a_base_only_what_is_not_in_it_counts() -> None:
     base = base_with(BY_DEFAULT, NEW, NOT_READ)
     same = judge_gate([audited(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base)
     assert (same.holds, same.stay, same.new) == (True, 2, ())
@@ -271,13 +271,13 @@ def test_zeros_in_place_of_none_are_no_new_fault() -> None:
     none = row(Rule.STRUCTURE, Verdict.XFAIL, "flag: --full", shape=FaultKind.NONE)
     zeros = row(Rule.BOUNDARY, Verdict.FAIL, "flag: --full", shape=FaultKind.ZEROS)
     base = base_with(none, row(Rule.BOUNDARY, Verdict.PASS))
-    kept = replace(none, verdict=Verdict.PASS)
-    assert judge_gate([audited(kept, zeros)], Gate.ANY, base).holds
+    passed = replace(none, verdict=Verdict.PASS)
+    assert judge_gate([audited(passed, zeros)], Gate.ANY, base).holds
     for worse in (
         audited(none, zeros),
-        audited(kept, replace(zeros, reach="default")),
-        audited(kept, replace(zeros, shape=FaultKind.CLEARED)),
-        audited(kept, replace(zeros, trace="cap 16: set 9; get 16")),
+        audited(passed, replace(zeros, reach="default")),
+        audited(passed, replace(zeros, shape=FaultKind.CLEARED)),
+        audited(passed, replace(zeros, trace="cap 16: set 9; get 16")),
     ):
         assert not judge_gate([worse], Gate.ANY, base).holds
 
@@ -342,7 +342,7 @@ def test_headline_last_line_annotations_and_exit_code_agree(
         assert ("nothing new" in first) is not bool(result.failing)
 
 
-def test_the_last_line_says_what_matters(capsys: Capture) -> None:
+def test_the_last_line_states_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
     Output(None, quiet=False).show(show_summary([found], judge_gate([found], Gate.ANY)))
     assert capsys.readouterr().out == (
@@ -351,7 +351,7 @@ def test_the_last_line_says_what_matters(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "shown"),
     [
         ("/cache/packages/vllm/0.22.1/vllm/models/a.py:7", "vllm/models/a.py:7"),
         ("/src/vllm/vllm/models/a.py:7", "vllm/models/a.py:7"),
@@ -359,8 +359,8 @@ def test_the_last_line_says_what_matters(capsys: Capture) -> None:
         ("", ""),
     ],
 )
-def test_a_place_is_told_inside_the_package(where: str, told: str) -> None:
-    assert inside_package(where, "vllm") == told
+def test_a_place_is_given_inside_the_package(where: str, shown: str) -> None:
+    assert inside_package(where, "vllm") == shown
 
 
 SLICED = """\
@@ -416,19 +416,19 @@ def test_a_base_is_a_source_or_a_commit_of_the_only_source(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (["a", "b"], "'main' would be a commit of one --source, and there are 2"),
         (["vllm==0.22.1"], "'main' is no source, and 'vllm==0.22.1' is no repository that could have it"),
     ],
 )
-def test_a_commit_needs_one_repository(sources: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}$"), base_of("main", sources):
+def test_a_commit_needs_one_repository(sources: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"), base_of("main", sources):
         pass
 
 
 @pytest.mark.slow  # 8 s for two audits: their parts are tested above
-def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path, capsys: Capture) -> None:
+def test_a_change_that_adds_a_fault_is_refused_against_its_commit(tmp_path: Path, capsys: Capture) -> None:
     root = repository(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
@@ -441,7 +441,7 @@ def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path,
 
 
 @pytest.mark.slow  # three audits, 12 s
-def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, capsys: Capture) -> None:
+def test_a_change_that_adds_nothing_passes_against_its_commit(tmp_path: Path, capsys: Capture) -> None:
     root = repository(tmp_path)
     Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(tmp_path)
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--progress"]) == ExitCode.HOLDS

@@ -135,7 +135,7 @@ def test_it_is_found_and_harms_nothing(mechanism: str, tmp_path: Path, worker: C
 
 
 @SHARED_WORKER
-def test_the_worker_still_measures_behind_them(worker: CaseWorker) -> None:
+def test_the_worker_still_measures_after_them(worker: CaseWorker) -> None:
     (planned,) = plan_audit(WHERE, registered("reference"), [TRACE])
     assert not judge_case(planned, observation_of(planned.case, worker.play(planned.case))).broken
 

@@ -32,7 +32,9 @@ def standings(outer: str, **files: str) -> list[InputStanding]:
 
 def standing_of(outer: str, model_class: str = "Region", **files: str) -> InputStanding:
     (extra,) = [
-        each for each in standings(outer, **files) if (each.model_class, each.input) == (model_class, "extra")
+        found
+        for found in standings(outer, **files)
+        if (found.model_class, found.input) == (model_class, "extra")
     ]
     return extra
 
@@ -162,7 +164,7 @@ def test_an_input_of_the_runner_under_a_condition_is_at_risk() -> None:
 
 def test_the_inputs_of_every_runner_are_the_same() -> None:
     found = standings(outer())
-    assert {each.input for each in found if each.standing is Standing.SAME} >= {
+    assert {row.input for row in found if row.standing is Standing.SAME} >= {
         "inputs_embeds",
         "intermediate_tensors",
     }

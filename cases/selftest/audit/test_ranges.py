@@ -55,7 +55,7 @@ def test_both_revisions_count_as_the_contract_says(
 
 
 @given(MASKS, st.integers(-3, 205), st.integers(-3, 205))
-def test_the_reference_answers_inside_and_raises_outside(mask: str | None, start: int, end: int) -> None:
+def test_the_reference_returns_inside_and_raises_outside(mask: str | None, start: int, end: int) -> None:
     length = 200 if mask is None else len(mask)
     placeholder = ReferenceRange(0, length, as_tensor(mask))
     if 0 <= start <= end <= length:
@@ -77,7 +77,7 @@ def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) ->
     )
 
 
-def test_the_tensor_is_told_from_the_list() -> None:
+def test_the_tensor_is_distinguished_from_the_list() -> None:
     assert stored_type(TensorRange) == "tensor"
     assert stored_type(ListRange) == "list"
     assert stored_type(lambda *_: object()) == "unknown"  # type: ignore[arg-type]
@@ -176,9 +176,9 @@ def test_one_wrong_answer_of_each_kind_is_named_and_the_rest_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "said"), [("", "an empty mask"), ("101", "mask 101 (3)"), (None, "length 0 without a mask")]
+    ("mask", "message"), [("", "an empty mask"), ("101", "mask 101 (3)"), (None, "length 0 without a mask")]
 )
-def test_what_was_never_called_is_no_pass(mask: str | None, said: str) -> None:
+def test_what_was_never_called_is_no_pass(mask: str | None, message: str) -> None:
     seen = observe(ListRange)
     others = tuple(item for item in seen.placeholders if item.mask != mask)
     for left in (
@@ -186,7 +186,7 @@ def test_what_was_never_called_is_no_pass(mask: str | None, said: str) -> None:
         tuple(replace(item, ranges=()) if item.mask == mask else item for item in seen.placeholders),
     ):
         judged = judge(replace(seen, placeholders=left))
-        assert (judged.verdict, judged.detail) == (Verdict.ERROR, f"never called: {said}")
+        assert (judged.verdict, judged.detail) == (Verdict.ERROR, f"never called: {message}")
 
 
 def test_the_class_of_a_source_runs_under_its_own_lines(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_no_input_of_a_right_model_is_at_risk(audited: dict[str, AuditedInputs],
 
 
 def test_every_entry_and_every_captured_body_is_a_region(audited: dict[str, AuditedInputs]) -> None:
-    counts = {engine: len(each.regions) for engine, each in audited.items()}
+    counts = {engine: len(found.regions) for engine, found in audited.items()}
     assert counts == {"served": 21 + 7 + 23 + 5, "hosted": 6 + 3 + 9 + 2}
 
 
@@ -82,7 +82,7 @@ def test_every_entry_and_every_captured_body_is_a_region(audited: dict[str, Audi
         ("hosted", "Body", "picture", "forward"),
     ],
 )
-def test_a_row_says_who_gives_an_argument(
+def test_a_row_names_who_gives_an_argument(
     audited: dict[str, AuditedInputs], engine: str, model_class: str, name: str, writer: str
 ) -> None:
     rows = [row for row in audited[engine].standings if row.standing is Standing.AT_RISK]
@@ -122,7 +122,7 @@ def test_what_makes_an_argument_the_same_is_named(
         ("hosted", "PictureBody", "picture", "has no `body`", 'if not hasattr(self.model, "body")'),
     ],
 )
-def test_what_no_graph_runs_is_guarded_with_the_line_that_says_so(
+def test_what_no_graph_runs_is_guarded_with_the_line_that_shows_it(
     audited: dict[str, AuditedInputs], engine: str, model_class: str, name: str, words: str, line: str
 ) -> None:
     row = row_of(audited[engine], model_class, name)
@@ -155,7 +155,7 @@ def test_an_attribute_of_unknown_class_that_takes_the_step_is_not_followed() -> 
     assert (row.standing, "its class was not found" in row.why) == (Standing.NOT_FOLLOWED, True)
 
 
-def test_what_is_compiled_with_guards_kept_is_no_capture() -> None:
+def test_what_is_compiled_with_its_guards_is_no_capture() -> None:
     files = files_of("served")
     runners = [name for name in files if name.endswith("graph_runner.py")]
     for name in runners:

@@ -64,7 +64,7 @@ def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> Non
     assert "after it" in said
 
 
-def test_mutants_alone_find_a_worker_that_sees_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_mutants_find_a_worker_that_sees_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None
         worker.call(f"{MODULE}:play_reference_instead", {})
@@ -155,7 +155,7 @@ RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code
 
 
 @pytest.mark.parametrize(
-    ("worker", "said"),
+    ("worker", "message"),
     [
         (InProcessCases("play", CRASH), "'reference' cannot be played after it"),
         (
@@ -166,5 +166,5 @@ RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code
     ],
     ids=["ended", "raised", "other"],
 )
-def test_a_control_that_does_not_pass_is_told(worker: InProcessCases, said: str) -> None:
-    assert (failed_control(worker) or "").endswith(said)
+def test_a_control_that_does_not_pass_is_reported(worker: InProcessCases, message: str) -> None:
+    assert (failed_control(worker) or "").endswith(message)

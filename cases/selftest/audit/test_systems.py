@@ -107,7 +107,7 @@ def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.slow  # 2 s
-def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_a_source_has_both_and_the_place_is_reported(tmp_path: Path, capsys: Capture) -> None:
     root = write_systems(tmp_path, ranges=WRAPS, streams=OUTSIDE)
     assert main(["repro", "40143", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.slow  # 5 s
-def test_an_audit_says_what_a_source_has_not(tmp_path: Path, capsys: Capture) -> None:
+def test_an_audit_names_what_a_source_has_not(tmp_path: Path, capsys: Capture) -> None:
     assert audited(Vllm("0.15.0", QWEN).tree(tmp_path / "vllm"), tmp_path / "rows.jsonl") == {}
     out = capsys.readouterr().out
     assert f"has no {RANGES}; it is there from vllm 0.16.0 on\n" in out
@@ -195,7 +195,7 @@ def test_releases_are_audited(release: str, tmp_path: Path) -> None:
     ]
 
 
-def test_lists_tell_the_truth(tmp_path: Path, capsys: Capture) -> None:
+def test_lists_are_true(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "items.jsonl"
     assert main(["list", "--json", str(path)]) == ExitCode.HOLDS
     assert "no oracle yet" not in capsys.readouterr().out
@@ -215,7 +215,7 @@ def test_every_rule_has_an_oracle() -> None:
     assert all(callable(imported(entry.target)) for entry in ORACLES_BESIDE.values())
 
 
-def test_what_an_audit_asks_is_a_system() -> None:
+def test_what_an_audit_judges_is_a_system() -> None:
     assert set(SYSTEMS_OF_SOURCES) <= set(SYSTEMS)
 
 

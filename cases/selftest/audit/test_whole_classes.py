@@ -33,7 +33,7 @@ def broken_rows(verdicts: ClassVerdicts) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", by_day(RIGHT, count=4))
-def test_a_right_class_is_kept_however_it_is_written(tmp_path: Path, name: str) -> None:
+def test_a_right_class_passes_however_it_is_written(tmp_path: Path, name: str) -> None:
     verdicts = judged(tmp_path, RIGHT[name])
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
     assert not verdicts.unjudged
@@ -79,7 +79,7 @@ def judged_by_token(root: Path, text: str) -> ClassVerdicts:
 
 
 @pytest.mark.parametrize("name", by_day(by_token.RIGHT))
-def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) -> None:
+def test_rows_that_are_looked_up_by_token_pass(tmp_path: Path, name: str) -> None:
     verdicts = judged_by_token(tmp_path, by_token.RIGHT[name])
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
     assert verdicts.kept >= {"R1", "R2", "R4", "R7"}
@@ -87,7 +87,7 @@ def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", by_day(by_token.WRONG))
-def test_rows_that_are_looked_up_by_token_and_lost_are_told(tmp_path: Path, name: str) -> None:
+def test_rows_that_are_looked_up_by_token_and_lost_are_reported(tmp_path: Path, name: str) -> None:
     text, rule = by_token.WRONG[name]
     rows = broken_rows(judged_by_token(tmp_path, text))
     assert {row.rule: row.reach for row in rows if row.regime is Regime.LIVE}[rule] == DEFAULT

@@ -1,6 +1,6 @@
 """Wrong and right regions in unusual spellings, written before the analysis: `written/engine` has them.
 
-Each class of `wrong_attributes.py` reads what a step alone writes, those of `right_attributes.py` do not.
+Each class of `wrong_attributes.py` reads what only a step writes, those of `right_attributes.py` do not.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def audited() -> AuditedInputs:
 def attributes(audited: AuditedInputs, module: str) -> dict[str, list[InputStanding]]:
     """The rows of attributes of each compiled class of a file."""
     rows: dict[str, list[InputStanding]] = {
-        each.model_class: [] for each in audited.regions if each.member.endswith(f"/{module}.py")
+        region.model_class: [] for region in audited.regions if region.member.endswith(f"/{module}.py")
     }
     for row in audited.standings:
         if row.kind is InputKind.ATTRIBUTE and row.model_class in rows:
@@ -43,13 +43,13 @@ def attributes(audited: AuditedInputs, module: str) -> dict[str, list[InputStand
 
 def test_each_wrong_attribute_is_at_risk(audited: AuditedInputs) -> None:
     rows = attributes(audited, "wrong_attributes")
-    missed = {name for name, each in rows.items() if Standing.AT_RISK not in {row.standing for row in each}}
+    missed = {name for name, own in rows.items() if Standing.AT_RISK not in {row.standing for row in own}}
     assert (missed, len(rows)) == (set(), 22)
 
 
 def test_no_right_attribute_is_at_risk(audited: AuditedInputs) -> None:
     rows = attributes(audited, "right_attributes")
-    wrong = {name: each for name, each in rows.items() if {row.standing for row in each} - {Standing.SAME}}
+    wrong = {name: own for name, own in rows.items() if {row.standing for row in own} - {Standing.SAME}}
     assert (wrong, len(rows)) == ({}, 15)
 
 
@@ -65,7 +65,7 @@ def test_no_right_attribute_is_at_risk(audited: AuditedInputs) -> None:
         ("FreshInEveryCall", "rows", InputChange.STORAGE, "prepare"),
     ],
 )
-def test_a_row_says_what_changes_and_who_writes_it(
+def test_a_row_names_what_changes_and_who_writes_it(
     audited: AuditedInputs, model_class: str, name: str, change: InputChange, writer: str
 ) -> None:
     (row,) = attributes(audited, "wrong_attributes")[model_class]

@@ -56,10 +56,10 @@ def run(
     toy.weight.copy_(torch.rand(ROWS, HIDDEN, generator=torch.Generator().manual_seed(1)))
     with torch.no_grad(), closing(InterpretedSession(ArmSpec.parse(arm), toy, profile)) as session:
         session.graphs.compares = compares
-        for one in steps:
-            eager = _eager(toy, one)
+        for step in steps:
+            eager = _eager(toy, step)
             with fault or nullcontext():
-                out = session.forward(one)
+                out = session.forward(step)
             facts = session.take_accesses()
         apart = None if eager is None else (out - eager).abs().max().item()
         return {"facts": msgspec.to_builtins(facts), "apart": apart, "graphs": dynamo.graphs_built(),
@@ -111,7 +111,7 @@ def kept_in_the_module() -> dict[str, Any]:
 
 
 def guards_kept() -> dict[str, Any]:
-    """Three token counts with all guards of stock torch, or with those of shapes alone."""
+    """Three token counts with all guards of stock torch, or with only those of shapes."""
     steps = [drawn(ROWS, rows(ROWS)), drawn(5, rows(ROWS)), drawn(17, rows(ROWS))]
     return {policy: run(cut, steps, arm=f"h200/{policy}") for policy in ("stock", "shape_env_only")}
 
@@ -134,13 +134,13 @@ def attended(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], wei
 
 
 def no_tokens() -> dict[str, Any]:
-    """A step of 3 tokens, and one of none, which has a graph of its own where guards are kept."""
+    """A step of 3 tokens, and one of none, which has a graph of its own where guards are checked."""
     steps = [drawn(3, rows(3)), drawn(0, rows(0)), drawn(4, rows(4))]
     return run(attended, steps, arm="h200/stock")
 
 
 def unavailable() -> str:
-    """Return what is said of a kernel that cannot be interpreted, through all of torch around it."""
+    """Return the error of a kernel that cannot be interpreted, through all of torch around it."""
 
     def refuse(_: object, name: str) -> None:
         raise StepUnavailable(f"kernel {name} is a template")
@@ -154,7 +154,7 @@ def unavailable() -> str:
 
 
 def two_sessions() -> str:
-    """Return what is said to a second session beside one that is open."""
+    """Return the error of a second session while one is open."""
     toy, profile = Toy(cut), Profile(ROWS, HIDDEN, 1, torch.float32, CPU)
     spec = ArmSpec.parse("h200/drop_all")
     with closing(InterpretedSession(spec, toy, profile)):

@@ -1,4 +1,4 @@
-"""Graphs that a CPU records and replays under torch's names: stand-ins for what needs a GPU."""
+"""Graphs that a CPU records and replays under torch's names: substitutes for what needs a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ def make_recorded_callables(callables: Any, sample_args: Any, num_warmup_iters: 
     """`torch.cuda.make_graphed_callables`: its result copies its inputs, and replays."""
     many = isinstance(callables, tuple)
     pairs = zip(callables, sample_args, strict=True) if many else [(callables, sample_args)]
-    made = [_graphed(each, samples) for each, samples in pairs]
+    made = [_graphed(call, samples) for call, samples in pairs]
     return tuple(made) if many else made[0]
 
 
@@ -65,7 +65,7 @@ def _graphed(call: Any, samples: Sequence[Tensor]) -> Any:  # noqa: ANN401
 
 
 def use_recorded_graphs(monkeypatch: Any) -> None:  # noqa: ANN401
-    """Put the stand-ins in the places of torch's own."""
+    """Put the substitutes in the places of torch's own."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph", recorded)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_recorded_callables)

@@ -78,7 +78,7 @@ def test_a_fact_that_differs_is_named_with_both_figures(
 def test_missing_and_unused_entries_are_named() -> None:
     gone = structs.replace(ENTRY, tokens=5)
     found = differences([gone, ENTRY], [ENTRY, OTHER], NAMES)
-    assert [str(one) for one in found] == [f"unused: {gone.name}", f"missing: {OTHER.name}"]
+    assert [str(difference) for difference in found] == [f"unused: {gone.name}", f"missing: {OTHER.name}"]
 
 
 def test_what_a_run_leaves_out_is_not_unused() -> None:
@@ -161,7 +161,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('"schema_version": 2', '"schema_version": 1', "has schema_version 1, this harness reads 2"),
         ("]\n}\n", "", "is not a file of baselines: Input data was truncated"),
@@ -172,19 +172,19 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         ('{ "2.13": "torch 2.13.0" }', "{}", "rows have columns that `columns` lacks: 2.13"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "kernels.json"
     write(path, [ENTRY])
     text = path.read_text()
     path.write_text(text.replace(old, new))
     assert path.read_text() != text
-    with pytest.raises(UsageError, match=f"{re.escape(str(path))} .*{re.escape(said)}"):
+    with pytest.raises(UsageError, match=f"{re.escape(str(path))} .*{re.escape(message)}"):
         load(path)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         write(path, [OTHER], only_new=True)
 
 
-def test_a_real_gpu_has_a_column_beside_the_prediction_for_it() -> None:
+def test_a_real_gpu_has_a_column_next_to_the_prediction_for_it() -> None:
     real = replace(MEASURED, subject=replace(SUBJECT, target="cuda"), device="NVIDIA H200", triton="3.7.1")
     assert column_of(MEASURED) == "2.13"
     assert column_of(real) == "2.13 on NVIDIA H200"
@@ -237,7 +237,7 @@ def test_a_figure_names_the_kernels_that_were_not_predicted() -> None:
     assert more.detail == "moved: fused_mean -> nothing"
 
 
-def test_a_torch_without_a_column_is_told_as_not_compared(
+def test_a_torch_without_a_column_is_reported_as_not_compared(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request.config.option, "deepstack_update_baselines", None)

@@ -1,4 +1,4 @@
-"""The input that changes the answers is named, where several inputs change in one call."""
+"""The input that changes the outputs is named, where several inputs change in one call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -156,7 +156,7 @@ def test_of_equal_sizes_the_one_that_the_line_reads_is_named() -> None:
     assert guard.rule == "17 <= L['positions'].size()[0]"
 
 
-def test_a_size_without_a_line_says_so() -> None:
+def test_a_size_without_a_line_is_reported_as_that() -> None:
     found = watched(lambda x, y: (x + 1, y + 1), (rows(8), rows(8)), (rows(8), rows(5)))
     guard = found.regions[0].failed["L['y'].size()[0] == L['x'].size()[0]", "SHAPE_ENV"]
     assert guard.relation is not None

@@ -41,7 +41,7 @@ FULL = ArmSpec.parse("eager/full")
 
 
 class Counted(ReferenceBuffer):
-    """Tells how often the Python of get and clear ran."""
+    """Counts how often the Python of get and clear ran."""
 
     calls = 0
 
@@ -86,7 +86,7 @@ def test_a_replay_decodes_the_inputs_and_the_payload_of_its_step(qwen: Model, ar
         lane.buffer.set(levels)
         second = lane.session.replay(image, lane)
         third = lane.session.replay(image, lane)
-        torch.testing.assert_close(first, eager(qwen, text))  # not written over by those behind it
+        torch.testing.assert_close(first, eager(qwen, text))  # not written over by later ones
         torch.testing.assert_close(second, eager(qwen, image, levels))
         torch.testing.assert_close(third, eager(qwen, image))
     assert dummy.hidden.equal(inputs(qwen, 16, seed=1).hidden)  # slots are the session's own
@@ -154,7 +154,7 @@ def test_a_replay_that_was_none_is_not_measured(make: type[CpuGraph], times: int
         graph.record(lambda: written.add_(1))
         graph.call(lambda: written.mul_(10))
         graph.at_replay(lambda: written.sub_(3))
-    assert written.item() == 10  # what is for replays alone was not done
+    assert written.item() == 10  # what is only for replays was not done
     with nullcontext() if times == 1 else pytest.raises(NotMeasured, match=f"{times} times, not once"):
         graph.replay()
     assert times != 1 or written.item() == 107
@@ -178,7 +178,7 @@ def test_allocations_are_counted_too_when_graphs_are_captured_again(qwen: Model)
     assert uses == [GraphUse(allocated=3), GraphUse(allocated=3), GraphUse(), GraphUse(allocated=6)]
 
 
-def test_get_and_clear_beside_a_graph_may_allocate(qwen: Model) -> None:
+def test_get_and_clear_outside_of_a_graph_may_allocate(qwen: Model) -> None:
     steps = observe(qwen, "cap 16: capture 16", "allocates_on_clear", ArmSpec.parse("eager/piecewise")).steps
     assert steps[0].graph_use == GraphUse()
 
@@ -269,7 +269,7 @@ class Driven(ReferenceBuffer):
         ({"arm": EAGER}, ReferenceBuffer, "arm eager captures no graphs"),
     ],
 )
-def test_where_a_graph_would_not_be_what_it_says_there_is_none(
+def test_where_a_graph_would_not_be_what_its_name_is_there_is_none(
     qwen: Model, changes: dict[str, object], make: type[ReferenceBuffer], why: str
 ) -> None:
     case = replace(case_of("cap 16: capture 16; replay 16", "reference", FULL), **changes)  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ def test_torchs_own_cuda_graphs_need_cuda(qwen: Model) -> None:
     [
         ((0, 1), (0, 1), 0, False),
         ((0, 1), (0, 2), 0, True),
-        ((0, 1), (0, 2), 1, False),  # announced with this very answer
+        ((0, 1), (0, 2), 1, False),  # announced with these very tensors
         ((), (0, 1), 0, False),  # captured with None: it reads no storage
         ((0, 1), (), 0, False),
     ],
@@ -320,7 +320,7 @@ def test_storage_that_is_gone_is_counted_once_until_its_graph_is_replaced() -> N
 
 
 def used(*uses: GraphUse | None) -> Judgement:
-    """R6 of a trace in which graphs were used like this, and one answer was given."""
+    """R6 of a trace in which graphs were used like this, and get returned tensors once."""
     uses = (*uses, *uses[-1:] * (4 - len(uses)))
     trace = Trace.parse("cap 16: capture 16; set 20; replay 16; replay 16")
     run = RowRange(0, 0, 0, 16)
@@ -339,25 +339,29 @@ def test_what_graphs_suffer_is_judged_by_the_address_rule() -> None:
     fine, detached, freed = GraphUse(), GraphUse(detached=True), GraphUse(freed=3)
     assert used(None).verdict is Verdict.SKIP
     assert used(fine).verdict is Verdict.PASS
-    said = used(GraphUse(allocated=2), fine)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 1)
-    assert said.detail == "step 1 'capture 16' allocated 2 tensors in get or clear while they were captured"
-    said = used(fine, freed, freed, freed)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 1)  # told once, when it went
-    assert said.detail == "step 2 'set 20' found 3 storages freed that captured graphs still read"
-    said = used(fine, fine, detached, detached)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 2)
-    assert said.detail.startswith("step 3 'replay 16' replayed a graph on storage that get no longer answers")
-    assert said.detail.endswith("(and 1 more)")
+    judgement = used(GraphUse(allocated=2), fine)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 1)
+    assert (
+        judgement.detail == "step 1 'capture 16' allocated 2 tensors in get or clear while they were captured"
+    )
+    judgement = used(fine, freed, freed, freed)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 1)  # counted once, when it went
+    assert judgement.detail == "step 2 'set 20' found 3 storages freed that captured graphs still read"
+    judgement = used(fine, fine, detached, detached)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 2)
+    assert judgement.detail.startswith(
+        "step 3 'replay 16' replayed a graph on storage that get no longer answers"
+    )
+    assert judgement.detail.endswith("(and 1 more)")
 
 
 DETACHED = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
 
 
 @pytest.mark.parametrize("then", ["get 20", "set 3; get 9", "forward 16", "replay 16; get 20"])
-def test_rows_of_a_detached_graph_are_told_by_the_address_rule_alone(qwen: Model, then: str) -> None:
+def test_rows_of_a_detached_graph_are_reported_by_the_address_rule_only(qwen: Model, then: str) -> None:
     judged = judge(qwen, f"{DETACHED}; {then}", "moves_unannounced", FULL)
-    broken = {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL}
+    broken = {rule for rule, judgement in judged.items() if judgement.verdict is Verdict.FAIL}
     assert broken - {Rule.OUTPUT} == {Rule.ADDRESS}
 
 
@@ -366,7 +370,7 @@ def test_rows_are_compared_again_once_a_call_of_the_buffers_own_has_cleared_it(q
     assert judged[Rule.FRESHNESS].verdict is Verdict.FAIL
 
 
-def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
+def test_a_rule_does_not_pass_by_rows_that_nobody_compared(qwen: Model) -> None:
     only_read = "cap 16: set 20; replay 16"
     facts = StepFacts("replay 16", 16, 0, graph_use=GraphUse(detached=True))
     trace = Trace.parse(only_read)
@@ -403,7 +407,7 @@ def test_verdicts_on_cuda_equal_those_on_a_cpu(trace: str, family: str, arm: str
         for name in ("original", "pr40932", "pr43617", "reference", "copies_on_get", "allocates_on_clear"):
             case = replace(case_of(trace, name, ArmSpec.parse(arm)), family=family, device=device)
             said = judge_all(ObservedCase(case, play(case, model, buffer_named(name))))
-            verdicts.append((name, [(one.rule, one.verdict) for one in said]))
+            verdicts.append((name, [(judgement.rule, judgement.verdict) for judgement in said]))
     half = len(verdicts) // 2
     assert verdicts[:half] == verdicts[half:]
 
@@ -416,7 +420,7 @@ def test_torchs_own_cuda_graphs_are_right_for_a_buffer_that_is() -> None:
     trace = "cap 16: profile 16; forward 16; set 16; forward 16; set 9; forward 16; forward 16"
     case = replace(case_of(trace, "reference", arm), device="cuda")
     said = judge_all(ObservedCase(case, play(case, model, ReferenceBuffer)))
-    assert {one.verdict for one in said} <= {Verdict.PASS, Verdict.SKIP}, said
+    assert {judgement.verdict for judgement in said} <= {Verdict.PASS, Verdict.SKIP}, said
 
 
 @pytest.mark.xdist_group("eager")
@@ -450,7 +454,7 @@ def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
 
 
 class NoneFirst(ReferenceBuffer):
-    """Answers None while nothing is set, as vLLM's Qwen3-VL did (43602)."""
+    """Returns None while nothing is set, as vLLM's Qwen3-VL did (43602)."""
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return super().get(tokens) if self._tokens_set else None

@@ -1,4 +1,4 @@
-"""Compiled sessions: guards that a policy keeps, graphs that are counted, shapes, graph breaks."""
+"""Compiled sessions: guards that a policy retains, graphs that are counted, shapes, graph breaks."""
 
 from dataclasses import replace
 
@@ -43,11 +43,11 @@ def test_nothing_compiled_is_not_measured(qwen: Model) -> None:
 
 
 def test_a_guard_policy_that_was_not_applied_is_noticed(qwen: Model) -> None:
-    kept = session(qwen, ArmSpec.parse("eager/stock"))
-    kept.forward(inputs(qwen, 4))
+    stock = session(qwen, ArmSpec.parse("eager/stock"))
+    stock.forward(inputs(qwen, 4))
     with pytest.raises(NotMeasured, match="drop_all was not applied"):
-        graph_facts(kept, GuardPolicy.DROP_ALL)
-    assert kept.code.dropped == ()
+        graph_facts(stock, GuardPolicy.DROP_ALL)
+    assert stock.code.dropped == ()
 
 
 def test_a_dropped_guard_that_fails_is_a_fact_of_the_graph(qwen: Model) -> None:
@@ -154,7 +154,7 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
 
 
 @pytest.mark.xdist_group("aot_eager")
-def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
+def test_a_static_graph_without_guards_is_for_a_single_size() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
     assert found.observation.steps[2].raised is None
     assert (found.graphs, found.broken) == (1, {Rule.OUTPUT})

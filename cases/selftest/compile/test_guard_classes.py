@@ -1,6 +1,6 @@
 """Classes of dropped guards that fail: which decide by what they are about, and which are only shown.
 
-No effect is measured here, so that the class alone is judged.
+No effect is measured here, so that only the class is judged.
 """
 
 import gc

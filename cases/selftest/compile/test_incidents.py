@@ -46,9 +46,14 @@ def said_of(*kernels: Kernel, symbolic: bool = True) -> Judgement:
 def test_kernels_are_held_against_the_rows_the_symbol_and_the_bytes_of_the_step(
     kernels: tuple[Kernel, ...], verdict: Verdict, value: float, limit: float, unit: str
 ) -> None:
-    said = said_of(*kernels)
-    assert (said.rule, said.verdict, said.value, said.unit) == (Rule.WORK, verdict, value, unit)
-    assert said.limit == pytest.approx(limit)
+    judgement = said_of(*kernels)
+    assert (judgement.rule, judgement.verdict, judgement.value, judgement.unit) == (
+        Rule.WORK,
+        verdict,
+        value,
+        unit,
+    )
+    assert judgement.limit == pytest.approx(limit)
 
 
 def test_sizes_that_were_compiled_in_need_no_symbol() -> None:
@@ -57,11 +62,11 @@ def test_sizes_that_were_compiled_in_need_no_symbol() -> None:
 
 @pytest.mark.parametrize("calls", [(), ((),), ((ATTENTION,),), ((ADD,), ())])
 def test_nothing_measured_is_not_judged(calls: tuple[tuple[Kernel, ...], ...]) -> None:
-    said = judge([GraphCall(0, symbolic=True, symbols={}, kernels=kernels) for kernels in calls], 77)
-    assert said.verdict is Verdict.ERROR
+    judgement = judge([GraphCall(0, symbolic=True, symbols={}, kernels=kernels) for kernels in calls], 77)
+    assert judgement.verdict is Verdict.ERROR
 
 
-def test_the_detail_says_which_of_the_three_were_seen() -> None:
+def test_the_detail_names_which_of_the_three_were_seen() -> None:
     assert said_of(ADD, replace(ADD, rows=8192), FIXED).detail == (
         "1 of 3 kernels run more than the step's 77 rows, 1 have a size without the token symbol; "
         "118,272 bytes moved, 118,272 must"
@@ -83,7 +88,7 @@ def test_what_was_not_measured_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(judged.as_expected for judged in found)
 
 
-def test_a_revision_that_is_as_it_should_not_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revision_that_is_as_it_should_not_be_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(ADD,))
     sizes = ((call,), 1, "2.13.0", None, "cpu", 1.0, 1.0, 1)
     monkeypatch.setattr(

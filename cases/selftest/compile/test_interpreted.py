@@ -39,7 +39,7 @@ def worker() -> Iterator[Worker]:
         yield started
 
 
-def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker) -> None:
+def test_one_graph_serves_every_count_and_touches_only_its_rows(worker: Worker) -> None:
     """The daily case: one worker, one graph."""
     found = value_of(worker.call(f"{CHILD}:right"), "interpreting")
     facts = msgspec.convert(found["facts"], AccessFacts)
@@ -52,15 +52,15 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
     (written,) = [access for access in facts.accesses if access.written]
     assert (written.tensor, written.shape, written.written) == ("buffer 0", (17, 8), ((0, 17),))
     assert (facts.launches, facts.share, facts.unwritten_rows) == (1, 1.0, 0)
-    assert {one.rule: one.verdict for one in judge_step(facts, TOKENS)} == {
+    assert {judgement.rule: judgement.verdict for judgement in judge_step(facts, TOKENS)} == {
         Rule.WORK: Verdict.PASS, Rule.MEMORY: Verdict.PASS,
     }  # fmt: skip
 
 
 @pytest.mark.slow  # 6 s
-def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
+def test_guards_that_are_not_dropped_are_checked_and_hold(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:guards_kept"), "interpreting")
-    assert [(one["graphs"], one["apart"] < 1e-6) for one in found.values()] == [(1, True)] * 2
+    assert [(run["graphs"], run["apart"] < 1e-6) for run in found.values()] == [(1, True)] * 2
     assert found["stock"]["checked"] > found["shape_env_only"]["checked"] > 0
     facts = msgspec.convert(found["stock"]["facts"], AccessFacts)
     read = {access.tensor: access.read for access in facts.accesses if access.read}
@@ -68,7 +68,7 @@ def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
 
 
 @pytest.mark.slow  # attention and its patterns take 3 s
-def test_a_step_without_tokens_has_a_graph_of_its_own_where_guards_are_kept(worker: Worker) -> None:
+def test_a_step_without_tokens_has_a_graph_of_its_own_where_guards_are_checked(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:no_tokens"), "interpreting")
     assert (found["graphs"], found["apart"] < 1e-6) == (2, True)
 
@@ -81,7 +81,7 @@ def test_a_graph_with_unbacked_sizes_serves_every_count(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_a_payload_that_the_module_keeps_is_read_where_it_was_written_last(worker: Worker) -> None:
+def test_a_payload_that_the_module_stores_is_read_where_it_was_written_last(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:kept_in_the_module"), "interpreting")
     facts = msgspec.convert(found["facts"], AccessFacts)
     assert (found["graphs"], found["apart"] < 1e-5, found["effect"] > 1) == (1, True, True)
@@ -108,11 +108,11 @@ def faults(worker: Worker) -> dict[str, dict[str, Any]]:
 
 def judged(found: dict[str, Any]) -> dict[Rule, Judgement]:
     facts = msgspec.convert(found["facts"], AccessFacts)
-    return {one.rule: one for one in judge_step(facts, TOKENS)}
+    return {judgement.rule: judgement for judgement in judge_step(facts, TOKENS)}
 
 
 def broken(found: dict[str, Any]) -> set[Rule]:
-    return {rule for rule, said in judged(found).items() if said.verdict is not Verdict.PASS}
+    return {rule for rule, judgement in judged(found).items() if judgement.verdict is not Verdict.PASS}
 
 
 @pytest.mark.slow
@@ -133,12 +133,12 @@ def broken(found: dict[str, Any]) -> set[Rule]:
 def test_a_planted_fault_breaks_its_rule_and_its_absence_none(
     faults: dict[str, dict[str, Any]], name: str, rule: Rule, words: list[str]
 ) -> None:
-    said = judged(faults[name])[rule]
-    assert broken(faults[name]) == {rule}, said
-    assert said.verdict is Verdict.FAIL
-    assert "kernel triton_" in said.detail
+    judgement = judged(faults[name])[rule]
+    assert broken(faults[name]) == {rule}, judgement
+    assert judgement.verdict is Verdict.FAIL
+    assert "kernel triton_" in judgement.detail
     for part in words:
-        assert part in said.detail, said.detail
+        assert part in judgement.detail, judgement.detail
     good = faults[f"{name.partition(' view')[0]}, right"]
     assert broken(good) == set()
     assert good["apart"] < 1e-5
@@ -179,7 +179,7 @@ def test_a_torch_or_triton_that_does_not_fit_is_refused_with_one_sentence(
         ("2.16.0a0+git", "4.0.0", True),
     ],
 )  # fmt: skip
-def test_a_pair_that_was_never_checked_is_tried_and_said(
+def test_a_pair_that_was_never_checked_is_tried_and_reported(
     monkeypatch: pytest.MonkeyPatch, torch_version: str, triton_version: str, doubtful: bool
 ) -> None:
     monkeypatch.setattr(targets, "installed_version", {"torch": torch_version, "triton": triton_version}.get)
@@ -190,7 +190,7 @@ def test_a_pair_that_was_never_checked_is_tried_and_said(
     assert targets.unchecked("2.14.1", "3.8.0") == ""
 
 
-def test_a_name_that_an_unknown_torch_lacks_is_refused_with_the_pairs_that_have_it() -> None:
+def test_a_name_that_is_not_in_an_unknown_torch_is_refused_with_the_pairs_that_have_it() -> None:
     absent = r"lacks a name .*cannot import name 'gone' .*torch 2.15 with triton 3.9"
     with pytest.raises(MachineError, match=absent), targets.naming_what_moved():
         from torch.fx import gone  # type: ignore[attr-defined]  # noqa: F401

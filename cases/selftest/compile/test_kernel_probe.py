@@ -182,7 +182,7 @@ def test_what_a_kernel_writes_and_reads_again_is_charged_once() -> None:
 
 
 @pytest.mark.xdist_group("inductor")
-def test_a_kernel_over_positions_alone_carries_the_token_symbol() -> None:
+def test_a_kernel_over_only_positions_carries_the_token_symbol() -> None:
     (kernel,) = last(over_positions).generated
     assert (kernel.rows, kernel.carries_tokens) == (TOKENS, True)
 
@@ -237,7 +237,7 @@ def test_the_calls_of_the_profile_run_are_before_those_of_the_step() -> None:
 
 
 @pytest.mark.xdist_group("inductor")
-def test_a_profile_run_has_the_tokens_that_were_asked_for() -> None:
+def test_a_profile_run_has_the_requested_tokens() -> None:
     session = SimpleNamespace(forward=lambda inputs: inputs)
     decode = SimpleNamespace(subject=SimpleNamespace(profile_tokens=7), session=session, inputs=lambda n: n)
     assert Decode.profile_run(cast(Decode, decode)) == 7
@@ -268,7 +268,7 @@ def call(*kernels: Kernel) -> GraphCall:
     return GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=kernels)
 
 
-def test_a_kernel_too_many_stands_alone() -> None:
+def test_a_kernel_too_many_has_no_partner() -> None:
     pairs = paired(call(NORM, MATMUL, WHOLE_BUFFER, SILU), call(NORM, MATMUL, SILU))
     assert pairs == [Pair(NORM, NORM), Pair(MATMUL, MATMUL), Pair(WHOLE_BUFFER, None), Pair(SILU, SILU)]
 

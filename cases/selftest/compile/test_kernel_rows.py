@@ -1,4 +1,4 @@
-"""Launches of an interpreted step beside the static count: rows for programs, tables for people."""
+"""Launches of an interpreted step next to the static count: rows for programs, tables for people."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_tables_show_what_was_touched_and_what_is_not_seen(capsys: pytest.Captur
     assert "1 launches of 3 programs, rows touched 5; 64 bytes, counted statically 48" in said
 
 
-def test_two_revisions_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_revisions_are_printed_next_to_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     whole = replace(LEVEL, shape=(8, 2), read=((0, 8),), elements_read=16)
     both = [step(whole, OUT, revision="granite_rows"), step(LEVEL, OUT)]
     Output(None, quiet=False).show(show_executed_beside(both))

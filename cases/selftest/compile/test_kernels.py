@@ -165,7 +165,7 @@ def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(
 
 
 @pytest.mark.xdist_group("kernels-cpu")
-def test_two_revisions_are_compared_and_the_rule_of_each_is_said(
+def test_two_revisions_are_compared_and_the_rule_of_each_is_printed(
     measured: tuple[list[dict[str, Any]], str],
 ) -> None:
     lines = measured[1].splitlines()
@@ -220,12 +220,12 @@ def test_code_of_a_pair_that_was_never_checked_is_shown_with_that_doubt(
     subject = replace(QWEN, target=target)
     measured = Measurement(subject, "qwen3_vl", (call,), 1, torch, "3.7.1", target, 2.5, 1.5, 2**30)
     Output(None, quiet=False).show(show_measurement(measured))
-    said = " ".join(capsys.readouterr().out.split())
-    assert (f"torch {torch} with triton 3.7.1 was never checked" in said) is doubted
+    output = " ".join(capsys.readouterr().out.split())
+    assert (f"torch {torch} with triton 3.7.1 was never checked" in output) is doubted
 
 
 @pytest.mark.parametrize(("words", "shown"), [([], ["R10 of pr43617"]), (["--execute"], ["interpreted"])])
-def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
+def test_one_revision_is_shown_by_itself_and_interpreted_on_request(
     words: list[str], shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
@@ -241,9 +241,9 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     monkeypatch.setattr(command, "_subject", lambda _args, revision: replace(QWEN, revision=revision))
     code = main([*KERNELS, "--target", "h200", *words])
     assert code == (ExitCode.BROKEN if words else ExitCode.HOLDS)
-    said = capsys.readouterr().out
-    assert all(part in said for part in shown)
-    assert ("fused_add" in said) is not bool(words)
+    output = capsys.readouterr().out
+    assert all(part in output for part in shown)
+    assert ("fused_add" in output) is not bool(words)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def compared(one: Measurement, other: Measurement, capsys: pytest.CaptureFixture
     return capsys.readouterr().out.splitlines()
 
 
-def test_kernels_that_differ_stand_once_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_that_differ_are_printed_once_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
     one = with_kernels(kernel(9856), kernel(9856), kernel(256, kernel="equal"), SLICE)
     other = with_kernels(kernel(1280), kernel(1280), kernel(256, kernel="equal"))
     lines = compared(one, other, capsys)
@@ -313,7 +313,7 @@ def test_equal_kernels_make_no_table(capsys: pytest.CaptureFixture[str]) -> None
     assert not [line for line in lines if line.startswith("times")]
 
 
-def test_a_rule_is_said_with_its_figure_where_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_is_printed_with_its_figure_where_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
     Output(None, quiet=False).show(
         show_judgement(QWEN, Judgement(Rule.WORK, Verdict.FAIL, 8192, 77, "rows", "a slice"))
     )

@@ -40,11 +40,11 @@ def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool 
         except (RuntimeError, TypeError, IndexError):
             return watched, None
     return watched, any(
-        one.shape != other.shape
-        or one.dtype != other.dtype
-        or one.requires_grad < other.requires_grad
-        or not torch.allclose(one, other, atol=1e-4)
-        for one, other in zip(outputs.compiled, outputs.eager, strict=True)
+        compiled.shape != eager.shape
+        or compiled.dtype != eager.dtype
+        or compiled.requires_grad < eager.requires_grad
+        or not torch.allclose(compiled, eager, atol=1e-4)
+        for compiled, eager in zip(outputs.compiled, outputs.eager, strict=True)
     )
 
 
@@ -52,9 +52,9 @@ def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool 
     ("program", "start"),
     by_day(
         [
-            *((each, compile_without_guards) for each in LATE_WRONG),
-            *((each, compile_by_aot) for each in AOT_WRONG),
-            *(pytest.param(each, compile_kernels, marks=pytest.mark.slow) for each in INDUCTOR_WRONG),
+            *((wrong, compile_without_guards) for wrong in LATE_WRONG),
+            *((wrong, compile_by_aot) for wrong in AOT_WRONG),
+            *(pytest.param(wrong, compile_kernels, marks=pytest.mark.slow) for wrong in INDUCTOR_WRONG),
         ],
         count=12,
     ),

@@ -56,12 +56,12 @@ def test_each_mode_step_and_form_is_timed_against_a_step_without_a_payload() -> 
 
 def test_the_control_of_a_tensor_is_the_list_of_the_same_step() -> None:
     rows = time_payload(WORK)
-    for as_list, one, against in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert [row.conditions["form"] for row in (as_list, one, against)] == [LIST, TENSOR, TENSOR]
+    for as_list, as_tensor, against in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert [row.conditions["form"] for row in (as_list, as_tensor, against)] == [LIST, TENSOR, TENSOR]
         same = {name: value for name, value in as_list.conditions.items() if name != "form"}
-        assert all(same.items() <= row.conditions.items() for row in (one, against))
-        assert (against.value, against.control) == (one.value, as_list.value)
-        assert as_list.control == one.control
+        assert all(same.items() <= row.conditions.items() for row in (as_tensor, against))
+        assert (against.value, against.control) == (as_tensor.value, as_list.value)
+        assert as_list.control == as_tensor.control
 
 
 class _Forgets(payload_steps._OneTensor):
@@ -99,7 +99,7 @@ class _Poisons(payload_steps._OneTensor):
         (_Poisons, "an output is not finite"),
     ],
 )
-def test_nothing_is_told_of_a_payload_that_is_not_added(
+def test_nothing_is_timed_of_a_payload_that_is_not_added(
     buffer: type[Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(payload_steps, "_OneTensor", buffer)
@@ -110,8 +110,8 @@ def test_nothing_is_told_of_a_payload_that_is_not_added(
 def test_on_a_gpu_the_decoders_have_the_sizes_of_the_released_models() -> None:
     """`hidden_size` and `deepstack_visual_indexes` of Qwen3-VL's configs; nothing is built here."""
     work = payload_work("cuda")
-    assert [each.backend for each in work] == ["none"] * 3 + ["inductor"] * 3
-    configs = {each.model: tiny_family_named(each.family).config for each in work}
+    assert [step.backend for step in work] == ["none"] * 3 + ["inductor"] * 3
+    configs = {step.model: tiny_family_named(step.family).config for step in work}
     sizes = {
         model: (config.hidden, config.mlp, config.heads, config.levels) for model, config in configs.items()
     }

@@ -117,7 +117,7 @@ def reloaded(qwen: Model) -> Iterator[Reloaded]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_saved_without_a_payload_it_answers_without_one_silently(
+def test_saved_without_a_payload_it_runs_without_one_silently(
     qwen: Model, reloaded: Reloaded, backend: str
 ) -> None:
     inputs = inputs_of(qwen, 9, 3)
@@ -170,7 +170,7 @@ def test_half_precision_is_as_exact() -> None:
 
 
 @pytest.mark.slow  # 2 s
-def test_kept_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloaded: Reloaded) -> None:
+def test_saved_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloaded: Reloaded) -> None:
     inputs, decoder = inputs_of(qwen, 9, None), reloaded(None, GuardPolicy.STOCK)
     assert torch.equal(call(decoder, inputs), eager(qwen, inputs))
     with pytest.raises(RaisedElsewhere, match=r"L\['payload'\] is None") as caught:
@@ -193,7 +193,7 @@ def test_guards_on_tensors_and_shapes_miss_it(
 ) -> None:
     inputs, decoder = inputs_of(qwen, 9, 3), reloaded(None, guards)
     assert distance(call(decoder, inputs), eager(qwen, inputs)) > 0.1
-    # They were kept, and are checked: it was compiled for fp32, and for 2 tokens and more.
+    # They were saved, and are checked: it was compiled for fp32, and for 2 tokens and more.
     other = inputs_of(qwen, tokens, None)
     with pytest.raises(RaisedElsewhere, match="GuardManager check failed"):
         call(decoder, replace(other, hidden=other.hidden.to(dtype)))

@@ -1,4 +1,4 @@
-"""No dropped guard fails under a buffer that keeps its contract, however it is written."""
+"""No dropped guard fails under a buffer that fulfils its contract, however it is written."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from deepstack_harness.contract.trace import Trace
 
 TRACE = Trace.parse("cap 16: profile 16; set 9; forward 16; forward 4; set 16; forward 16")
 DAILY = {"one_tensor", "interleaved", "lazy"}
-"""Their answers have strides or storages of their own."""
+"""The tensors of their get have strides or storages of their own."""
 
 
 @pytest.mark.xdist_group("eager")

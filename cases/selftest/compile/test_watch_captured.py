@@ -34,7 +34,7 @@ Step = Callable[..., Tensor]
 
 
 class Run:
-    """A program that is run with graphs, and beside each answer that of the uncompiled code."""
+    """A program that is run with graphs, and whose outputs are compared with those of the uncompiled code."""
 
     def __init__(self) -> None:
         self.equal: list[bool] = []
@@ -110,7 +110,7 @@ def test_a_bare_replay_has_no_visible_inputs() -> None:
     assert "2 replays\n    inputs not visible in 2 replays" in watched.report()
 
 
-def test_a_graph_that_was_captured_before_is_told() -> None:
+def test_a_graph_that_was_captured_before_is_reported() -> None:
     watched, net, given = WatchedRegions(), Net(), x()
     step = Run().start(net)
     step(3, given)
@@ -120,7 +120,7 @@ def test_a_graph_that_was_captured_before_is_told() -> None:
     assert (region.name, region.unseen) == ("CUDA graph that was captured before", 1)
 
 
-def test_a_sentence_says_what_differs() -> None:
+def test_a_sentence_names_what_differs() -> None:
     watched, step = WatchedRegions(), Run()
     with watch_captured(watched):
         run = step.start(Net())
@@ -265,7 +265,7 @@ def test_a_broken_graph_is_one_replay(device: str) -> None:
 
 
 def test_a_change_is_counted_after_many_equal_replays() -> None:
-    """Replays that are equal to an earlier one are told apart by a fingerprint, without a list of facts."""
+    """Replays that are equal to an earlier one are recognised by a fingerprint, without a list of facts."""
     watched, run = WatchedRegions(), Run()
     with watch_captured(watched):
         net, given, payload = Net(), x(), torch.ones(3, 4)
@@ -277,7 +277,7 @@ def test_a_change_is_counted_after_many_equal_replays() -> None:
     assert counts == {"self.set_rows": (20, 2), "payload": (35, 1)}
 
 
-def test_a_watch_keeps_no_model_and_no_tensor() -> None:
+def test_a_watch_holds_no_model_and_no_tensor() -> None:
     with watch_captured(WatchedRegions()):
         net, given = Net(), x()
         step = Run().start(net)
@@ -286,24 +286,24 @@ def test_a_watch_keeps_no_model_and_no_tensor() -> None:
         alive = weakref.ref(net), weakref.ref(given)
         del net, given, step
         gc.collect()
-        assert [each() for each in alive] == [None, None]
+        assert [reference() for reference in alive] == [None, None]
 
 
-def test_each_change_is_told_once() -> None:
-    told: list[tuple[str, str]] = []
+def test_each_change_is_reported_once() -> None:
+    changes: list[tuple[str, str]] = []
 
     def on_change(region: WatchedRegion, guard: Any) -> None:  # noqa: ANN401
-        told.append((region.name, guard.source if guard else ""))
+        changes.append((region.name, guard.source if guard else ""))
 
     with watch_captured(WatchedRegions(), on_change):
         step, given = Run().start(Net()), x()
         step(3, given)
         for _ in range(3):
             step(3, given, scale=4)
-    assert told == [("Net.forward", ""), ("Net.forward", "scale")]
+    assert changes == [("Net.forward", ""), ("Net.forward", "scale")]
 
 
-def test_nothing_is_changed_behind_the_end() -> None:
+def test_nothing_is_changed_after_the_end() -> None:
     before = torch.cuda.CUDAGraph.replay, torch.cuda.make_graphed_callables
     watched = WatchedRegions()
     step, given = Run().start(Net()), x()

@@ -1,4 +1,4 @@
-"""`watch_guards`: the dropped guards of compiled regions, asked again in every later call."""
+"""`watch_guards`: the dropped guards of compiled regions, checked again in every later call."""
 
 import gc
 import weakref
@@ -45,8 +45,8 @@ def test_nothing_decides_in_a_right_program(program: Program) -> None:
         outputs = play(program)
     assert watched.decisive == [], watched.report()
     assert sum(region.calls for region in watched.regions) > 0
-    for one, other in zip(outputs.compiled, outputs.eager, strict=True):
-        torch.testing.assert_close(one, other)
+    for compiled, eager in zip(outputs.compiled, outputs.eager, strict=True):
+        torch.testing.assert_close(compiled, eager)
 
 
 class Adds(torch.nn.Module):
@@ -54,7 +54,7 @@ class Adds(torch.nn.Module):
         return x + 1 if extra is None else x + extra
 
 
-def test_a_stance_that_asks_no_guard_is_watched() -> None:
+def test_a_stance_that_checks_no_guard_is_watched() -> None:
     layer = Layer()
     run = torch.compile(layer.forward, backend="eager")
     with watch_guards() as watched, torch.no_grad():
@@ -95,10 +95,12 @@ def test_outputs_and_graphs_are_those_without_a_watch() -> None:
         watched_outputs, watched_graphs = serve()
     outputs, graphs = serve()
     assert watched_graphs == graphs == len(watched.regions)
-    assert all(torch.equal(one, other) for one, other in zip(outputs, watched_outputs, strict=True))
+    assert all(
+        torch.equal(out, watched_out) for out, watched_out in zip(outputs, watched_outputs, strict=True)
+    )
 
 
-def test_facts_are_kept_and_never_tensors() -> None:
+def test_facts_are_stored_and_never_tensors() -> None:
     big = torch.ones(1000, 4)
     gone = weakref.ref(big)
     run = compile_without_guards(Layer())
@@ -112,7 +114,7 @@ def test_facts_are_kept_and_never_tensors() -> None:
     assert (guard.now.shape, guard.now.stride, guard.now.device) == ((1000, 4), (4, 1), "cpu")
 
 
-def test_the_layout_of_all_inputs_is_kept_then_and_now() -> None:
+def test_the_layout_of_all_inputs_is_stored_then_and_now() -> None:
     """Positional, keyword and nested arguments, attributes and globals, with each fact that changes."""
 
     def serve(self: Layer, x: torch.Tensor, *, extra: dict[str, list[torch.Tensor]]) -> torch.Tensor:
@@ -128,19 +130,19 @@ def test_the_layout_of_all_inputs_is_kept_then_and_now() -> None:
         run(layer, rows().t().contiguous().t(), extra={"a": [rows().requires_grad_()]})
         run(layer, rows(), extra={"a": [rows()]})
     (region,) = watched.regions
-    changed = {each.name: dict(each.changed) for each in region.inputs.values()}
+    changed = {seen.name: dict(seen.changed) for seen in region.inputs.values()}
     assert region.looked_at == 2
     assert changed["x"] == {"stride": 1, "address": 2}
     assert changed["extra['a'][0]"] == {"requires_grad": 1, "address": 2}
     assert changed["self.factor"] == {"value": 2}
     assert changed["SCALE"] == {"dtype": 2, "address": 2}
     assert changed["extra"] == {}
-    (nested,) = [each for each in region.inputs.values() if each.name == "extra['a'][0]"]
+    (nested,) = [seen for seen in region.inputs.values() if seen.name == "extra['a'][0]"]
     assert nested.now is not None
     assert (nested.then.requires_grad, nested.now.requires_grad, nested.first_call) == (False, True, 2)
 
 
-def test_nothing_is_counted_behind_the_end() -> None:
+def test_nothing_is_counted_after_the_end() -> None:
     run = compile_without_guards(Layer())
     with watch_guards() as watched:
         run(rows())
@@ -148,7 +150,7 @@ def test_nothing_is_counted_behind_the_end() -> None:
     assert (watched.decisive, [region.calls for region in watched.regions]) == ([], [1])
 
 
-def test_a_report_says_what_a_stranger_understands() -> None:
+def test_a_stranger_understands_a_report() -> None:
     assert watch_nothing().report() == "no region was compiled, so nothing was watched"
     with watch_guards() as watched:
         run = compile_without_guards(Layer())
@@ -210,7 +212,7 @@ def test_a_failure_that_stays_does_not_hide_another_one() -> None:
     }
 
 
-def test_the_guard_that_changes_the_answers_of_a_decoder_is_named() -> None:
+def test_the_guard_that_changes_the_outputs_of_a_decoder_is_named() -> None:
     """Two guards of a decoder decide, and a third one fails without an effect."""
     model = shallow("qwen3_vl")
 
@@ -230,7 +232,7 @@ def test_the_guard_that_changes_the_answers_of_a_decoder_is_named() -> None:
     assert restored.remaining == ()
 
 
-def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
+def test_each_of_two_guards_that_decide_is_put_back_by_itself() -> None:
     def serve() -> None:
         layer = Layer()
         run = compile_without_guards(layer)
@@ -239,14 +241,14 @@ def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
         layer.factor = 3
         run(rows())
 
-    found = {each.failed.name: each for each in restore_guards(serve)}
+    found = {restored.failed.name: restored for restored in restore_guards(serve)}
     assert found.keys() == {"payload", "self.factor"}
-    assert all(each.changes_answers for each in found.values())
+    assert all(restored.changes_answers for restored in found.values())
     assert [guard.name for guard in found["payload"].remaining] == ["self.factor"]
     assert [guard.name for guard in found["self.factor"].remaining] == ["payload"]
 
 
-def test_a_torch_that_lacks_a_name_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_a_name_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "_NEEDED", {"torch": ("compile", "no_such.name"), "torch.no_such": ("x",)})
     guards.missing_names.cache_clear()
     try:
@@ -260,7 +262,7 @@ def test_a_torch_that_lacks_a_name_is_told_in_one_sentence(monkeypatch: pytest.M
     )
 
 
-def test_an_artifact_that_was_loaded_without_guards_is_told(tmp_path: Path) -> None:
+def test_an_artifact_that_was_loaded_without_guards_is_reported(tmp_path: Path) -> None:
     layer = Adds()
     saved = compile_without_guards(layer.forward).aot_compile(((torch.zeros(3), None), {}))
     saved.save_compiled_function(str(tmp_path / "saved"))

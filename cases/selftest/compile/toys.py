@@ -84,7 +84,7 @@ def _fitted(hidden: Tensor, level: Tensor, weight: Tensor, rows: int, tokens: in
 
 
 class Toy(nn.Module):
-    """A `protocols.Decoder` that does what `body` says with a parameter (64, 8)."""
+    """A `protocols.Decoder` that runs `body` with a parameter (64, 8)."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ def test_a_class_states_what_is_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "said"),
+    ("fixed", "message"),
     [
         ({"dtypes": "int64"}, "unknown key 'dtypes' .* known are dtype, levels, hidden, capacity, cleared"),
         ({"dtype": "int46"}, "'dtype' of the adapter's 'fixed' is float32, .* not 'int46'"),
@@ -32,8 +32,8 @@ def test_a_class_states_what_is_fixed() -> None:
         ({"cleared": 0}, "'cleared' .* is True or False, not 0"),
     ],
 )
-def test_what_cannot_be_is_quoted(fixed: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_is_quoted(fixed: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         adapter_of(stating(fixed))
 
 

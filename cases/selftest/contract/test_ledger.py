@@ -83,7 +83,9 @@ def test_rows_know_whose_they_are() -> None:
         ("cap 16: get 1", "set 4 levels=2 hidden=8", CallOutcome.ANSWERS, Rule.BOUNDARY),
     ],
 )
-def test_who_may_ask_for_what(before: str, step: str, outcome: CallOutcome, rule: Rule) -> None:
+def test_which_calls_are_promised_and_which_refused(
+    before: str, step: str, outcome: CallOutcome, rule: Rule
+) -> None:
     expected = after(before).expect(Step.parse(step))
     assert (expected.outcome, expected.rule) == (outcome, rule)
 
@@ -96,7 +98,7 @@ def test_a_rejected_set_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "unsound"), [(12, True), (20, False)])
-def test_a_set_that_ran_out_of_memory_keeps_the_payload_only_where_it_had_to_grow(
+def test_a_set_that_ran_out_of_memory_leaves_the_payload_only_where_it_had_to_grow(
     tokens: int, unsound: bool
 ) -> None:
     ledger = after("cap 16: set 9")
@@ -177,7 +179,7 @@ def test_equal_rows_are_one_content() -> None:
         ("cap 16: get 20", 16, "get 20", CallOutcome.EITHER),  # padded copies need no room
     ],
 )
-def test_rows_that_a_buffer_took_on_it_has_to_answer(
+def test_rows_that_a_buffer_took_on_it_has_to_return(
     before: str, reported: int, step: str, outcome: CallOutcome
 ) -> None:
     trace = Trace.parse(before)

@@ -62,8 +62,8 @@ def test_a_row_has_the_figures_and_the_inputs_of_the_first_wrong_call() -> None:
 
 
 def test_a_promise_that_holds_has_a_row_without_figures() -> None:
-    kept, *others = judged(SteppedCall(2, warm_up=False, changed=(MASK,))).rows
-    assert (kept.verdict, kept.chances, kept.effect, kept.steps) == (Verdict.PASS, 1, None, ())
+    passed, *others = judged(SteppedCall(2, warm_up=False, changed=(MASK,))).rows
+    assert (passed.verdict, passed.chances, passed.effect, passed.steps) == (Verdict.PASS, 1, None, ())
     assert {row.verdict for row in others} == {Verdict.SKIP}
 
 

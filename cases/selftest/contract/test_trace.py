@@ -106,7 +106,7 @@ def test_a_bad_trace_is_quoted(text: str, quoted: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_alone_is_one_step_with_counts_of_0_or_more() -> None:
+def test_a_step_by_itself_is_one_step_with_counts_of_0_or_more() -> None:
     with pytest.raises(TraceError, match="times= repeats a step of a trace, this is one step"):
         Step.parse("get 4 times=2")
     with pytest.raises(TraceError, match="levels= and hidden= take 0 or more"):

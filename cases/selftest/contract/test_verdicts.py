@@ -73,7 +73,7 @@ class Judged(RuleVerdicts):
         return list(zip(Rule, Verdict, strict=False))
 
 
-def test_rules_are_told_by_what_their_verdicts_mean() -> None:
+def test_rules_are_grouped_by_what_their_verdicts_mean() -> None:
     found, verdict_of = Judged(), dict(zip(Rule, Verdict, strict=False))
     assert {verdict_of[rule] for rule in found.unexpected} == UNEXPECTED
     assert {verdict_of[rule] for rule in found.broken} == BROKEN
@@ -117,7 +117,7 @@ def test_the_columns_are_public_and_stay() -> None:
     assert msgspec.json.decode(row.to_json(), type=Row[Rule]) == row
 
 
-def test_a_row_says_what_was_judged_and_how() -> None:
+def test_a_row_states_what_was_judged_and_how() -> None:
     row = row_of_case(CASE, SAID, "2.13.0", "5962")
     assert (row.incident, row.system, row.revision, row.case) == (
         "5962", "deepstack", "pr43617@static_inputs", CASE.id,
@@ -158,7 +158,7 @@ def test_a_row_of_a_source_names_its_engine_and_class() -> None:
     )  # fmt: skip
 
 
-def test_a_reference_is_told_only_where_it_changes_the_verdict() -> None:
+def test_a_reference_is_named_only_where_it_changes_the_verdict() -> None:
     row = row_of_case(CASE, SAID, "")
     known = row_against_expectation(row, broken=True, reference="vllm 43602")
     assert (known.verdict, known.expected, known.detail) == (Verdict.XFAIL, True, "row 1 [known: vllm 43602]")

@@ -196,8 +196,8 @@ def write_compiling(folder: Path, text: str) -> Path:
     (package / "__init__.py").write_text("", "utf-8")
     (owner,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == _NAME)
     assert isinstance(owner, ast.ClassDef)
-    kept = ("_get_deepstack", "_set_deepstack", "_clear_deepstack", "_resize_deepstack", "forward")
-    methods = (node for node in owner.body if getattr(node, "name", "").startswith(kept))
+    prefixes = ("_get_deepstack", "_set_deepstack", "_clear_deepstack", "_resize_deepstack", "forward")
+    methods = (node for node in owner.body if getattr(node, "name", "").startswith(prefixes))
     head = (
         "from __future__ import annotations\n\nimport torch\nfrom torch import nn\n\n"
         "from vllm.sequence import IntermediateTensors\n\n\ndef get_pp_group():\n    raise RuntimeError\n"

@@ -109,7 +109,7 @@ def captured_and_replayed(engine: ArgumentEngine) -> None:
 
 
 @ENGINES
-def test_graphs_that_are_not_driven_cannot_be_asked(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_graphs_that_are_not_driven_cannot_be_requested(tmp_path: Path, files: Mapping[str, str]) -> None:
     of = class_in(tmp_path, files)
     assert isinstance(of.parts.runner, Reason)
     engine: ArgumentEngine = of.make(of.parts, 16, HIDDEN, LEVELS, dtype=torch.float32, device=CPU)
@@ -143,22 +143,24 @@ def test_without_the_file_of_slots_the_payload_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("config.hidden_size", "config.no_such_size", r"\.__init__ cannot be run .* has no config\.no_such_"),
         ("start(forward_batch)", "start(forward_batch.no_such)", "harness has no forward_batch.no_such"),
     ],
 )
-def test_what_the_text_model_lacks_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_what_is_not_in_the_text_model_is_named(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
     text = MODEL_FILE.replace(f"self.width = {before}", f"self.width = {after}").replace(before, after)
     found = found_in(tmp_path, sglang_files(model=text))
     assert found.methods is None
     line = text[: text.index("no_such")].count("\n") + 1
-    with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{said}"):
+    with pytest.raises(UsageError, match=rf"{MODEL}:{line}: Qwen3LLMModel.*{message}"):
         raise SourceError(found.refusals[-1])
 
 
-def test_graphs_that_lack_something_are_not_driven(tmp_path: Path) -> None:
+def test_graphs_with_something_missing_are_not_driven(tmp_path: Path) -> None:
     text = RUNNER_FILE.replace("slot.zero_()", "slot.zero_(self.model_runner.no_such_part)")
     graphs = found_in(tmp_path, sglang_files(runner=text)).graphs
     assert not graphs.replays
@@ -202,7 +204,7 @@ def test_what_releases_call_around_the_payload_is_supplied(tmp_path: Path) -> No
     assert rows(buffer, 8)[:, :, 0].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0]] * LEVELS
 
 
-def test_a_buffer_cannot_be_asked_of_an_argument(tmp_path: Path) -> None:
+def test_a_buffer_cannot_be_requested_of_an_argument(tmp_path: Path) -> None:
     source = open_source(str(write(tmp_path, sglang_files())))
     with pytest.raises(UsageError, match="has no get, set and clear to call, its payload is an argument"):
         methods_of(source)

@@ -117,7 +117,7 @@ def test_a_buffer_without_levels_has_no_room(tmp_path: Path) -> None:
     assert bound(tmp_path)(16, 8, 0, dtype=torch.float32, device=CPU).capacity == 0
 
 
-def test_a_release_that_cannot_resize_says_so(tmp_path: Path) -> None:
+def test_a_release_that_cannot_resize_is_reported_as_that(tmp_path: Path) -> None:
     with pytest.raises(StepUnavailable, match="Qwen3VLForConditionalGeneration has no method that resizes"):
         made(bound(tmp_path)).resize(24)
 
@@ -234,7 +234,7 @@ def test_a_skipped_tower_is_what_the_release_has_in_its_place(
     assert made(replace(of, surroundings=Surroundings(vision=False))).capacity == (0 if notices else 16)
 
 
-def test_the_towers_placement_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_towers_placement_can_be_requested(tmp_path: Path) -> None:
     header = HEADER.replace(
         "torch.zeros(rows, width)", "torch.zeros(rows, width, dtype=dtype, device=device)"
     )
@@ -271,15 +271,15 @@ def test_a_tensor_without_storage_needs_no_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dirty", "said"),
+    ("dirty", "message"),
     [(0, "adds 2 rows before the first layer"), (3, "adds 2 rows after layer 2, where no level belongs")],
 )
-def test_rows_that_belong_to_no_level_are_told(dirty: int, said: str) -> None:
+def test_rows_that_belong_to_no_level_are_reported(dirty: int, message: str) -> None:
     """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
     given = [torch.zeros(3, 2) for _ in range(4)]
     assert len(split_levels(tuple(given), 2)) == 2
     given[dirty][1:, 0] = 5
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         split_levels(tuple(given), 2)
 
 

@@ -137,7 +137,7 @@ def kept(self, count):
         ("self.kept = text", "x = self.scaled(self.kept)\nreturn inputs_embeds"),  # not to a model
     ],
 )
-def test_what_is_not_handed_on_is_no_payload(store: str, hand: str) -> None:
+def test_what_is_not_passed_on_is_no_payload(store: str, hand: str) -> None:
     assert carrier_of(store, hand, "\ndef scaled(self, rows):\n    return rows\n") is None
 
 
@@ -212,8 +212,8 @@ def judged(only: DefinedClass, guards: str = "drop_all") -> tuple[Judgement, Dis
 
 @pytest.mark.parametrize("container", by_day(NONE_UNTIL_THE_FIRST, count=2))
 def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str, tmp_path: Path) -> None:
-    said, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST[container]))
-    assert said.verdict is Verdict.FAIL
+    judgement, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST[container]))
+    assert judgement.verdict is Verdict.FAIL
     assert apart.effect > 1.0
     assert apart.eager == pytest.approx(apart.effect)
     assert apart.no_deepstack == 0.0
@@ -221,8 +221,8 @@ def test_a_text_model_compiled_without_a_payload_goes_on_without(container: str,
 
 @pytest.mark.parametrize("container", by_day(RIGHT))
 def test_zeros_in_the_profile_run_keep_the_payload(container: str, tmp_path: Path) -> None:
-    said, apart = judged(found(tmp_path, RIGHT[container]))
-    assert said.verdict is Verdict.PASS
+    judgement, apart = judged(found(tmp_path, RIGHT[container]))
+    assert judgement.verdict is Verdict.PASS
     assert apart.eager == 0.0
     assert apart.effect > 1.0
 
@@ -236,17 +236,17 @@ def test_zeros_in_the_profile_run_keep_the_payload(container: str, tmp_path: Pat
     ],
 )
 def test_a_text_model_that_drops_a_level_is_wrong(old: str, new: str, dropped: str, tmp_path: Path) -> None:
-    said, apart = judged(found(tmp_path, {**RIGHT["list"], old: new}))
-    assert (said.verdict, apart.eager) == (Verdict.FAIL, 0.0)
-    assert f"{dropped} have no influence on the output" in said.detail
+    judgement, apart = judged(found(tmp_path, {**RIGHT["list"], old: new}))
+    assert (judgement.verdict, apart.eager) == (Verdict.FAIL, 0.0)
+    assert f"{dropped} have no influence on the output" in judgement.detail
 
 
-def test_kept_guards_see_the_payload(tmp_path: Path) -> None:
-    said, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST["dict"]), "stock")
-    assert (said.verdict, apart.eager) == (Verdict.PASS, 0.0)
+def test_guards_that_are_not_dropped_see_the_payload(tmp_path: Path) -> None:
+    judgement, apart = judged(found(tmp_path, NONE_UNTIL_THE_FIRST["dict"]), "stock")
+    assert (judgement.verdict, apart.eager) == (Verdict.PASS, 0.0)
 
 
-def test_the_place_of_the_text_model_is_told(tmp_path: Path) -> None:
+def test_the_place_of_the_text_model_is_reported(tmp_path: Path) -> None:
     text = found(tmp_path, RIGHT["list"]).text
     assert isinstance(text, TextFamily)
     assert text.name == "SoundDecoder"
@@ -261,7 +261,7 @@ def test_the_place_of_the_text_model_is_told(tmp_path: Path) -> None:
             "@supports_nothing(",
             r"SoundDecoder \(.*sound\.py:\d+\) is not compiled",
         ),
-        ("self.model = SoundDecoder(", "self.model = hidden_away(", "calls no compiled text model"),
+        ("self.model = SoundDecoder(", "self.model = hidden_away(", "no compiled text model that was found"),
         (
             "hidden, residual = x, None",
             "hidden, residual = nw.put(x), None",

@@ -181,7 +181,7 @@ def test_the_allocation_is_found_wherever_it_stands(tmp_path: Path, allocation: 
     assert levels(bound(tmp_path, file)).all()
 
 
-def test_a_loop_keeps_what_leaves_it() -> None:
+def test_a_cut_loop_still_has_its_break() -> None:
     init = ast.parse(
         "def __init__(self):\n"
         "    while True:\n"

@@ -95,7 +95,7 @@ def test_a_visual_step_reaches_the_language_model_level_by_level(tmp_path: Path,
 
 
 @pytest.mark.parametrize("model", ["qwen3_vl", "granite4_vision"])
-def test_the_class_clears_in_its_forward_and_the_answer_keeps_what_was_shown(
+def test_the_class_clears_in_its_forward_and_the_answer_has_what_was_shown(
     tmp_path: Path, model: str
 ) -> None:
     buffer = made(driven(tmp_path, model))
@@ -146,9 +146,9 @@ def test_the_text_only_step_that_forgets_its_rows_is_caught_and_the_owner_named(
     tmp_path: Path, qwen: Model
 ) -> None:
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.FRESHNESS]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 81)  # 9 rows of 3 levels, three times
-    assert "payload 1 (request a, replaced at step 2)" in said.detail
+    judgement = judge(qwen, trace, driven(tmp_path, "granite4_vision"))[Rule.FRESHNESS]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 81)  # 9 rows of 3 levels, three times
+    assert "payload 1 (request a, replaced at step 2)" in judgement.detail
 
 
 def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: Model) -> None:
@@ -159,10 +159,10 @@ def test_in_the_order_of_the_scheduler_nothing_is_broken(tmp_path: Path, qwen: M
         assert said[Rule.CLEAR].verdict is Verdict.PASS
 
 
-def test_two_micro_batches_leave_rows_behind_that_the_next_step_reads(tmp_path: Path, qwen: Model) -> None:
+def test_two_micro_batches_leave_rows_that_the_next_step_reads(tmp_path: Path, qwen: Model) -> None:
     trace = "cap 16: set 8; get 4; clear 4; get 4; clear 4; forward 8"
-    said = judge(qwen, trace, driven(tmp_path))[Rule.CLEAR]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 12)
+    judgement = judge(qwen, trace, driven(tmp_path))[Rule.CLEAR]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 12)
 
 
 def test_what_the_class_raises_is_a_fact_with_its_own_file_and_line(tmp_path: Path, qwen: Model) -> None:
@@ -281,7 +281,9 @@ def test_a_class_that_loses_its_payload_is_judged_for_it(tmp_path: Path, qwen: M
     text = SCATTERED.replace("self.kept = [torch.zeros(rows, width) for _ in self.layers]", "self.kept = []")
     of = driven(tmp_path, "granite4_vision", granite=text)
     judged = judge(qwen, "cap 16: profile 16; set 9; forward 9", of)
-    assert {rule for rule, said in judged.items() if said.verdict is Verdict.FAIL} == {Rule.STRUCTURE}
+    assert {rule for rule, judgement in judged.items() if judgement.verdict is Verdict.FAIL} == {
+        Rule.STRUCTURE
+    }
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
@@ -359,7 +361,7 @@ def test_0_20_1_raises_from_its_own_line_on_a_padded_step(qwen: Model, release: 
 
 @pytest.mark.network
 @pytest.mark.parametrize("release", by_day(reversed(RELEASES), lambda release: release in _ANSWERING_NONE))
-def test_the_profile_run_is_answered_with_none_in_0_20_1_and_0_22_1(qwen: Model, release: str) -> None:
+def test_the_profile_run_gets_none_in_0_20_1_and_0_22_1(qwen: Model, release: str) -> None:
     (facts,) = observe(qwen, "cap 16: profile 16", forward_of(released(release))).steps
     assert facts.answer is not None
     assert (facts.answer.structure == "none") == (release in _ANSWERING_NONE)
@@ -370,14 +372,14 @@ def test_the_profile_run_is_answered_with_none_in_0_20_1_and_0_22_1(qwen: Model,
 def test_granites_text_only_step_leaves_its_rows_to_every_step_after_it(qwen: Model, release: str) -> None:
     of = forward_of(released(release), "granite4_vision")
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
-    said = judge(qwen, trace, of)[Rule.FRESHNESS]
-    assert (said.verdict, said.value) == (Verdict.FAIL, 81)
-    assert "payload 1 (request a, replaced at step 2)" in said.detail
+    judgement = judge(qwen, trace, of)[Rule.FRESHNESS]
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 81)
+    assert "payload 1 (request a, replaced at step 2)" in judgement.detail
 
 
 @pytest.mark.network
 @pytest.mark.parametrize(("release", "rows"), [("0.20.2", 16), ("0.33.0", 9)])
-def test_granite_hands_over_the_whole_buffer_before_0_21_0(release: str, rows: int) -> None:
+def test_granite_passes_the_whole_buffer_before_0_21_0(release: str, rows: int) -> None:
     buffer = made(forward_of(released(release), "granite4_vision"))
     buffer.set(payload(9))
     assert [len(level) for level in read(buffer, 9)] == [rows] * LEVELS
@@ -402,8 +404,8 @@ def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches:
     of = forward_of(source, model)
     broken: dict[Rule, list[Order]] = {}
     for order in VLLM_ORDERS.live:
-        for rule, said in judge(qwen, str(order.trace), of).items():
-            if said.verdict is Verdict.FAIL:
+        for rule, judgement in judge(qwen, str(order.trace), of).items():
+            if judgement.verdict is Verdict.FAIL:
                 broken.setdefault(rule, []).append(order)
     assert {str(rule): reach_of(orders, source.version) for rule, orders in broken.items()} == reaches
 
@@ -418,7 +420,7 @@ def test_options_of_the_base_class_are_taken(tmp_path: Path) -> None:
     assert torch.equal(torch.stack(read(buffer, 9)), payload(9))
 
 
-def test_the_language_model_may_be_asked_for(tmp_path: Path) -> None:
+def test_the_language_model_may_be_requested(tmp_path: Path) -> None:
     text = COUNTED.replace("self.language_model.model(", "self.get_language_model().model(")
     buffer = made(driven(tmp_path, qwen=text))
     buffer.set(payload(9))

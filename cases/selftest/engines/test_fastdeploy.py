@@ -46,7 +46,7 @@ def test_stale_rows_are_counted_and_placed(stale: ClassVerdicts) -> None:
 
 
 @pytest.mark.slow  # 5 s
-def test_a_buffer_that_refuses_and_zeroes_keeps_every_rule(tmp_path: Path) -> None:
+def test_a_buffer_that_refuses_and_zeroes_passes_every_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, fastdeploy_files(RIGHT))
     assert not verdicts.broken
     assert {
@@ -98,12 +98,14 @@ def test_parts_of_paddle_that_are_not_there_are_named(
 ) -> None:
     root = write(tmp_path, fastdeploy_files(methods))
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert lacking in said
-    assert f"{MODEL}:" in said
+    output = capsys.readouterr().out
+    assert lacking in output
+    assert f"{MODEL}:" in output
 
 
-def test_a_tree_without_deepstack_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tree_without_deepstack_is_reported_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {name: "" if "deepstack" in text else text for name, text in fastdeploy_files(RIGHT).items()}
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
     assert "has no class with a deepstack buffer" in capsys.readouterr().err

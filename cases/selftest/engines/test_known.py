@@ -54,13 +54,13 @@ def test_a_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert named_package("sglang") is None
 
 
-def test_the_release_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_release_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--source", "sglang"]) == ExitCode.MACHINE  # the file is no wheel
     said = capsys.readouterr()
     assert "'sglang' is the newest release that pip would install: sglang==0.5.22" in said.out
 
 
-def test_a_package_that_the_index_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_that_is_not_in_the_index(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--source", "lmdeploy"]) == ExitCode.MACHINE
     assert "the newest lmdeploy cannot be looked up: " in capsys.readouterr().err
 

@@ -100,7 +100,7 @@ def judged(text: str) -> ClassVerdicts:
 
 
 @pytest.mark.parametrize("member", [TRANSFORMERS, pytest.param(LMDEPLOY, marks=pytest.mark.slow)])
-def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> None:
+def test_a_right_text_model_passes_every_rule(tmp_path: Path, member: str) -> None:
     verdicts = judged(source(tmp_path, member, FILES[member]))
     assert not verdicts.broken
     assert verdicts.kept == ASKED
@@ -119,22 +119,22 @@ def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> Non
         (LMDEPLOY, "            states = states + added\n", "            states = states + added.abs()\n"),
     ],
 )
-def test_a_wrong_row_is_told(tmp_path: Path, member: str, before: str, after: str) -> None:
+def test_a_wrong_row_is_reported(tmp_path: Path, member: str, before: str, after: str) -> None:
     assert FILES[member].count(before) >= 1
     verdicts = judged(source(tmp_path, member, FILES[member].replace(before, after)))
     assert verdicts.broken_in(Regime.LIVE) == {R.BOUNDARY}
 
 
-def test_a_text_model_that_asks_for_more_is_not_driven(
+def test_a_text_model_that_needs_more_is_not_driven(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = TRANSFORMERS_FILE.replace("config=self.config,", "config=self.config.no_such_part,")
     assert main(["audit", "--source", source(tmp_path, TRANSFORMERS, text)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     line = text[: text.index("no_such_part")].count("\n") + 1
-    assert "Qwen3VLTextModel cannot be run" in said
-    assert "the harness has no config.no_such_part" in said
-    assert f"({TRANSFORMERS}:{line})" in said
+    assert "Qwen3VLTextModel cannot be run" in output
+    assert "the harness has no config.no_such_part" in output
+    assert f"({TRANSFORMERS}:{line})" in output
 
 
 def test_a_text_step_that_fails_is_no_fault_of_the_engine(

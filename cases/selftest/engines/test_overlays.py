@@ -83,7 +83,7 @@ def test_a_packed_payload_reaches_the_compiled_step(patched: dict[str, ClassVerd
     assert not patched[VL].broken_in(Regime.CAPTURED)
 
 
-def test_a_payload_that_nothing_erases_is_told(patched: dict[str, ClassVerdicts]) -> None:
+def test_a_payload_that_nothing_erases_is_reported(patched: dict[str, ClassVerdicts]) -> None:
     assert Rule.CLEAR in patched[OMNI].broken_in(Regime.LIVE)
     assert row_of(patched[OMNI], Rule.CLEAR, Regime.LIVE).reach == "flag: JAX_DISABLE_JIT=1"
     assert Rule.CLEAR in patched[VL].kept
@@ -114,7 +114,7 @@ def _shared(text: str) -> Row:
         return row
 
 
-def test_chunks_are_right_on_padded_steps_alone(shared: dict[str, Row]) -> None:
+def test_chunks_are_right_only_on_padded_steps(shared: dict[str, Row]) -> None:
     row = shared[CHUNKS]
     assert row.verdict is Verdict.FAIL
     assert row.trace in {"cap 16: set 10; get 10", "cap 16: set 9; get 9"}
@@ -123,7 +123,7 @@ def test_chunks_are_right_on_padded_steps_alone(shared: dict[str, Row]) -> None:
     assert row.where == f"{WRAP}:20-22"
 
 
-def test_rows_of_another_rank_are_told(shared: dict[str, Row]) -> None:
+def test_rows_of_another_rank_are_reported(shared: dict[str, Row]) -> None:
     row = shared[FIRST_ROWS]
     assert row.verdict is Verdict.FAIL
     assert row.reach is not None
@@ -184,7 +184,7 @@ def test_a_pinned_release_is_the_base(member: str, text: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "ARG VLLM_TAG=main\n", "ARG VLLM_TAG=v0.31.0-dirty junk\n"])
-def test_without_a_pin_a_base_is_asked_for(text: str, tmp_path: Path) -> None:
+def test_without_a_pin_a_base_is_required(text: str, tmp_path: Path) -> None:
     root = write(tmp_path, {WRAP: ascend_files()[WRAP], "Dockerfile": text})
     with pytest.raises(UsageError, match="pins no version of it: give --base vllm==VERSION"):
         open_source(str(root))
@@ -196,7 +196,7 @@ def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "before", "after", "said"),
+    ("member", "before", "after", "message"),
     [
         (VL_PATCHER, "def apply_qwen3_vl_patches", "def moved", "defines no function apply_qwen3_vl_patches"),
         (VL_PATCHER, "_patched_forward", "moved_forward", "defines no function _patched_forward"),
@@ -205,14 +205,14 @@ def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
     ],
 )
 def test_a_patch_that_moved_is_not_driven(
-    member: str, before: str, after: str, said: str, tmp_path: Path
+    member: str, before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     files = ascend_files() if member == WRAP else tpu_files()
     assert before in files[member]
     text = over(tmp_path, {**files, member: files[member].replace(before, after)}, vllm_files(VL))
     found, *_ = classes_of(open_source(text))
     assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
-    assert said in found.refusals[-1].text
+    assert message in found.refusals[-1].text
     assert after.startswith("gone") or member in str(found.refusals[-1])
 
 
@@ -223,7 +223,7 @@ def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
     assert f"has no {WRAP}" in str(found.refusals[-1])
 
 
-def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
+def test_a_base_without_a_class_is_reported(tmp_path: Path) -> None:
     classes = classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
     found = {item.found.model_class: item for item in classes}
     assert found[VL].methods is not None
@@ -236,7 +236,7 @@ def _spoken(arguments: list[str], capsys: Capture) -> str:
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_base_of_the_wrong_kind_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_a_base_of_the_wrong_kind_is_reported(tmp_path: Path, capsys: Capture) -> None:
     plugin = str(write(tmp_path / "plugin", tpu_files()))
     base = str(write(tmp_path / "base", vllm_files()))
     other = str(write(tmp_path / "other", {"sglang/srt/models/a.py": ""}))
@@ -250,10 +250,10 @@ def test_a_base_of_the_wrong_kind_is_told(tmp_path: Path, capsys: Capture) -> No
     assert "names no two sources" in _spoken(["--source", f"{plugin} over "], capsys)
 
 
-def test_an_empty_base_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_an_empty_base_is_reported(tmp_path: Path, capsys: Capture) -> None:
     empty = {"vllm/model_executor/models/other.py": "deepstack = 0\n"}
-    told = _spoken(["--source", over(tmp_path, tpu_files(), empty)], capsys)
-    assert "has no class with a deepstack buffer" in told
+    error = _spoken(["--source", over(tmp_path, tpu_files(), empty)], capsys)
+    assert "has no class with a deepstack buffer" in error
 
 
 @pytest.mark.parametrize("command", [["repro", "43602"], ["fuzz", "--examples", "1"]])
@@ -271,7 +271,7 @@ def test_both_are_listed_as_driven(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("argued", "reach"), [(True, "latent"), (False, "unknown")])
-def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(
+def test_an_unequal_split_that_pads_breaks_only_unpadded_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argued: bool, reach: str
 ) -> None:
     if not argued:
@@ -325,28 +325,28 @@ def test_the_context_of_a_step_knows_that_ranks_share_it_under_both_names() -> N
 
 
 @pytest.mark.parametrize(
-    ("applied", "said"),
+    ("applied", "message"),
     [
         ("[][0]", "IndexError: list index out of range"),
         ("_EXTRA_CTX.moved", "self._set_deepstack_input_embeds is not there"),
     ],
 )
-def test_a_patch_that_cannot_be_applied_is_told(tmp_path: Path, applied: str, said: str) -> None:
+def test_a_patch_that_cannot_be_applied_is_reported(tmp_path: Path, applied: str, message: str) -> None:
     text = f"{ascend_files()[WRAP]}{ASKS_CONTEXT}\n{VL}._set_deepstack_input_embeds = {applied}\n"
     (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
     assert (found.methods, found.forward) == (None, None)
-    assert str(found.refusals[-1]).endswith(said)
+    assert str(found.refusals[-1]).endswith(message)
 
 
 @pytest.mark.parametrize(
-    ("member", "before", "after", "said"),
+    ("member", "before", "after", "message"),
     [
         (BASE_VL, "self.deepstack_input_embeds", "self.rows", "keeps no list of rows per level"),
         (VL_PATCHER, "jnp.stack", "jnp.dstack", "type object 'JaxNumpy' has no attribute 'dstack'"),
     ],
 )
-def test_what_a_patched_class_lacks_is_told(
-    member: str, before: str, after: str, said: str, tmp_path: Path
+def test_what_is_not_in_a_patched_class_is_reported(
+    member: str, before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     files = {**tpu_files(), **vllm_files(VL)}
     assert before in files[member]
@@ -355,20 +355,20 @@ def test_what_a_patched_class_lacks_is_told(
     base = {name: files[name] for name in vllm_files(VL)}
     found, *_ = classes_of(open_source(over(tmp_path, plugin, base)))
     assert (found.found.model_class, found.methods, found.forward) == (VL, None, None)
-    assert said in found.refusals[-1].text
+    assert message in found.refusals[-1].text
     assert BASE_VL in found.refusals[-1].file
 
 
-def test_a_clear_of_no_rows_keeps_the_payload_and_any_other_erases_it(tmp_path: Path) -> None:
+def test_a_clear_of_no_rows_leaves_the_payload_and_any_other_erases_it(tmp_path: Path) -> None:
     found, *_ = classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
     assert isinstance(found.methods, PatchedClass)
     buffer = found.methods(8, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
     buffer.set(torch.ones(2, 3, 5))
-    for tokens, kept in ((0, True), (3, False)):
+    for tokens, stays in ((0, True), (3, False)):
         buffer.clear(tokens)
         levels = buffer.get(3)
         assert levels is not None
-        assert bool(torch.stack(levels).any()) is kept
+        assert bool(torch.stack(levels).any()) is stays
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def read(buffer: MethodsBuffer, tokens: int) -> Read:
 def test_sequences(release: str, model: str) -> None:
     bound = methods_of(released(release), model)
     assert bound.model_class == VLLM.by_methods[model].class_name
-    found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
-    assert found == {name: each.reads_of(REVISION_OF[release]) for name, each in SEQUENCES.items()}
+    found = {name: reads(new_buffer(bound), Trace.parse(case.trace)) for name, case in SEQUENCES.items()}
+    assert found == {name: case.reads_of(REVISION_OF[release]) for name, case in SEQUENCES.items()}
 
 
 @of_each_revision
@@ -89,7 +89,7 @@ def test_growth_moves_the_storage(release: str) -> None:
 
 
 @of_each_revision
-def test_the_line_that_answers_an_empty_get_is_quoted(release: str) -> None:
+def test_the_line_that_returns_from_an_empty_get_is_quoted(release: str) -> None:
     bound = methods_of(released(release))
     name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
     assert name == bound.filename

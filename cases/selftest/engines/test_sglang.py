@@ -105,7 +105,7 @@ def test_its_reach_names_the_options(without_slot: ClassVerdicts) -> None:
     assert row.reach == ("flag: --cuda-graph-backend-prefill full or --cuda-graph-backend-prefill breakable")
 
 
-def test_what_cannot_be_asked_says_why(without_slot: ClassVerdicts) -> None:
+def test_what_cannot_be_judged_has_a_reason(without_slot: ClassVerdicts) -> None:
     assert without_slot.kept >= ASKED - {R.BOUNDARY}
     for rule in (R.STRUCTURE, R.CAPACITY, R.ADDRESS):
         row = row_of(without_slot, rule, Regime.LIVE)
@@ -113,7 +113,7 @@ def test_what_cannot_be_asked_says_why(without_slot: ClassVerdicts) -> None:
         assert "argument" in row.detail or "effect" in row.detail
 
 
-def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
+def test_a_slot_that_is_filled_passes_every_rule(tmp_path: Path) -> None:
     found, verdicts = audited(write(tmp_path, with_slot()))
     assert not found.ways.lost
     assert row_of(verdicts, R.BOUNDARY, Regime.CAPTURED).verdict is Verdict.PASS
@@ -122,7 +122,7 @@ def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slot_that_a_text_step_leaves_filled_is_told(tmp_path: Path) -> None:
+def test_a_slot_that_a_text_step_leaves_filled_is_reported(tmp_path: Path) -> None:
     _, verdicts = audited(write(tmp_path, with_slot(zeroes=False)))
     assert verdicts.broken_in(Regime.CAPTURED) == {R.CLEAR}
     assert not verdicts.broken_in(Regime.LIVE)
@@ -143,13 +143,13 @@ def _changed(before: str, after: str) -> str:
         ("index < self.depth", "index <= 0"),
     ],
 )
-def test_a_level_at_another_layer_is_told_in_live_use(tmp_path: Path, before: str, after: str) -> None:
+def test_a_level_at_another_layer_is_reported_in_live_use(tmp_path: Path, before: str, after: str) -> None:
     _, verdicts = audited(write(tmp_path, sglang_files(model=_changed(before, after))))
     assert R.BOUNDARY in verdicts.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
-def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None:
+def test_a_writer_that_forgets_a_row_is_reported_in_live_use(tmp_path: Path) -> None:
     writer = WRITER_FILE.replace(
         "        _put(found", "        marks[0] = False\n        levels = levels[1:]\n        _put(found"
     )
@@ -171,18 +171,20 @@ def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
 def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write(tmp_path, sglang_files(writer=WRITER_FILE.replace("def embed_mm", "def place_mm")))
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "not judged: these carry a payload\n  Qwen3LLMModel" in said
-    assert "embed_mm_inputs is not there" in said
+    output = capsys.readouterr().out
+    assert "not judged: these carry a payload\n  Qwen3LLMModel" in output
+    assert "embed_mm_inputs is not there" in output
 
 
-def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_moved_is_reported_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = _changed("stream.start(forward_batch)", "stream.open(forward_batch)")
     assert main(["audit", "--source", str(write(tmp_path, sglang_files(model=model)))]) == ExitCode.BROKEN
     line = MODEL_FILE.splitlines().index("        stream.start(forward_batch)") + 1
-    said = capsys.readouterr().out
-    assert "Qwen3LLMModel cannot be run" in said
-    assert f"({MODEL}:{line})" in said
+    output = capsys.readouterr().out
+    assert "Qwen3LLMModel cannot be run" in output
+    assert f"({MODEL}:{line})" in output
 
 
 @pytest.mark.network
@@ -202,18 +204,20 @@ def test_released_text_models(release: str) -> None:
         assert all(reason.file.endswith(".py") and reason.line for reason in reasons)
 
 
-def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_sdist_that_is_a_stub_is_reported_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "sglang-0.5.99.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        told = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
+        member = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
         text = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.99\n"
-        told.size = len(text)
-        archive.addfile(told, io.BytesIO(text))
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
     assert main(["audit", "--source", str(path)]) == ExitCode.USAGE
     assert "is sglang 0.5.99 without sglang/srt/, a stub" in capsys.readouterr().err
 
 
-def test_a_source_without_deepstack_says_since_when(
+def test_a_source_without_deepstack_is_refused_with_the_first_release_that_has_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {"sglang/_version.py": "__version__ = '0.4.0'\n", "sglang/srt/models/llama.py": "x = 1\n"}
@@ -225,8 +229,8 @@ def test_a_source_without_deepstack_says_since_when(
 def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
     assert main(["audit", "--source", str(write(tmp_path, sglang_files(runner=runner)))]) == ExitCode.HOLDS
-    said = capsys.readouterr().out
-    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", said)
+    output = capsys.readouterr().out
+    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", output)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +244,14 @@ def test_a_graph_without_a_slot_loses_the_payload(tmp_path: Path, member: str, t
 
 
 @pytest.mark.parametrize(("member", "text"), [(RUNNER, EXECUTE_FILE), (BREAKABLE, BREAKABLE_FILE)])
-def test_a_slot_that_is_filled_keeps_it(tmp_path: Path, member: str, text: str) -> None:
+def test_a_slot_that_is_filled_passes_it(tmp_path: Path, member: str, text: str) -> None:
     found = class_in(tmp_path, with_runner(member, text, "0.5.14", slot=True))
     assert found.graphs.replays, found.graphs.no_graphs
     assert not found.graphs.lost
     assert torch.equal(replayed(found, 8, 3), expected(8, 3))
 
 
-def test_a_runner_that_runs_visual_steps_eagerly_keeps_it(tmp_path: Path) -> None:
+def test_a_runner_that_runs_visual_steps_eagerly_passes_it(tmp_path: Path) -> None:
     text = EXECUTE_FILE.replace("own = self", "own = eager = self").replace(
         "            _fill(self",
         '            if named.get("input_deepstack_embeds") is not None:\n'
@@ -259,7 +263,7 @@ def test_a_runner_that_runs_visual_steps_eagerly_keeps_it(tmp_path: Path) -> Non
     assert torch.equal(replayed(found, 8, 3), expected(8, 3))
 
 
-def test_a_runner_without_a_graph_of_its_own_hands_the_payload_on(tmp_path: Path) -> None:
+def test_a_runner_without_a_graph_of_its_own_passes_the_payload_on(tmp_path: Path) -> None:
     found = class_in(tmp_path, piecewise("0.5.10"))
     assert found.graphs.replays, found.graphs.no_graphs
     assert not found.graphs.lost
@@ -304,16 +308,16 @@ def test_a_bisection_names_the_tree_where_it_came_in(
     files, code, word, member = TREES[release]
     root = str(write(tmp_path, files))
     assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl", "--bisect"]) == code
-    said = capsys.readouterr().out
-    assert f"{word}: {member}:" in said
-    assert ("--enable-breakable-cuda-graph" in said) == (member == BREAKABLE)
+    output = capsys.readouterr().out
+    assert f"{word}: {member}:" in output
+    assert ("--enable-breakable-cuda-graph" in output) == (member == BREAKABLE)
 
 
 @pytest.mark.slow
-def test_a_runner_that_raises_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runner_that_raises_is_not_the_incident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = BREAKABLE_FILE.replace("graph.replay()", 'named["input_embeds"] or graph.replay()')
     root = str(write(tmp_path, with_runner(BREAKABLE, text, "0.5.13")))
     assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl"]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "raises, and does not lose rows silently as in incident 33726" in said
-    assert "Boolean value of Tensor" in said
+    output = capsys.readouterr().out
+    assert "raises, and does not lose rows silently as in incident 33726" in output
+    assert "Boolean value of Tensor" in output

@@ -71,14 +71,14 @@ def broken(cases: list[JudgedCase]) -> list[str]:
     [swift_files(), megatron_files(), megatron_files(member=MBRIDGE)],
     ids=["ms-swift", "megatron-bridge", "mbridge"],
 )
-def test_a_right_splitter_keeps_r9_in_every_case(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_a_right_splitter_passes_r9_in_every_case(tmp_path: Path, files: Mapping[str, str]) -> None:
     cases = judged(found_in(tmp_path, files))
     assert {verdict for case in cases for verdict in case.verdicts} == {(R9, Verdict.PASS)}
     assert len({judged.case.id for judged in cases}) == len(cases) == 15
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (OFTEN_EQUAL, "rank 0 of 2 was given 24 wrong rows over 3 levels, first row 0 of level 0"),
         (WHOLE, "RuntimeError: rank 0 of 2: The size of tensor a (8)"),
@@ -87,10 +87,10 @@ def test_a_right_splitter_keeps_r9_in_every_case(tmp_path: Path, files: Mapping[
     ],
     ids=["neighbour", "whole", "shares", "text"],
 )
-def test_a_wrong_splitter_breaks_r9(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_splitter_breaks_r9(tmp_path: Path, text: str, message: str) -> None:
     cases = judged(found_in(tmp_path, megatron_files(text)))
     judgement, *_ = next(judged.judgements for judged in cases if R9 in judged.broken)
-    assert said in judgement.detail
+    assert message in judgement.detail
 
 
 def test_rows_split_evenly_are_right_where_all_tokens_are_visual(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_packages_are_recognised_by_their_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         (
             swift_files(parallel=PARALLEL_FILE.replace("mm_tokens", "rows")),
@@ -142,13 +142,13 @@ def test_packages_are_recognised_by_their_folders(tmp_path: Path) -> None:
     ],
     ids=["method", "attribute", "import", "class", "inner import"],
 )
-def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], said: str) -> None:
+def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], message: str) -> None:
     (refusal,) = found_in(tmp_path, files).refusals
-    assert said in str(refusal)
+    assert message in str(refusal)
 
 
 @pytest.mark.slow  # 3 s
-def test_a_command_judges_splitters_beside_each_other(
+def test_a_command_judges_splitters_next_to_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = write(tmp_path / "wrong", megatron_files(OFTEN_EQUAL))
@@ -162,7 +162,7 @@ def test_a_command_judges_splitters_beside_each_other(
     assert rows[0]["reach"] == "unknown"
 
 
-def test_a_splitter_of_another_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_splitter_of_another_name_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = megatron_files(SPLIT_FILE.replace("split_deepstack_embs", "split_embs"))
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.BROKEN
     assert "split_embs is given 'deepstack_visual_embeds'" in capsys.readouterr().out
@@ -195,10 +195,10 @@ def test_released_splitters(release: str) -> None:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_release_without_deepstack_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_release_without_deepstack_is_reported_as_that(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["audit", "--source", "mbridge==0.15.1"])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     if code == ExitCode.MACHINE:
-        pytest.skip(f"the package index does not answer: {said}")
+        pytest.skip(f"the package index does not answer: {output}")
     assert code == ExitCode.USAGE
-    assert "mbridge 0.15.1 has no class with a deepstack buffer" in said
+    assert "mbridge 0.15.1 has no class with a deepstack buffer" in output

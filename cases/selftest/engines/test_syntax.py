@@ -77,7 +77,7 @@ def test_they_are_those_of_inspect(tmp_path: Path) -> None:
         ("return 2", "return 2.0", {"last"}),
     ],
 )
-def test_a_function_changes_its_own_hash_alone(tmp_path: Path, old: str, new: str, changed: set[str]) -> None:
+def test_a_function_changes_only_its_own_hash(tmp_path: Path, old: str, new: str, changed: set[str]) -> None:
     assert old in RUNNER
     one = function_hashes(source(tmp_path / "one", RUNNER), NAMES)
     other = function_hashes(source(tmp_path / "other", RUNNER.replace(old, new)), NAMES)

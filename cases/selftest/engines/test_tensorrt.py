@@ -43,13 +43,13 @@ def test_no_levels_on_text_break_r1_and_views_too_short_r4(empty: ClassVerdicts)
     assert set(empty.kept) >= KEPT
 
 
-def test_a_text_step_is_told_as_it_is_and_reached_by_default(empty: ClassVerdicts) -> None:
+def test_a_text_step_is_reported_as_it_is_and_reached_by_default(empty: ClassVerdicts) -> None:
     (row,) = (row for row in empty.rows if row.rule is R.STRUCTURE and row.regime is Regime.LIVE)
     assert "was answered with 0 levels, not with 3 tensors" in row.detail
     assert row.reach == "default"
 
 
-def test_rules_that_cannot_be_asked_say_why(empty: ClassVerdicts) -> None:
+def test_rules_that_cannot_be_judged_have_a_reason(empty: ClassVerdicts) -> None:
     said = {row.rule: row for row in empty.rows if row.rule in (R.ADDRESS, R.REJECTION)}
     assert {row.verdict for row in said.values()} == {Verdict.SKIP}
     assert "graphs are not driven" in said[R.ADDRESS].detail

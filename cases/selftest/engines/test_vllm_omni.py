@@ -35,12 +35,12 @@ def erasing(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
     return judged(tmp_path_factory.mktemp("erasing"), omni_files(ERASES))
 
 
-def test_a_captured_get_that_erases_is_told(erasing: ClassVerdicts) -> None:
+def test_a_captured_get_that_erases_is_reported(erasing: ClassVerdicts) -> None:
     assert R.BOUNDARY in erasing.broken_in(Regime.CAPTURED)
     assert R.BOUNDARY not in erasing.broken_in(Regime.LIVE)
 
 
-def test_its_row_says_what_leads_there(erasing: ClassVerdicts) -> None:
+def test_its_row_names_what_leads_there(erasing: ClassVerdicts) -> None:
     (row,) = (row for row in erasing.rows if row.rule is R.BOUNDARY and row.regime is Regime.CAPTURED)
     assert row.reach == "flag: --compilation-config.cudagraph_mode=FULL"
     assert row.evidence == "read"
@@ -48,31 +48,31 @@ def test_its_row_says_what_leads_there(erasing: ClassVerdicts) -> None:
     assert row.where.startswith(THINKER)
 
 
-def test_a_get_that_only_reads_keeps_the_rule(tmp_path: Path) -> None:
+def test_a_get_that_only_reads_passes_the_rule(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, omni_files(READS_ONLY))
     assert R.BOUNDARY not in verdicts.broken
     assert {R.STRUCTURE, R.FRESHNESS, R.CLEAR, R.PLACEMENT} <= verdicts.kept
 
 
-def test_a_package_folder_is_told_from_that_of_vllm(tmp_path: Path) -> None:
+def test_a_package_folder_is_distinguished_from_that_of_vllm(tmp_path: Path) -> None:
     root = write(tmp_path, omni_files(READS_ONLY))
     for path in (root, root / "vllm_omni"):
         assert engine_of(open_source(str(path))).package.name == "vllm-omni"
 
 
-def test_what_the_source_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_in_the_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lacking = REST.replace("        ours.zero_()", "        no_such_import(ours)")
     files = dict(omni_files(READS_ONLY, rest=lacking))
     files[THINKER] = f"from vllm.elsewhere import no_such_import\n{files[THINKER]}"
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "no class that was judged is wrong with default settings; 1 not judged" in said
-    assert f"{THINKER}:" in said
-    assert "no_such_import" in said
+    output = capsys.readouterr().out
+    assert "no class that was judged is wrong with default settings; 1 not judged" in output
+    assert f"{THINKER}:" in output
+    assert "no_such_import" in output
 
 
 @pytest.mark.parametrize("text", ["sglang-omni==0.1.9", "installed:rtp-llm"])
-def test_an_engine_that_is_not_driven_says_why(text: str) -> None:
+def test_an_engine_that_is_not_driven_has_a_reason(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be called: the payload is an argument"):
         open_source(text)
 

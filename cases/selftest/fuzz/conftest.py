@@ -1,4 +1,4 @@
-"""What tests of hunts leave behind."""
+"""Cleanup after tests of hunts."""
 
 from collections.abc import Iterator
 

@@ -72,7 +72,7 @@ def test_a_hang_is_shrunk_like_any_other_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # 13 s
-def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_has_stored_its_findings_and_goes_on(tmp_path: Path) -> None:
     one = Campaign(PR43617, tmp_path, 60)
 
     def kill(progress: Progress, findings: list[Finding]) -> None:
@@ -81,13 +81,13 @@ def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> 
 
     with pytest.raises(Killed):
         run_campaign(one, open_campaign(one), kill)
-    kept = read_journal(tmp_path)
+    stored = read_journal(tmp_path)
     resumed = open_campaign(one)
-    assert kept
-    assert resumed.resumed == len(kept)
+    assert stored
+    assert resumed.resumed == len(stored)
     done = run_campaign(one, resumed, nothing)
-    assert done.findings[: len(kept)] == kept
-    assert len(done.findings) > len(kept)
+    assert done.findings[: len(stored)] == stored
+    assert len(done.findings) > len(stored)
     assert done.progress.examples == one.examples
     # What is complete is begun anew: the same command gives the same findings.
     assert open_campaign(one).findings == []
@@ -106,7 +106,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: Path) -> None:
+def test_what_the_process_cannot_do_is_reported_as_by_every_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown revision 'nobody'"):
         run(Campaign(FuzzRequest(revision="nobody"), tmp_path, 10))
 
@@ -134,8 +134,8 @@ FINDING = Finding(
 
 def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Path) -> None:
     asked = Campaign(FuzzRequest(revision="pr43617"), tmp_path, 100)
-    told = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
-    (tmp_path / RUN).write_text(json.dumps(told))
+    written = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
+    (tmp_path / RUN).write_text(json.dumps(written))
     death = replace(FINDING, kind=FindingKind.CRASH, rule=None, shape=None)
     torn = FINDING.to_json()[:30]
     (tmp_path / JOURNAL).write_text(f"{FINDING.to_json()}\n{death.to_json()}\n{torn}")
@@ -143,7 +143,7 @@ def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Pa
     assert (begun.findings, begun.progress.examples, begun.resumed) == ([FINDING, death], 40, 2)
     with pytest.raises(UsageError, match="has an unfinished run with other options"):
         open_campaign(replace(asked, seed=1))
-    (tmp_path / RUN).write_text(json.dumps({**told, "finished": True}))
+    (tmp_path / RUN).write_text(json.dumps({**written, "finished": True}))
     assert open_campaign(asked).findings == []
     assert not (tmp_path / JOURNAL).exists()
 
@@ -184,18 +184,18 @@ def test_a_finding_that_needs_a_decoder_has_no_program(asked: FuzzRequest) -> No
     compile(program, "found.py", "exec")
 
 
-def test_a_program_is_told_the_class_of_a_source_and_its_member(tmp_path: Path) -> None:
+def test_a_program_is_given_the_class_of_a_source_and_its_member(tmp_path: Path) -> None:
     found = replace(FINDING, model_class="Qwen3VLForConditionalGeneration")
     whose = campaign_module._program_buffer(found, FuzzRequest(source=str(Vllm().tree(tmp_path))))
     assert whose == ProgramBuffer("Qwen3VLForConditionalGeneration", "vllm/model_executor/models/qwen3_vl.py")
 
 
-def test_a_finding_has_a_program_only_where_the_buffer_alone_shows_it() -> None:
+def test_a_finding_has_a_program_only_where_the_buffer_by_itself_shows_it() -> None:
     graphs = replace(FINDING, trace="cap 16: capture 9; set 9; replay 9")
     assert campaign_module.program_of(graphs, FuzzRequest(revision="reference")) is None
 
 
-def test_a_finding_on_a_class_of_a_source_is_told_with_its_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_on_a_class_of_a_source_is_reported_with_its_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """One class was found in the source; a death has no rule, which orders could break."""
     source = SimpleNamespace(classes=lambda: [audited_class("Vl"), audited_class("Other")])
     asked: list[object] = []
@@ -211,8 +211,8 @@ def test_a_finding_on_a_class_of_a_source_is_told_with_its_reach(monkeypatch: py
     )
     findings = [replace(FINDING, model_class="Vl"), replace(FINDING, model_class="Gone")]
     findings.append(replace(FINDING, model_class="Vl", rule=None, kind=FindingKind.CRASH))
-    told = campaign_module.with_reach(findings, FuzzRequest(source="TREE"))
-    assert [finding.reach for finding in told] == ["R5 Vl", "unknown", None]
+    reached = campaign_module.with_reach(findings, FuzzRequest(source="TREE"))
+    assert [finding.reach for finding in reached] == ["R5 Vl", "unknown", None]
     assert campaign_module.with_reach([FINDING], FuzzRequest(source="TREE")) == [FINDING]
     assert asked == ["TREE"]
 
@@ -233,7 +233,7 @@ def test_the_caches_of_a_worker_that_interprets_end_with_its_campaign(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_campaign_at_the_boundary_asks_its_questions_and_draws_nothing(
+def test_a_campaign_at_the_boundary_plays_its_traces_and_draws_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Player(InProcessPlayer):
@@ -258,7 +258,7 @@ def boundary_hunt(buffer: str, drawn: int) -> Hunt:
     return going
 
 
-def test_every_n_and_p_of_a_small_capacity_is_asked() -> None:
+def test_every_n_and_p_of_a_small_capacity_is_played() -> None:
     acting = [
         [step for number, step in enumerate(trace.steps) if number % 2]
         for trace in small_traces()
@@ -267,7 +267,7 @@ def test_every_n_and_p_of_a_small_capacity_is_asked() -> None:
     assert {(n, p) for n in range(5) for p in range(-1, 6)} <= {(a[0].tokens, a[-1].tokens) for a in acting}
 
 
-def test_all_rows_are_read_before_the_first_step_and_behind_each() -> None:
+def test_all_rows_are_read_before_the_first_step_and_after_each() -> None:
     questions_of_3 = [trace for trace in small_traces() if trace.capacity == 3]
     assert all({step.op for step in trace.steps[::2]} == {Op.GET} for trace in questions_of_3)
     assert Trace.parse("cap 3: get 3; set 4; get 4; get 5; get 5; clear 5; get 5") in questions_of_3

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
+def test_findings_are_written_as_rows_lines_and_programs(folder: Path) -> None:
     found = read_journal(folder)
     rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
     assert {(row["rule"], row["promise"]) for row in rows} == {("R3", "I3")}
@@ -68,10 +68,10 @@ def test_a_compiled_decoder_is_named_by_backend_and_arm(
 ) -> None:
     words = ["--arm", "eager/drop_all", "--examples", "6", "--out", str(tmp_path)]
     assert main(["fuzz", "--revision", "reference", *words]) == ExitCode.HOLDS
-    said = capsys.readouterr().out
-    assert "6 of 6 examples" in said
-    assert "1 graph of 1" in said
-    assert "reference [eager/drop_all]: nothing found" in said
+    output = capsys.readouterr().out
+    assert "6 of 6 examples" in output
+    assert "1 graph of 1" in output
+    assert "reference [eager/drop_all]: nothing found" in output
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_compiled_decoder_is_named_by_backend_and_arm(
         ),
     ],
 )
-def test_a_run_that_goes_on_says_after_what(
+def test_a_run_that_goes_on_prints_after_what(
     hunted: Hunted, said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Output(None, quiet=False).show(command._print_folder(Campaign(FuzzRequest(), tmp_path, 100), hunted))

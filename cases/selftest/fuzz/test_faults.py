@@ -23,20 +23,20 @@ def test_a_fault_has_the_trace_up_to_its_step() -> None:
     assert (fault.name, str(fault.trace)) == ("R3", "cap 16: set 9; set 3; get 16")
 
 
-def test_nothing_is_judged_behind_a_wrong_row() -> None:
-    told = faults("pr43617", "cap 16: set 9; clear 3; get 16; set 4 levels=4; get 16; get -1")
-    assert [fault.name for fault in told] == ["R5"]
+def test_nothing_is_judged_after_a_wrong_row() -> None:
+    found = faults("pr43617", "cap 16: set 9; clear 3; get 16; set 4 levels=4; get 16; get -1")
+    assert [fault.name for fault in found] == ["R5"]
 
 
-def test_behind_a_fault_that_says_nothing_of_rows_the_trace_is_judged_on() -> None:
+def test_after_a_fault_that_is_not_about_rows_the_trace_is_judged_on() -> None:
     trace = "cap 16: capture 16; get 20; replay 16; set 9; clear 3; get 16"
-    told = faults("pr43617", trace, "eager/full")
-    assert [fault.name for fault in told] == ["R6", "R5"]
+    found = faults("pr43617", trace, "eager/full")
+    assert [fault.name for fault in found] == ["R6", "R5"]
 
 
-def test_r0_is_not_told_beside_the_rule_that_it_follows_from() -> None:
-    told = faults("clears_by_counter", "cap 16: capture 16; set 16; replay 16; replay 16", "eager/full")
-    assert [fault.name for fault in told] == ["R5"]
+def test_r0_is_not_reported_with_the_rule_that_it_follows_from() -> None:
+    found = faults("clears_by_counter", "cap 16: capture 16; set 16; replay 16; replay 16", "eager/full")
+    assert [fault.name for fault in found] == ["R5"]
 
 
 def key(text: str, judgement: Judgement) -> FaultKey:
@@ -60,7 +60,7 @@ ROWS = Judgement(
         (ROWS, "set 9", "set 9 levels=2"),
     ],
 )
-def test_faults_that_differ_in_numbers_and_payload_options_alone_have_one_key(
+def test_faults_that_differ_only_in_numbers_and_payload_options_have_one_key(
     judgement: Judgement, one: str, other: str
 ) -> None:
     longer = replace(
@@ -100,7 +100,7 @@ def test_other_exceptions_shapes_and_rules_have_other_keys(other: Judgement) -> 
         ("pr40932", "set 16; get 20", (FaultKind.MISSING, 2, 0, 16, None, "")),
     ],
 )
-def test_a_judgement_says_what_was_wrong_first(
+def test_a_judgement_names_what_was_wrong_first(
     buffer: str, trace: str, fault: tuple[FaultKind, int, int | None, int | None, RowOrigin | None, str]
 ) -> None:
     (played,) = faults(buffer, f"cap 16: {trace}")
@@ -109,7 +109,7 @@ def test_a_judgement_says_what_was_wrong_first(
     assert (wrong.shape, wrong.step, wrong.level, wrong.row, wrong.origin, wrong.exception) == fault
 
 
-def test_a_fault_keeps_what_the_header_of_its_trace_says() -> None:
+def test_a_fault_has_what_the_header_of_its_trace_has() -> None:
     text = "cap 16 levels 1 mode inference buffers 2: set 9; set 4 on=b; set 3; get 16; clear 16"
     (fault,) = faults("stale_after_shorter_set", text)
     assert str(fault.trace) == text.removesuffix("; clear 16")

@@ -46,7 +46,7 @@ def test_findings_are_four_steps_or_fewer(found: list[Finding]) -> None:
     assert max(len(Trace.parse(finding.trace).steps) for finding in first.values()) <= 4
 
 
-def test_a_finding_is_shown_by_its_text_alone_on_a_buffer_of_another_size(
+def test_a_finding_is_shown_by_only_its_text_on_a_buffer_of_another_size(
     found: list[Finding], qwen: Model
 ) -> None:
     for finding in found:
@@ -99,7 +99,7 @@ def test_a_rejected_call_that_changed_rows_is_blamed_for_them() -> None:
     assert done.confirmed(faults) == faults != []
 
 
-def test_no_trace_is_drawn_behind_the_end() -> None:
+def test_no_trace_is_drawn_after_the_end() -> None:
     """What a watcher has enough of is neither played nor drawn."""
     drawn: list[Trace] = []
 
@@ -128,7 +128,7 @@ class _AtOnce(Watch):
 
 
 @pytest.mark.slow  # 7 s
-def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
+def test_what_is_known_is_not_reported_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)
     again.search(lifecycles(), 60)
@@ -191,7 +191,7 @@ class SometimesWrong(InProcessPlayer):
 
 
 @pytest.mark.slow  # 9 s
-def test_a_fault_that_comes_and_goes_is_told_as_it_was_seen() -> None:
+def test_a_fault_that_comes_and_goes_is_reported_as_it_was_seen() -> None:
     """hypothesis itself would report such a test as flaky."""
     result = hunt(target("reference"), SometimesWrong(), examples=60)
     assert result.progress.examples == 60
@@ -218,7 +218,7 @@ def test_one_compiled_decoder_serves_all_traces() -> None:
 
 
 @pytest.mark.slow  # 2 s
-def test_a_compiled_decoder_shows_its_fault_behind_the_profile_run_that_it_needs() -> None:
+def test_a_compiled_decoder_shows_its_fault_after_the_profile_run_that_it_needs() -> None:
     going = Hunt(target("pr40932", "eager/drop_all"), InProcessPlayer())
     faults, _ = going.replay(Trace.parse("cap 16: profile 16; set 16; forward 16"), new_session=True)
     assert [fault.rule for fault in faults] == [Rule.STRUCTURE, Rule.OUTPUT]
@@ -233,8 +233,8 @@ def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> Non
 
 @pytest.mark.slow
 def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
-    told = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
-    assert {finding.rule for finding in told if finding.alone} == {Rule.GRAPHS}
+    findings = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
+    assert {finding.rule for finding in findings if finding.alone} == {Rule.GRAPHS}
 
 
 def test_captured_graphs_are_hunted_on() -> None:
@@ -266,7 +266,7 @@ def fault(rule: Rule, trace: str = "cap 4: get 4") -> Fault:
     return fault_of_judgement(Trace.parse(trace), Judgement(rule, Verdict.FAIL, detail="seen"))
 
 
-def test_graphs_that_a_new_session_does_not_show_are_told_as_they_are() -> None:
+def test_graphs_that_a_new_session_does_not_show_are_reported_as_they_are() -> None:
     wanted = fault(Rule.GRAPHS)
     shown, hidden = Replays("eager/stock", wanted), Replays("eager/stock", fault(Rule.OUTPUT))
     assert _Search(shown, 9)._is_shown_again(wanted)

@@ -102,7 +102,7 @@ def played(end: CallResult, monkeypatch: pytest.MonkeyPatch) -> Observation | De
 
 
 @pytest.mark.parametrize(
-    ("end", "kind", "said"),
+    ("end", "kind", "message"),
     [
         (RaisedInWorker("UsageError", "deepstack_harness.errors", "no", exit_code=2), UsageError, "^no$"),
         (
@@ -120,8 +120,8 @@ def played(end: CallResult, monkeypatch: pytest.MonkeyPatch) -> Observation | De
     ],
 )
 def test_an_end_that_is_no_death_in_a_step_is_raised(
-    end: CallResult, kind: type[HarnessError], said: str, monkeypatch: pytest.MonkeyPatch
+    end: CallResult, kind: type[HarnessError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(kind, match=said) as raised:
+    with pytest.raises(kind, match=message) as raised:
         played(end, monkeypatch)
     assert type(raised.value) is kind

@@ -114,7 +114,7 @@ def test_only_the_stated_promise_under_each_stated_arm_will_do(
 
 
 @pytest.mark.slow  # 9 s; the command by day is that of a blind judge
-def test_the_command_tells_regions_in_tables_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_regions_in_tables_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", "late_bias", "ring_of_rows"]) == ExitCode.HOLDS
     said = capsys.readouterr().out
     lines = said.splitlines()
@@ -125,7 +125,7 @@ def test_the_command_tells_regions_in_tables_of_80_columns(capsys: pytest.Captur
     assert lines[-1].startswith("1 of 1 regions caught only by their promise; ")
 
 
-def test_a_blind_judge_misses_a_region_and_says_so(
+def test_a_blind_judge_misses_a_region_and_it_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def blind(region: object) -> object:

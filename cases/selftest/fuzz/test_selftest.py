@@ -109,11 +109,11 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
     seeing = tuple(oracle for oracle in judge.ORACLES if oracle.rule is not Rule.CAPACITY)
     monkeypatch.setattr(judge, "ORACLES", seeing)
     assert run("none_when_empty", "growth_loses_payload") == 1
-    said = capsys.readouterr().out
-    assert "NOT CAUGHT" in said
-    assert "1 of 2 mutants caught, each only by its own rule; " in said
-    assert "0 false alarms on 1 right buffers in 20 examples" in said
-    assert "not so: growth_loses_payload" in said
+    output = capsys.readouterr().out
+    assert "NOT CAUGHT" in output
+    assert "1 of 2 mutants caught, each only by its own rule; " in output
+    assert "0 false alarms on 1 right buffers in 20 examples" in output
+    assert "not so: growth_loses_payload" in output
 
 
 def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_rule(

@@ -54,7 +54,7 @@ def test_drawn_traces_parse_back(arm: str) -> None:
     assert all(Trace.parse(str(trace)) == trace for trace in drawn(arm, 50))
 
 
-def test_a_buffer_alone_sees_all_its_calls_good_and_bad(alone: list[Trace]) -> None:
+def test_a_buffer_by_itself_sees_all_its_calls_good_and_bad(alone: list[Trace]) -> None:
     steps = [step for trace in alone for step in trace]
     assert {step.op for step in steps} == set(Op) - {Op.CAPTURE, Op.REPLAY, Op.RELOAD}
     assert {step.op for step in steps if step.tokens < 0} == {Op.GET, Op.CLEAR, Op.RESIZE}
@@ -107,7 +107,7 @@ def test_calls_lie_far_above_the_capacity_run_out_of_memory_and_go_on_for_long(a
 
 
 @pytest.mark.parametrize("arm", ["eager/drop_all", "eager/full"])
-def test_beside_a_decoder_outputs_stay_finite_and_sizes_are_those_of_the_family(arm: str) -> None:
+def test_with_a_decoder_outputs_stay_finite_and_sizes_are_those_of_the_family(arm: str) -> None:
     traces = drawn(arm, 100)
     assert {step.values for trace in traces for step in trace} <= {None, "constant"}
     assert not any(trace.changes_sizes or trace.buffers > 1 for trace in traces)
@@ -172,7 +172,7 @@ def test_another_seed_draws_other_traces() -> None:
 
 
 @given(pairs(480, 8))
-def test_pairs_ask_for_what_was_set_or_more(pair: tuple[int, int]) -> None:
+def test_pairs_get_what_was_set_or_more(pair: tuple[int, int]) -> None:
     assert pair[0] <= pair[1]
 
 
@@ -188,7 +188,7 @@ def test_reported_pairs_are_drawn_as_far_as_they_fit() -> None:
 
 
 @given(engine_traces(capacity=16))
-def test_an_engine_in_order_profiles_first_and_runs_behind_every_set(trace: Trace) -> None:
+def test_an_engine_in_order_profiles_first_and_runs_after_every_set(trace: Trace) -> None:
     assert trace.steps[0] == Step(Op.PROFILE, 16)
     for step, following in zip(trace.steps, trace.steps[1:], strict=False):
         if step.op is Op.SET:

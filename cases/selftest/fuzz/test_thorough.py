@@ -70,7 +70,7 @@ def test_each_call_follows_each_other_call(captured: bool, thorough: list[Trace]
     assert len(missing) <= 1, missing  # none with hypothesis 6.170; another release draws other traces
 
 
-def test_no_trace_asks_for_more_than_the_contract_promises(thorough: list[Trace]) -> None:
+def test_no_trace_gets_more_than_the_contract_promises(thorough: list[Trace]) -> None:
     captured = [*filter(is_captured, thorough)]
     assert len(captured) >= 60
     for trace in captured:  # all sizes up front, with nothing set

@@ -1,4 +1,4 @@
-"""Regions whose state hides: in descriptors, caches, registries, classes; behind keys, views, references.
+"""Regions whose state hides: in descriptors, caches, registries, classes; in keys, views, references.
 
 Each multiplies by a number that its Python finds there: after a change a graph has the old one (I1). Where
 the number is a tensor that is written in place, a graph reads the new one, and nothing breaks.

@@ -25,9 +25,9 @@ def segfault() -> None:
 
 
 def eat() -> None:
-    kept = []
+    blocks = []
     while True:  # in few pieces: while a case is played, torch.empty fills what it returns
-        kept.append(torch.empty(2**28))
+        blocks.append(torch.empty(2**28))
 
 
 def talk() -> None:
@@ -132,7 +132,7 @@ class ExitsAtOnce(ReferenceBuffer):
 
 
 class Textless(Exception):
-    """Exception whose text and representation end whoever asks for them."""
+    """Exception whose text and representation end the code that reads them."""
 
     @override
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Textless(Exception):
 
 
 class RejectsWithoutText(ReferenceBuffer):
-    """It keeps every rule: what it raises, `reference` raises too."""
+    """It breaks no rule: what it raises, `reference` raises too."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -162,7 +162,7 @@ class RejectsWithoutText(ReferenceBuffer):
 
 
 class SharesMemory(ReferenceBuffer):
-    """It answers with tensors in shared memory."""
+    """Its get returns tensors in shared memory."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:

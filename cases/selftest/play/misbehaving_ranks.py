@@ -48,7 +48,7 @@ class Floods(Misbehaves):
 
 
 class JoinsTheWitness(SequenceParallel):
-    """Tells the FIFO of a test which rank it is, and hangs; every rank does."""
+    """Writes its rank to the FIFO of a test, and hangs; every rank does."""
 
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         witness = os.open(os.environ["WITNESS"], os.O_WRONLY)

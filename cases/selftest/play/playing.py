@@ -1,4 +1,4 @@
-"""How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
+"""How tests play a case: one trace on one buffer, uncompiled by default."""
 
 from dataclasses import replace
 
@@ -37,5 +37,5 @@ def judge(
 
 
 def broken(judgements: dict[Rule, Judgement]) -> set[Rule]:
-    assert not [said for said in judgements.values() if said.verdict is Verdict.ERROR]
-    return {rule for rule, said in judgements.items() if said.verdict is Verdict.FAIL}
+    assert not [judgement for judgement in judgements.values() if judgement.verdict is Verdict.ERROR]
+    return {rule for rule, judgement in judgements.items() if judgement.verdict is Verdict.FAIL}

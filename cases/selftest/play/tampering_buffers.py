@@ -1,6 +1,6 @@
 """Wrong buffers that reach for what measures them, and right ones that use the same means for themselves.
 
-The wrong ones never clear, which is R5, and do what `TAMPERINGS` says in every get.
+The wrong ones never clear, which is R5, and tamper as in `TAMPERINGS` in every get.
 """
 
 import gc
@@ -67,7 +67,7 @@ def through_a_class(_: object) -> None:
 
 
 def through_a_function(_: object) -> None:
-    """Answer that nothing was answered."""
+    """Report that get returned nothing."""
     lane: Any = sys.modules[f"{_OURS}.lane"]
     lane.answer_facts = lambda *_: None
 
@@ -108,7 +108,7 @@ def __getattr__(name: str) -> type[ReferenceBuffer]:
 
 
 class PatchesAtItsStart(ReferenceBuffer):
-    """A wrong buffer, whose first one makes every row a zero for the rest of the process: a control tells."""
+    """Makes every row a zero for the rest of the process from its first one on: a control sees it."""
 
     def __init__(self, *sizes: int, **place: Any) -> None:  # as of any buffer
         super().__init__(*sizes, **place)

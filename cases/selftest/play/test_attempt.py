@@ -1,4 +1,4 @@
-"""One call that may go wrong: what it raised is a fact of it, unless it says nothing about the call."""
+"""One call that may go wrong: what it raised is a fact of it, unless the call has no part in it."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def test_memory_that_runs_out_by_itself_is_no_fact_of_the_call() -> None:
     assert found.type == "MemoryError"
 
 
-def test_an_exception_of_another_process_keeps_its_place() -> None:
+def test_an_exception_of_another_process_has_its_own_place() -> None:
     error = RuntimeError("no")
     error.where = "rank.py:7"  # type: ignore[attr-defined]
     found = failing(error).raised
@@ -63,10 +63,10 @@ def test_an_exception_of_another_process_keeps_its_place() -> None:
 
 
 def test_a_failed_call_is_not_wrapped_again() -> None:
-    with pytest.raises(CallFailed) as told:
+    with pytest.raises(CallFailed) as caught:
         naming("set", lambda: naming("get", lambda: dict[str, int]()["row"]))
-    assert told.value.call == "get"
-    assert isinstance(told.value.error, KeyError)
+    assert caught.value.call == "get"
+    assert isinstance(caught.value.error, KeyError)
 
 
 class Pretends(str):
@@ -79,7 +79,7 @@ class Pretends(str):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (Textless.__str__, "(its text cannot be had: SystemExit)"),
         (lambda _: 7, "(its text cannot be had: TypeError)"),
@@ -88,7 +88,7 @@ class Pretends(str):
     ids=["it exits", "no text", "a subclass"],
 )
 def test_an_exception_without_a_text_is_named_by_its_type(
-    text: Callable[[BaseException], object], said: str
+    text: Callable[[BaseException], object], message: str
 ) -> None:
     def where(_: BaseException) -> str:
         raise RuntimeError("nowhere")
@@ -96,11 +96,11 @@ def test_an_exception_without_a_text_is_named_by_its_type(
     error = type("Own", (Exception,), {"__str__": text, "where": property(where)})()
     found = failing(error).raised
     assert found is not None
-    assert (found.call, found.type, found.message) == ("get", "Own", said)
+    assert (found.call, found.type, found.message) == ("get", "Own", message)
     assert found.where.startswith(__file__)
 
 
-def test_ctrl_c_while_a_text_is_asked_for_ends_the_command() -> None:
+def test_ctrl_c_while_a_text_is_made_ends_the_command() -> None:
     def interrupt(_: BaseException) -> str:
         raise KeyboardInterrupt
 

@@ -65,7 +65,7 @@ def worker() -> Iterator[CaseWorker]:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Segfaults", "step 3 'get 9': get raised SIGSEGV: ended by SIGSEGV"),
         ("Leaves", "step 3 'get 9': get raised exit: exited with 0"),
@@ -73,13 +73,13 @@ def worker() -> Iterator[CaseWorker]:
     ],
 )
 def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
-    worker: CaseWorker, name: str, said: str
+    worker: CaseWorker, name: str, message: str
 ) -> None:
     planned, before = case_of(name), worker.ends
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
     assert (judged.broken, worker.ends) == (frozenset({Rule.BOUNDARY}), before + 1)
-    by_rule = {one.rule: one for one in judged.judgements}
-    assert by_rule[Rule.BOUNDARY].detail == said
+    by_rule = {judgement.rule: judgement for judgement in judged.judgements}
+    assert by_rule[Rule.BOUNDARY].detail == message
     assert by_rule[Rule.STRUCTURE].verdict is Verdict.PASS  # put to the test before
     assert by_rule[Rule.CLEAR].verdict is Verdict.ERROR  # its step was never reached
     assert by_rule[Rule.CLEAR].detail.endswith("in step 3 'get 9'")
@@ -119,7 +119,7 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("trace", "end", "said"),
+    ("trace", "end", "message"),
     [
         ("set 8", end_of(-9, facts=(BEGUN, SET), phase="the end"), "ended by SIGKILL in the end"),
         (
@@ -139,28 +139,30 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
         ),
     ],
 )
-def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: CallResult, said: str) -> None:
+def test_the_steps_before_an_end_stay_and_the_others_have_a_reason(
+    trace: str, end: CallResult, message: str
+) -> None:
     case = case_of("Behaves", f"cap 16: {trace}").case
     seen = observation_of(case, end)
-    assert (seen.ended, seen.steps[0]) == (said, StepFacts("set 8", 16))
-    assert [str(step) for step in case.trace] == [one.step for one in seen.steps]
+    assert (seen.ended, seen.steps[0]) == (message, StepFacts("set 8", 16))
+    assert [str(step) for step in case.trace] == [facts.step for facts in seen.steps]
     raised = Raised("out of memory", "no memory", "get", "", ends=True)
-    expected = [(None, raised)] if is_end(end, EndKind.OUT_OF_MEMORY) else [(said, None)]
-    assert [(one.unavailable, one.raised) for one in seen.steps[1:]] == expected[: len(seen.steps) - 1]
+    expected = [(None, raised)] if is_end(end, EndKind.OUT_OF_MEMORY) else [(message, None)]
+    assert [(facts.unavailable, facts.raised) for facts in seen.steps[1:]] == expected[: len(seen.steps) - 1]
 
 
 def test_an_error_about_the_case_is_raised_again() -> None:
-    told = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
+    raised = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
     with pytest.raises(UsageError, match="unknown family 'x'"):
-        observation_of(case_of("Behaves").case, told)
+        observation_of(case_of("Behaves").case, raised)
 
 
 def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
     with CaseWorker(LIMITS) as worker:
-        kept = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")
-        cases = judge_plan([kept, *[case_of("Leaves")] * 4], worker)
+        survivor = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")
+        cases = judge_plan([survivor, *[case_of("Leaves")] * 4], worker)
         assert worker.ends == 3
-    assert [bool(one.broken) for one in cases] == [False, True, True, True, False]
+    assert [bool(case.broken) for case in cases] == [False, True, True, True, False]
     assert "ended 3 times" in cases[-1].judgements[0].detail
     rows = {row.rule: row.verdict for row in sum_up(cases, "source", "class").rows}
     assert (rows[Rule.BOUNDARY], rows[Rule.CLEAR], rows[Rule.PLACEMENT]) == (
@@ -171,7 +173,7 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("AsksToExit", "get raised SystemExit: 0"),
         ("RaisesOurError", "get raised MachineError: not my machine"),
@@ -180,13 +182,13 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
         ("NamesItsErrorAsTorchDoes", "get raised OutOfMemoryError: not my memory"),
     ],
 )
-def test_no_exception_excuses_a_method(name: str, said: str) -> None:
+def test_no_exception_excuses_a_method(name: str, message: str) -> None:
     planned = case_of(name)
     judged = judge_case(planned, play_case(planned.case))
     assert judged.broken == {Rule.BOUNDARY}
     assert (
-        next(one.detail for one in judged.judgements if one.rule is Rule.BOUNDARY)
-        == f"step 3 'get 9': {said}"
+        next(judgement.detail for judgement in judged.judgements if judgement.rule is Rule.BOUNDARY)
+        == f"step 3 'get 9': {message}"
     )
     assert judged.observation.steps[-1].answer is not None  # the trace went on
 
@@ -214,7 +216,7 @@ def test_classes_that_fit_are_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("import time; time.sleep(600)", "no answer within 0.5 s .* in the import of mine:Buffer"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV in the import of mine"),
@@ -224,12 +226,12 @@ def test_classes_that_fit_are_not_refused() -> None:
     ],
 )
 def test_a_class_that_cannot_be_loaded_is_refused(
-    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(case_worker, "_LOAD_TIMEOUT_S", 0.5 if "sleep" in source else 60.0)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         check_buffers(["mine:Buffer"])
 
 
@@ -251,17 +253,17 @@ def test_ctrl_c_while_a_class_is_loaded_or_made_is_no_mistake_of_the_user(
 
 
 @pytest.mark.parametrize(
-    ("in_force", "said"),
+    ("in_force", "message"),
     [
         (InForce(("files",)), "PermissionError: no; it runs in a sandbox, which --no-sandbox turns off$"),
         (InForce(), "PermissionError: no$"),
     ],
 )
-def test_what_the_sandbox_refuses_is_said_with_the_option_that_turns_it_off(
-    in_force: InForce, said: str, monkeypatch: pytest.MonkeyPatch
+def test_what_the_sandbox_refuses_is_reported_with_the_option_that_turns_it_off(
+    in_force: InForce, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = RaisedInWorker("UsageError", "deepstack_harness.errors", "PermissionError: no", exit_code=2)
     worker = SimpleNamespace(call=lambda *_: refused, in_force=in_force)
     monkeypatch.setattr(case_worker, "Worker", lambda *_, **__: nullcontext(worker))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         check_buffers(["mine:Buffer"])

@@ -44,7 +44,7 @@ def takes_much(
 
 def test_each_input_has_its_other_values() -> None:
     call = Call(rows(4), None, [rows(4, 1)])
-    words = {(each.input, each.words) for each in settings_of(takes_much, call)}
+    words = {(setting.input, setting.words) for setting in settings_of(takes_much, call)}
     assert words == {
         ("x", "other strides"), ("mask", "a tensor"), ("levels", "empty"), ("levels", "a member more"),
         ("flag", "False"), ("times", "3"), ("rows", "1 rows"), ("rows", "7 rows"),
@@ -53,14 +53,14 @@ def test_each_input_has_its_other_values() -> None:
 
 def test_an_attribute_is_changed_between_two_calls_and_back() -> None:
     module, call = programs.Scorer(), Call(rows(4))
-    factor = next(each for each in settings_of(module, call) if each.input == "self.factor")
+    factor = next(setting for setting in settings_of(module, call) if setting.input == "self.factor")
     steps = history(module, call, [[], [factor], []])
     for step in steps:
         if not isinstance(step, Call):
             step(module)
     assert [isinstance(step, Call) for step in steps] == [True, False, True, False, True]
     assert module.factor == 1.0
-    assert not [each for each in settings_of(module, call) if "in_features" in each.input]
+    assert not [setting for setting in settings_of(module, call) if "in_features" in setting.input]
 
 
 def test_pairs_find_each_input_that_was_burnt_in() -> None:
@@ -109,7 +109,7 @@ class Meta:
 
 
 class Opaque:
-    """A class that nothing says how to make."""
+    """A class that cannot be made from what is known of it."""
 
 
 def by_meta(x: Tensor, meta: Meta | None = None) -> Tensor:
@@ -118,7 +118,7 @@ def by_meta(x: Tensor, meta: Meta | None = None) -> Tensor:
 
 
 def of_four_dimensions(x: Tensor, *_rest: Tensor, meta: Meta | None = None) -> Tensor:
-    """Take what an annotation does not say."""
+    """Take a tensor whose dimensions no annotation states."""
     _, _, _, width = x.shape
     return x * width if meta is None else x
 
@@ -168,7 +168,7 @@ class _NoChannel(Channel):
 
 
 @pytest.mark.slow  # 6 s; test_steps.py of cli writes one by day
-def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_shows_it_with_only_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain_score.py").write_text(
         "from torch import Tensor, nn, tensor\n\n"
         "TWICE = nn.Parameter(tensor(2.0))  # an answer that requires a gradient\n"
@@ -178,7 +178,7 @@ def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     measured = measure_target(_NoChannel(), "plain_score:score", ["eager/drop_all"], 1, drawn=True)
-    (chosen,) = [each.chosen for each in measured.histories if each.words == "mask: None, then as it was"]
+    (chosen,) = [found.chosen for found in measured.histories if found.words == "mask: None, then as it was"]
     script = write_shown(
         _NoChannel(), "plain_score:score", 1, [*map(list, chosen)],
         promise=Promise.SPECIALISATION, arm="eager/drop_all", limit=0.0,

@@ -70,7 +70,7 @@ def test_right_buffers_are_right(arm: str) -> None:
 
 
 def test_a_payload_of_every_token_is_decoded_in_full_graphs() -> None:
-    """Batches that only decode have one too, so that a set says nothing about a prompt."""
+    """Batches that only decode have one too, so that a set is no sign of a prompt."""
     steps = judged("reference", "eager/full_decode_only", IMAGE_THEN_TEXT, "gemma4").observation.steps
     assert [facts.graph_use is not None for facts in steps if facts.step.startswith("replay")] == [True, True]
 
@@ -92,7 +92,7 @@ def test_a_case_whose_artifact_served_nothing_is_not_judged() -> None:
     assert "no step was served by the reloaded artifact" in str(case.observation.error)
 
 
-@pytest.mark.slow  # 8 s: guards that were saved refuse, and torch never recompiles behind them
+@pytest.mark.slow  # 8 s: guards that were saved refuse, and torch never recompiles after that
 def test_an_artifact_with_guards_refuses_what_torch_would_recompile_for() -> None:
     trace = "cap 16: profile 16; set 16; forward 16"
     assert Rule.OUTPUT not in judged("pr40145", "eager/stock", trace).broken

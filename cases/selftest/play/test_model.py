@@ -1,4 +1,4 @@
-"""Distances, owners of rows and kept outputs: what a model measures, and that it measured something."""
+"""Distances, owners of rows and cached outputs: what a model measures, and that it measured something."""
 
 import math
 import weakref
@@ -78,7 +78,7 @@ def test_rows_out_of_order_are_separate_runs() -> None:
     )
 
 
-def test_answers_outlive_their_step_so_that_no_address_is_handed_out_twice(qwen: Model) -> None:
+def test_answers_outlive_their_step_so_that_no_address_is_used_twice(qwen: Model) -> None:
     alive: list[bool] = []
 
     class Watching(ReferenceBuffer):
@@ -91,7 +91,7 @@ def test_answers_outlive_their_step_so_that_no_address_is_handed_out_twice(qwen:
             return answer
 
     play(case_of("cap 16: get 4; get 4; get 4", "watching"), qwen, Watching)
-    # Three gets: one answer kept, then two, then three, seen from the later gets of both lanes.
+    # Three gets: one result alive, then two, then three, seen from the later gets of both lanes.
     assert alive.count(True) >= 9
 
 
@@ -111,7 +111,7 @@ def test_rows_of_micro_batches_that_follow_each_other_are_one_run() -> None:
     assert joined.rows == (
         (RowRange(1, 0, 0, 5),), (RowRange(0, 0, 0, 3), RowRange(1, 1, 4, 1)),
     )  # fmt: skip
-    again = join_answers([first, replace(second, rows=first.rows)])  # the same rows, not those behind them
+    again = join_answers([first, replace(second, rows=first.rows)])  # the same rows, not the rows after them
     assert again is not None
     assert again.rows[0] == (RowRange(1, 0, 0, 2), RowRange(1, 0, 0, 2))
 
@@ -137,7 +137,7 @@ def test_equal_content_is_run_once() -> None:
     cache, run = OutputCache(), Counting()
     answers = [cache.get(inputs(1), run) for _ in range(3)]
     assert run.runs == 1
-    assert all(torch.equal(one, inputs(2).hidden) for one in answers)
+    assert all(torch.equal(answer, inputs(2).hidden) for answer in answers)
 
 
 def test_whatever_differs_is_run() -> None:
@@ -145,8 +145,8 @@ def test_whatever_differs_is_run() -> None:
     given = inputs(1)
     moved = Inputs(given.hidden, given.positions + 1, None)
     every = [given, inputs(2), inputs(1, tokens=4), inputs(1, dtype=torch.bfloat16), moved]
-    for one in every:
-        assert torch.equal(cache.get(one, run), one.hidden * 2)
+    for different in every:
+        assert torch.equal(cache.get(different, run), different.hidden * 2)
     assert run.runs == len(every)
 
 
@@ -167,7 +167,7 @@ def test_the_least_recently_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> 
     assert run.runs == 4
 
 
-def test_long_outputs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_outputs_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "_ELEMENTS", 5)
     cache, run = OutputCache(), Counting()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Observations of cases that cannot be measured as a whole: each says why, and what was measured stays."""
+"""Observations of cases that cannot be measured as a whole: each has a reason, and earlier facts stay."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -44,19 +44,19 @@ class Stops:
 
 
 def test_what_was_played_before_a_step_that_cannot_be_measured_stays() -> None:
-    told: list[object] = []
+    reported: list[object] = []
     case = case_of(TRACE, "reference")
-    steps, said = observe.played_steps(case, cast(CasePlayer, Stops()), tell=told.append)
+    steps, said = observe.played_steps(case, cast(CasePlayer, Stops()), tell=reported.append)
     assert said == "step 2 'get 2': the kernels were cached"
-    assert [(one.step, one.unavailable) for one in steps] == [
+    assert [(facts.step, facts.unavailable) for facts in steps] == [
         ("set 2", None),
         ("get 2", said),
         ("get 3", said),
     ]
-    assert told == [steps[0]]
+    assert reported == [steps[0]]
 
 
-def test_a_decoder_has_one_size_and_a_buffer_alone_any(qwen: Model) -> None:
+def test_a_decoder_has_one_size_and_a_buffer_by_itself_any(qwen: Model) -> None:
     case = case_of("cap 4 levels 2: set 2; get 2", "reference")
     with pytest.raises(UsageError, match="'cap 4 levels 2: set 2; get 2' states sizes of its buffer that no"):
         observe.decoder_of(case, qwen)
@@ -70,7 +70,7 @@ class NothingCompiled(CompiledSession):
         self.calls, self.limit_hit = calls, limit_hit
 
 
-def test_graphs_that_cannot_be_counted_are_said_to_be_so(
+def test_graphs_that_cannot_be_counted_are_reported_as_that(
     qwen: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_counts, "graph_facts", not_measured)
@@ -80,7 +80,7 @@ def test_graphs_that_cannot_be_counted_are_said_to_be_so(
     assert observe._graph_facts(eager, GuardPolicy.DROP_ALL) == (None, None)
 
 
-def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_not_told(
+def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_not_reported(
     qwen: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited: list[object] = []

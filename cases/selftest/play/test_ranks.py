@@ -1,4 +1,4 @@
-"""Ranks that fail, differ or lose their parent: the case says so, and the others go on or end.
+"""Ranks that fail, differ or lose their parent: the case reports it, and the others go on or end.
 
 Ranks that die or hang are in `cases/test_sequence_parallel.py`, which is through with them then.
 """
@@ -93,7 +93,7 @@ def decoders(caller: str) -> list[StepFacts]:
     return [facts for facts in found.steps if facts.step.startswith("forward")]
 
 
-def test_a_rank_that_raises_is_told_and_the_ranks_go_on_together() -> None:
+def test_a_rank_that_raises_is_reported_and_the_ranks_go_on_together() -> None:
     first, second = decoders("RefusesOnce")
     assert first.raised is not None
     assert (first.raised.type, first.raised.message) == ("ValueError", "rank 1: not this time")
@@ -132,7 +132,7 @@ def ranks_of_the_last_step(arm: str) -> list[int]:
     return [shard.rank for shard in found.shards]
 
 
-def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on() -> None:
+def test_what_is_wrong_with_the_case_itself_is_reported_by_all_ranks_and_they_go_on() -> None:
     rank_pool().play(case())
     pids = rank_pool().pids
     with pytest.raises(UsageError, match="caller 'micro_batches' cannot share a step among ranks"):
@@ -166,7 +166,7 @@ def test_a_rank_that_was_stopped_for_another_is_not_at_fault() -> None:
 
 
 class Rank:
-    """A worker that ends at once as it is told, or, told nothing, when it is stopped."""
+    """A worker that ends at once in a given way, or, given none, when it is stopped."""
 
     def __init__(self, end: WorkerEnd | None = None) -> None:
         self.end = end

@@ -1,4 +1,4 @@
-"""Calls that nobody could make, and rows that are copies: refused with words that say what would be right."""
+"""Calls that nobody could make, and rows that are copies: refused with words for what would be right."""
 
 from collections.abc import Callable
 from functools import partial
@@ -66,7 +66,7 @@ def one_argument_twice() -> tuple[Any, ...]:
 
 
 def every_arm_raises() -> tuple[Any, ...]:
-    """The first call of serving raises everywhere that guards are kept."""
+    """The first call of serving raises everywhere that guards are checked."""
 
     def adds(x: Tensor, mask: Tensor) -> Tensor:
         return x + mask

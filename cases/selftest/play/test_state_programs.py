@@ -1,4 +1,4 @@
-"""State in unusual places is found, named and put back; what cannot be judged says why."""
+"""State in unusual places is found, named and put back; what cannot be judged has a reason."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def test_an_iterator_that_advances_in_each_call_is_a_fault_without_any_change() 
     assert next(region.numbers) == 1.0
 
 
-def test_a_function_beside_a_region_changes_the_variable_of_its_copy() -> None:
+def test_a_function_next_to_a_region_changes_the_variable_of_its_copy() -> None:
     region = enclosing()
     compile_steps(region, [Call(rows(3)), lambda copy: copy.become(3.0), Call(rows(3))], arms=ARMS)
     assert state_of(region)["scale"] == 1.0

@@ -1,4 +1,4 @@
-"""Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
+"""Regions over steps: wrong ones are caught by their promise with the input named, right ones pass."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -96,7 +96,7 @@ def test_an_input_without_influence_is_no_chance() -> None:
     assert "step 2 cannot show whether `mask` is read" in str(judged)
 
 
-def test_a_refusal_is_told_and_is_no_wrong_answer() -> None:
+def test_a_refusal_is_reported_and_is_no_wrong_answer() -> None:
     def double(x: Tensor) -> Tensor:
         return x * 2
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_put_back_is_one_sentence() -> None:
 
 
 def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
-    """The count is lost in every replay by itself, and the answer by the count is right each time."""
+    """The count is lost in every replay by itself, and the output by the count is right each time."""
     x = rows(2)
     judged = compile_steps(programs.Counter(), [Call(x), Call(x), Call(x)], arms=["eager/full"])
     (lost,) = judged.broken
@@ -179,7 +179,7 @@ def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
     assert "step 2: self.calls is int 1, not int 2" in lost.detail
 
 
-def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_told() -> None:
+def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_reported() -> None:
     class Grows(nn.Module):
         sizes: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Code under test that changes the harness's records or functions is told as such, and keeps no rule."""
+"""Code under test that changes the harness's records or functions is reported as such, and passes no rule."""
 
 from collections.abc import Iterator
 
@@ -29,11 +29,11 @@ def in_worker(name: str) -> list[JudgedCase]:
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_it_is_told_and_no_rule_is_kept(name: str) -> None:
+def test_it_is_reported_and_no_rule_passes(name: str) -> None:
     first, *_ = in_worker(name)
     assert {judgement.verdict for judgement in first.judgements} == {Verdict.ERROR}
     said = {judgement.detail for judgement in first.judgements}
-    assert all(each.startswith("tampered: ") for each in said), said
+    assert all(detail.startswith("tampered: ") for detail in said), said
 
 
 def test_a_right_buffer_that_looks_around_is_judged() -> None:
@@ -42,7 +42,7 @@ def test_a_right_buffer_that_looks_around_is_judged() -> None:
         assert judged.kept
 
 
-def test_a_control_behind_the_class_finds_what_was_replaced_before_its_first_case(
+def test_a_control_after_the_class_finds_what_was_replaced_before_its_first_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", f"{MODULE}:PatchesAtItsStart"]) == ExitCode.BROKEN

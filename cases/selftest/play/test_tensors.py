@@ -20,7 +20,11 @@ from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 def broken(make: BufferFactory, trace: str) -> set[Rule]:
     buffer = live_buffer("made here")
     (judged,) = judge_in_process(plan_check(Where("qwen3_vl"), buffer, [trace]), {buffer: make})
-    return {said.rule for said in judged.judgements if said.verdict in {Verdict.FAIL, Verdict.ERROR}}
+    return {
+        judgement.rule
+        for judgement in judged.judgements
+        if judgement.verdict in {Verdict.FAIL, Verdict.ERROR}
+    }
 
 
 class TrustsAddresses(ReferenceBuffer):
@@ -60,7 +64,7 @@ def test_rows_that_nobody_has_written_are_no_zeros(header: str) -> None:
     assert broken(NeverWritten, f"{header}: set 3; get 9") == {Rule.BOUNDARY}
 
 
-def test_memory_is_filled_while_a_buffer_alone_is_played_and_not_afterwards() -> None:
+def test_memory_is_filled_while_only_a_buffer_is_played_and_not_afterwards() -> None:
     with filled_with_nan():
         assert torch.empty(3).isnan().all()
         assert torch.zeros(3).new_empty(2, 2).isnan().all()
@@ -69,7 +73,7 @@ def test_memory_is_filled_while_a_buffer_alone_is_played_and_not_afterwards() ->
 
 
 class KeepsRoom(ReferenceBuffer):
-    """Copies its answers, so that an allocation can fail behind a growth that is done."""
+    """Copies what get returns, so that an allocation can fail after a growth that is done."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...]:
@@ -79,7 +83,7 @@ class KeepsRoom(ReferenceBuffer):
 
 
 class StatesRoomFirst(ReferenceBuffer):
-    """Says that it has grown before it has, and forgets that."""
+    """Reports that it has grown before it has, and forgets that."""
 
     stated = 0
 
@@ -142,7 +146,7 @@ def test_a_write_under_inference_mode_is_seen_by_its_bytes() -> None:
 
 @pytest.mark.parametrize("layout", [f" layout={layout}" for layout in LAYOUTS])
 @pytest.mark.parametrize("dtype", ["", " dtype=float64", " dtype=int32"])
-def test_every_layout_lies_in_memory_as_it_says_and_holds_its_values(layout: str, dtype: str) -> None:
+def test_every_layout_lies_in_memory_as_named_and_holds_its_values(layout: str, dtype: str) -> None:
     step = Step.parse(f"set 5{layout}{dtype}")
     drawn = values_of(step, torch.randn(3, 5, 7))
     payload = laid_out(step, drawn).payload
@@ -215,7 +219,7 @@ def test_integers_may_be_refused_and_then_change_nothing(buffer: BufferFactory, 
 
 
 class RaisesMemoryError(ReferenceBuffer):
-    """Says with a MemoryError of its own that a call does not fit."""
+    """Refuses a call that does not fit with a MemoryError of its own."""
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -229,7 +233,7 @@ def test_a_memory_error_with_a_text_is_a_refusal() -> None:
 
 
 class ChangesOnce(ReferenceBuffer):
-    """Answers zeros to the 50th get alone."""
+    """Returns zeros from the 50th get, and from no other."""
 
     calls = 0
 
@@ -253,7 +257,7 @@ def test_rows_in_another_order_are_not_expanded() -> None:
 
 
 class ClearsByAProduct(ReferenceBuffer):
-    """Leaves NaN behind, because it multiplies by zero."""
+    """Leaves NaN in its rows, because it multiplies by zero."""
 
     @override
     def clear(self, tokens: int) -> None:

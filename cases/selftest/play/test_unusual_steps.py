@@ -37,7 +37,7 @@ def test_what_changes_between_two_calls_is_put_back(make: Callable[[], Made]) ->
 
 
 def of_a_local_class() -> tuple[Callable[..., object], list[object]]:
-    """Return a region that answers a class of its own, which is another one each time."""
+    """Return a region that returns a class of its own, which is another one each time."""
 
     class Out(NamedTuple):
         rows: Tensor
@@ -68,7 +68,7 @@ def scripted() -> Callable[..., object]:
         (scripted, "found no compiled frames"),
     ],
 )
-def test_what_is_not_judged_says_why(make: Callable[[], Callable[..., object]], why: str) -> None:
+def test_what_is_not_judged_has_a_reason(make: Callable[[], Callable[..., object]], why: str) -> None:
     judged = compile_steps(make(), [(rows(3),), (rows(3, 1),)], arms=DROPPED)
     assert why in judged.unjudged[0]
     assert not judged.good
@@ -111,7 +111,7 @@ def test_neutral_rows_may_be_integers_and_are_named(region: Callable[..., object
         (torch.arange(8).flip(0), torch.ones(8, dtype=torch.bool), torch.tensor(live)) for live in (6, 3)
     ]
     judged = compile_steps(region, steps, arms=DROPPED, neutral=padding)
-    (found,) = (each for each in judged.rows if each.promise == "I3" and each.arm == DROPPED[0])
+    (found,) = (row for row in judged.rows if row.promise == "I3" and row.arm == DROPPED[0])
     assert found.chances == 2
     assert judged.good == good, judged
     assert good or "neutral rows of `ids`, `mask` with other values change" in str(judged)
@@ -145,7 +145,7 @@ def fails_without_arguments() -> None:
         (lambda _: fresh_program(fails_without_arguments)(), "ends with LookupError: not there"),
     ],
 )
-def test_what_the_user_wrote_beside_the_region_is_blamed(run: Callable[..., object], words: str) -> None:
+def test_what_the_user_wrote_next_to_the_region_is_blamed(run: Callable[..., object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run((rows(3),))
 

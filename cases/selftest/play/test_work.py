@@ -46,15 +46,15 @@ def test_a_class_is_driven_only_in_the_way_in_which_it_was_bound(
         source_work.split(channel, "TREE", "Vl", CASE)
     with pytest.raises(HarnessError, match="Vl was not bound by its methods"):
         source_work._factory(SourceClass("TREE", "Vl", "methods"))
-    # A class that is driven by its forward has no get whose `return` could be found.
+    # A class that is played by its forward has no get whose `return` could be found.
     asked = SourceClass("TREE", "Vl", "forward")
     assert source_work.where_returned(channel, asked, 2, (4, 8, 2), "float32", "cpu") == "model.py"
 
 
 def test_a_buffer_that_is_of_no_source_or_was_not_bound_is_our_bug() -> None:
-    with pytest.raises(HarnessError, match="'reference' is not a buffer of a source") as told:
+    with pytest.raises(HarnessError, match="'reference' is not a buffer of a source") as caught:
         source_work.bind_work(CASE, SourceClass("TREE", "Vl"))
-    assert not isinstance(told.value, UsageError)
+    assert not isinstance(caught.value, UsageError)
     with pytest.raises(HarnessError, match="'mine:Mine' was not bound before its case was played"):
         factory_of(live_buffer("mine:Mine"))
 

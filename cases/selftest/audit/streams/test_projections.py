@@ -114,7 +114,7 @@ def unkept(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor
     return device.dual_of_copy(x, weights, replace(lanes, keep=lambda *_: None))
 
 
-def test_what_keeps_the_copy_is_that_the_allocator_is_told() -> None:
+def test_what_protects_the_copy_is_that_the_allocator_knows_the_stream() -> None:
     assert pairs(two_streams(unkept)) == RACES[projections.memory_reused_too_early]
 
 
@@ -153,7 +153,7 @@ def test_an_exception_is_a_violation() -> None:
     assert judged.detail == "two streams: raised RuntimeError: no stream left"
 
 
-def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
+def test_a_race_is_reported_with_both_operations_streams_and_memory() -> None:
     judged = judge(observed(projections.done_recorded_outside))
     assert judged.value == 4
     assert judged.detail == (
@@ -162,7 +162,7 @@ def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
     )
 
 
-def test_streams_that_were_not_used_are_told() -> None:
+def test_streams_that_were_not_used_are_reported() -> None:
     judged = judge(observed(device.sequential))
     assert (judged.verdict, judged.detail) == (Verdict.PASS, "two streams: nothing ran on aux")
     assert judge(observed(device.dual)).detail == ""
@@ -193,7 +193,7 @@ def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"recordings": ()}, "no setting was rehearsed"),
         ({"results": ()}, "no result was compared"),
@@ -203,9 +203,9 @@ def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
         ),
     ],
 )
-def test_what_shows_nothing_is_no_pass(changes: dict[str, object], said: str) -> None:
+def test_what_shows_nothing_is_no_pass(changes: dict[str, object], message: str) -> None:
     judged = judge(changed(**changes))
-    assert (judged.verdict, judged.detail) == (Verdict.ERROR, said)
+    assert (judged.verdict, judged.detail) == (Verdict.ERROR, message)
 
 
 def ways(folder: Path, text: str) -> dict[str, DualStream]:
@@ -232,7 +232,7 @@ def test_a_helper_of_a_source_is_rehearsed_in_every_setting(tmp_path: Path) -> N
     assert judge(seen).detail == f"{IN_CAPTURE}: nothing ran on aux"
 
 
-def test_a_helper_without_a_capture_to_ask_for_has_no_such_setting(tmp_path: Path) -> None:
+def test_a_helper_without_a_capture_to_request_has_no_such_setting(tmp_path: Path) -> None:
     text = STREAM_FILE.replace(
         "    from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture\n", ""
     )

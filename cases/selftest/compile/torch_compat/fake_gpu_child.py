@@ -31,10 +31,11 @@ def find() -> dict[str, Any]:
         "device": str(fake.device),
         "capability": list(torch.cuda.get_device_capability()),
         "kinds": [kernel.kind for kernel in lowered.kernels],
-        "functions": [sorted(one.operations) for one in lowered.functions],
+        "functions": [sorted(lowering.operations) for lowering in lowered.functions],
         "kernels": [list(kernel.operations) for kernel in lowered.kernels],
         "candidates": [
-            [one.registers, one.spills, one.shared, *one.grid] for one in compile_candidates(function, numels)
+            [candidate.registers, candidate.spills, candidate.shared, *candidate.grid]
+            for candidate in compile_candidates(function, numels)
         ],
         "dumped": [*map(list, _dumped(function.source, function.name))],
         "target": re.findall(r"cc=(\d+)", function.source),

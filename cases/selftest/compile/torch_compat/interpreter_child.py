@@ -1,4 +1,4 @@
-"""Kernels written by hand and interpreted; called by name in a worker that was told to interpret."""
+"""Kernels written by hand and interpreted; called by name in a worker whose triton interprets."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -81,7 +81,7 @@ def arithmetic() -> dict[str, Any]:
         "nan": str(most.item()),
         "added": added.tolist(),
         "programs": facts.programs,
-        "rows": [[one.tensor, one.argument, one.read, one.written] for one in facts.accesses],
+        "rows": [[access.tensor, access.argument, access.read, access.written] for access in facts.accesses],
     }
 
 
@@ -109,19 +109,21 @@ def configurations() -> dict[str, Any]:
         facts = launched(function, torch.ones(8), out, [2, 8, 4], compares=True)
         found[name] = {
             "compared": facts.compared, "programs": facts.programs, "out": out[0].item(),
-            "told": [[one.kernel, one.argument, *one.configurations] for one in facts.disagreements],
+            "told": [[pair.kernel, pair.argument, *pair.configurations] for pair in facts.disagreements],
         }  # fmt: skip
     return found
 
 
 def moved() -> dict[str, str]:
-    """The sentence for each private member that another triton or torch might lack."""
+    """The sentence for each private member that another triton or torch might not have."""
     from deepstack_harness.compile.torch_compat import interpreter as names
 
     found = {name: _without(interpreter.InterpreterBuilder, name) for name in names.METHODS}
-    for owner, (one, members, _) in names.MEMBERS.items():
+    for owner, (kind, members, _) in names.MEMBERS.items():
         for name in members:
-            found[f"{owner}.{name}"] = _unknown(names, "MEMBERS", {owner: (one, (f"{name}_of_old",), "x.py")})
+            found[f"{owner}.{name}"] = _unknown(
+                names, "MEMBERS", {owner: (kind, (f"{name}_of_old",), "x.py")}
+            )
     for name in names.GENERATED:
         found[f"wrapper.{name}"] = _unknown(names, "GENERATED", (f"{name}_of_old",))
     return found
@@ -133,7 +135,7 @@ def reordered() -> str:
     def create_masked_load(self: object, mask: object, ptrs: object, other: object) -> None: ...
 
     with patch.object(interpreter.InterpreterBuilder, "create_masked_load", create_masked_load):
-        return _said()
+        return _error()
 
 
 def unreplaced() -> str:
@@ -143,24 +145,24 @@ def unreplaced() -> str:
         return interpreter._interpreter.load(ptr.data)
 
     with patch.object(interpreter.InterpreterBuilder, "create_far_load", create_far_load, create=True):
-        return _said()
+        return _error()
 
 
 def _unknown(module: object, table: str, value: object) -> str:
     with patch.object(module, table, value):
-        return _said()
+        return _error()
 
 
 def _without(owner: type[Any], name: str) -> str:
-    kept = getattr(owner, name)
+    original = getattr(owner, name)
     delattr(owner, name)
     try:
-        return _said()
+        return _error()
     finally:
-        setattr(owner, name, kept)
+        setattr(owner, name, original)
 
 
-def _said() -> str:
+def _error() -> str:
     try:
         with graphs():
             return "nothing was missed"
@@ -169,7 +171,7 @@ def _said() -> str:
 
 
 def restored() -> bool:
-    """Say whether nothing is replaced any more behind it."""
+    """Return whether nothing is replaced any more after it."""
     before = (
         type(interpreter.interpreter_builder),
         interpreter._implicit_cvt,

@@ -1,4 +1,4 @@
-"""Saved artifacts and rebuilt modules are what `torch_compat` says of them, on this torch."""
+"""Saved artifacts and rebuilt modules are as `torch_compat` documents them, on this torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_dropped_guards_are_not_checked(tmp_path: Path) -> None:
 
 
 def test_guards_that_cannot_be_saved_are_dropped(tmp_path: Path) -> None:
-    # Kept, a guard on the class of a submodule ends in a PackageError (torch 2.11, 2.13).
+    # If it is not dropped, a guard on the class of a submodule ends in a PackageError (torch 2.11, 2.13).
     decoder = family_named("qwen3_vl").build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     arguments = (torch.ones(4, 128), torch.zeros(3, 4, dtype=torch.int64), None)
     options = {"guard_filter_fn": keep_all}
@@ -55,7 +55,7 @@ def test_guards_that_cannot_be_saved_are_dropped(tmp_path: Path) -> None:
     assert torch.equal(artifact.load(tmp_path / "one")(decoder, *arguments), decoder(*arguments))
 
 
-def test_saving_counts_nothing_and_leaves_options_alone(tmp_path: Path) -> None:
+def test_saving_counts_nothing_and_leaves_options_unchanged(tmp_path: Path) -> None:
     dynamo.start_counting()
     torch.compile(torch.sin, backend="eager", fullgraph=True)(torch.ones(2))
     options = {"guard_filter_fn": keep_all}
@@ -115,8 +115,8 @@ def test_a_module_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert not again._forward_hooks
     assert "absent" in vars(again)["_buffers"]
     assert "bias" in vars(again.get_submodule("linear"))["_parameters"]
-    assert all(same(one, two) for one, two in zip(again.parameters(), whole.parameters(), strict=True))
-    assert all(same(one, two) for one, two in zip(again.buffers(), whole.buffers(), strict=True))
+    assert all(same(*pair) for pair in zip(again.parameters(), whole.parameters(), strict=True))
+    assert all(same(*pair) for pair in zip(again.buffers(), whole.buffers(), strict=True))
 
 
 def same(one: Tensor, two: Tensor) -> bool:

@@ -12,7 +12,7 @@ FLOAT = np.dtype(np.float32)
 
 def addresses(memory: DeviceMemory, tensor: torch.Tensor, elements: list[int]) -> np.ndarray:
     first = memory.address(tensor)
-    return np.array([first + 4 * one for one in elements], dtype=np.int64).astype(np.uint64)
+    return np.array([first + 4 * element for element in elements], dtype=np.int64).astype(np.uint64)
 
 
 def read(
@@ -27,7 +27,7 @@ def read(
     return access, out
 
 
-def test_what_is_read_is_told_by_rows_and_elements() -> None:
+def test_what_is_read_is_counted_in_rows_and_elements() -> None:
     access, out = read(torch.arange(12.0).view(4, 3), [3, 4, 4, 9, 0], [True, True, True, True, False])
     assert (access.kernel, access.tensor, access.argument, access.shape) == ("kernel", "x", "in_ptr0", (4, 3))
     assert (access.read, access.written, access.wild) == (((1, 2), (3, 4)), (), ())
@@ -44,7 +44,7 @@ def test_a_row_too_many_is_wild_also_where_the_memory_goes_on(
     tensor = torch.arange(3.0 * rows).view(rows, 3)[:4]
     access, out = read(tensor, [9, 12])
     assert (access.wild, access.in_storage, access.outside) == (((4, 5),), in_storage, 4)
-    assert [str(one) for one in out] == ["9.0", value]
+    assert [str(element) for element in out] == ["9.0", value]
 
 
 def test_a_row_before_the_tensor_is_wild() -> None:
@@ -64,8 +64,9 @@ def test_memory_is_unwritten_until_a_kernel_writes_it() -> None:
         memory.load(addresses(memory, tensor, elements), mask, 0, FLOAT)
         memory.end()
     accesses = memory.facts(None, 0).accesses
-    assert [(one.kernel, one.unwritten) for one in accesses] == [("writes", 0), ("first", 0), ("second", 8)]
-    assert [one.launch for one in accesses] == [0, 1, 2]
+    unwritten = [(access.kernel, access.unwritten) for access in accesses]
+    assert unwritten == [("writes", 0), ("first", 0), ("second", 8)]
+    assert [access.launch for access in accesses] == [0, 1, 2]
     assert tensor[0].tolist() == [1.0, 2.0]
     assert bool(tensor[1].isnan().all())
 
@@ -96,7 +97,7 @@ def test_the_gaps_of_a_view_may_be_unwritten() -> None:
     memory.end()
     memory.called("mm", {"self": tensor[:, :1]}, [])
     memory.called("mm", {"self": tensor}, [])
-    assert [one.unwritten for one in memory.facts(None, 0).calls] == [(), ("buffer 0",)]
+    assert [call.unwritten for call in memory.facts(None, 0).calls] == [(), ("buffer 0",)]
 
 
 def test_names_follow_storage_and_offset() -> None:
@@ -140,7 +141,7 @@ def test_an_atomic_adds_to_what_is_there() -> None:
     assert (access.written, access.elements_written, access.read) == (((1, 3),), 2, ())
 
 
-def test_an_argument_that_a_launch_leaves_alone_has_no_access() -> None:
+def test_an_argument_that_a_launch_never_touches_has_no_access() -> None:
     """All lanes of an access may be masked off: it touches nothing, and is noted without a row."""
     used, unused = torch.ones(4), torch.ones(0, 3)
     memory = DeviceMemory({"x": used, "y": unused})

@@ -1,4 +1,4 @@
-"""Dynamo's private parts do what `torch_compat.dynamo` says of them: counts, guards, pieces, cold caches."""
+"""Dynamo's private parts do what `torch_compat.dynamo` documents: counts, guards, pieces, cold caches."""
 
 import functools
 import os
@@ -159,7 +159,7 @@ class RaisesAsDynamoDoes:
     [(warned_of, True), (warns, False), (adds_wrongly, False), (RaisesAsDynamoDoes(), False)],
     ids=["a warning of Dynamo", "a warning of the code", "an operation that fails", "its type alone"],
 )
-def test_a_fault_of_the_compiler_is_told_from_one_of_the_code(
+def test_a_fault_of_the_compiler_is_distinguished_from_one_of_the_code(
     function: Callable[[Tensor], Tensor], *, compiler: bool
 ) -> None:
     """Warnings are errors in these tests, as under `-W error`."""

@@ -1,4 +1,4 @@
-"""A process believes in a GPU that it does not have, and tensors in host memory say `cuda:0`."""
+"""A process believes in a GPU that it does not have, and tensors in host memory claim `cuda:0`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +88,7 @@ def test_spilled_registers_are_counted() -> None:
 
 @pytest.mark.xdist_group("inductor")
 @NEEDS_TRITON
-def test_a_kernel_that_ptxas_refuses_is_told_with_its_words() -> None:
+def test_a_kernel_that_ptxas_refuses_is_reported_with_its_words() -> None:
     from deepstack_harness.compile.torch_compat.fake_gpu import _registers_and_spills
 
     ptx = ".version 8.0\n.target sm_90\n.address_size 64\nnonsense"
@@ -122,7 +122,7 @@ ROWS = torch.arange(24.0).view(6, 4)
     [ROWS, ROWS[2:5], ROWS.t(), ROWS[:0], ROWS[1], ROWS.bfloat16(), torch.arange(6)],
     ids=["whole", "cut", "transposed", "empty", "row", "half", "integers"],
 )
-def test_a_tensor_says_cuda_has_the_same_memory_and_is_found_again(tensor: Tensor) -> None:
+def test_a_tensor_claims_cuda_has_the_same_memory_and_is_found_again(tensor: Tensor) -> None:
     host = HostGpu()
     moved = host.on_gpu(tensor)
     assert (str(moved.device), moved._base, moved.dtype) == ("cuda:0", None, tensor.dtype)
@@ -136,10 +136,10 @@ def test_a_tensor_says_cuda_has_the_same_memory_and_is_found_again(tensor: Tenso
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CPU build takes any capsule")
-def test_views_of_one_memory_are_told_apart() -> None:
+def test_views_of_one_memory_are_distinguished() -> None:
     host, cut = HostGpu(), ROWS[:3]
-    moved = [host.on_gpu(one) for one in (ROWS, cut)]
-    assert [host.on_host(one) is tensor for one, tensor in zip(moved, (ROWS, cut), strict=True)] == [True] * 2
+    moved = [host.on_gpu(tensor) for tensor in (ROWS, cut)]
+    assert all(host.on_host(copy) is tensor for copy, tensor in zip(moved, (ROWS, cut), strict=True))
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CPU build takes any capsule")
@@ -167,7 +167,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CPU build takes any capsule")
-def test_a_module_holds_the_same_objects_each_time_and_its_own_again_behind_it() -> None:
+def test_a_module_holds_the_same_objects_each_time_and_its_own_again_after_it() -> None:
     host, module = HostGpu(), Small()
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     seen: list[nn.Parameter] = []
@@ -175,15 +175,15 @@ def test_a_module_holds_the_same_objects_each_time_and_its_own_again_behind_it()
         with host.holding(module):
             held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             seen.append(module.weight)
-    assert {str(one.device) for one in held.values()} == {"cuda:0"}
-    assert {name: one.data_ptr() for name, one in held.items()} == {
-        n: one.data_ptr() for n, one in own.items()
+    assert {str(tensor.device) for tensor in held.values()} == {"cuda:0"}
+    assert {name: tensor.data_ptr() for name, tensor in held.items()} == {
+        name: tensor.data_ptr() for name, tensor in own.items()
     }
     assert (seen[0] is seen[1], seen[0].requires_grad) == (True, False)
     assert module._buffers["nothing"] is None
-    assert all(held[name].requires_grad == one.requires_grad for name, one in own.items())
+    assert all(held[name].requires_grad == tensor.requires_grad for name, tensor in own.items())
     after = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    assert all(after[name] is one for name, one in own.items())
+    assert all(after[name] is tensor for name, tensor in own.items())
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CPU build takes any capsule")

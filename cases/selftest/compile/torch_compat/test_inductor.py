@@ -1,4 +1,4 @@
-"""Inductor's scheduler and its lowered graphs are read as `torch_compat.inductor` says, on this torch."""
+"""Inductor's scheduler and lowered graphs are read as `torch_compat.inductor` documents, on this torch."""
 
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -36,7 +36,7 @@ def watched(body: Body, *tokens: int) -> Watched:
 
 
 def split(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
-    """A call with two results, and a kernel behind it."""
+    """A call with two results, and a kernel after it."""
     values, indices = torch.topk(hidden, 2)
     return values * indices
 
@@ -108,7 +108,7 @@ def test_sizes_of_every_argument_named_are_token_counts() -> None:
 
 
 @pytest.mark.xdist_group("inductor")
-def test_weights_are_told_from_what_changes_between_calls() -> None:
+def test_weights_are_distinguished_from_what_changes_between_calls() -> None:
     graph = lowered(cut)
     tensors = {name: value for name, value in graph.inputs.items() if not isinstance(value, sympy.Expr)}
     assert [tensors[name].get_size() for name in graph.parameters] == [[ROWS, HIDDEN]]
@@ -179,9 +179,9 @@ def test_code_that_comes_out_of_the_cache_counts_like_new_code(
             session.forward(inputs(TOKENS))
             assert isinstance(session, CompiledSession)
             made.append(session.code)
-    new, kept = made
+    new, cached = made
     assert new.kernels
     assert new.code_bytes
-    assert (new.kernels, new.code_bytes, new.dropped) == (kept.kernels, kept.code_bytes, kept.dropped)
+    assert (new.kernels, new.code_bytes, new.dropped) == (cached.kernels, cached.code_bytes, cached.dropped)
     assert new.seconds is not None
-    assert kept.seconds is None
+    assert cached.seconds is None

@@ -89,5 +89,5 @@ def test_a_new_method_that_reaches_memory_is_named(worker: Worker) -> None:
     )
 
 
-def test_nothing_is_replaced_behind_it(worker: Worker) -> None:
+def test_nothing_is_replaced_after_it(worker: Worker) -> None:
     assert asked(worker, "restored") is True

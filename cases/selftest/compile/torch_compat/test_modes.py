@@ -20,7 +20,7 @@ def test_a_replay_repeats_operations_on_their_own_tensors_in_order() -> None:
     with recorder:
         doubled = source[:2] * 2
     recorder.append(lambda: source.fill_(7))
-    with recorder:  # entered again: behind what was there
+    with recorder:  # entered again: after what was there
         written.copy_(source)
         written[0].zero_()
     source.fill_(5)

@@ -1,4 +1,4 @@
-"""Released torches have every name that `torch_compat` uses; `cases/torch_facts` asks the installed one."""
+"""Released torches have every name that `torch_compat` uses; `cases/torch_facts` checks the installed one."""
 
 import importlib.util
 import re
@@ -72,7 +72,7 @@ def released(version: Version) -> Iterator[Sources]:
         yield Sources(members, lambda member: cached(member, lambda: wheel().read(member)))
 
 
-@pytest.mark.slow  # 5 s each; the installed torch is asked daily
+@pytest.mark.slow  # 5 s each; the installed torch is checked daily
 @pytest.mark.network
 @pytest.mark.parametrize("which", ["newest", "oldest"])
 def test_released_torches_have_every_name(used: dict[Name, str], which: str) -> None:

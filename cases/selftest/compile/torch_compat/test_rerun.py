@@ -1,4 +1,4 @@
-"""A region run again on copies: the measured effect of a dropped guard, and what is refused or left alone."""
+"""A region run again on copies: the measured effect of a dropped guard, and what is refused or untouched."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -190,7 +190,7 @@ def writes_its_argument(_: Branch, x: Tensor, extra: Tensor) -> Tensor:
     [(counts_calls, "self.count"), (writes_its_argument, "extra")],
     ids=["state", "argument"],
 )
-def test_what_a_call_leaves_behind_is_an_effect_where_the_answers_are_equal(
+def test_state_that_a_call_changed_is_an_effect_where_the_outputs_are_equal(
     branch: Callable[[Branch, Tensor, Any], Tensor], name: str
 ) -> None:
     extra = torch.ones(3, 4)
@@ -242,7 +242,7 @@ def test_random_numbers_are_those_without_a_watch() -> None:
     with watch_guards() as watched:
         seen = list(outputs())
     assert watched.decisive[0].effect.distance > 0
-    assert all(torch.equal(one, other) for one, other in zip(seen, outputs(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(seen, outputs(), strict=True))
 
 
 def test_hooks_are_not_run_again() -> None:
@@ -258,11 +258,11 @@ def test_hooks_are_not_run_again() -> None:
 
 
 def test_an_input_that_cannot_be_copied() -> None:
-    guard = watched_call(Branch(lambda _, x, __: x * 2), (each for each in "ab"))
+    guard = watched_call(Branch(lambda _, x, __: x * 2), (letter for letter in "ab"))
     assert guard.effect.reason.startswith("its inputs cannot be copied: TypeError: cannot pickle 'generator'")
 
 
-def test_the_rest_behind_a_graph_break_is_not_run() -> None:
+def test_the_rest_after_a_graph_break_is_not_run() -> None:
     def count(x: Tensor) -> Tensor:
         COUNTS.append(1)
         return x
@@ -340,7 +340,7 @@ def test_an_object_that_cannot_be_looked_at_is_refused() -> None:
     vars(layer)["config"] = Unreadable()
     with pytest.raises(CannotRerun, match="cannot be copied: AssertionError: the configuration is not set"):
         _copied({"self": layer})
-    many = {"self": torch.nn.Linear(2, 2), "x": [[each] for each in range(30_000)]}
+    many = {"self": torch.nn.Linear(2, 2), "x": [[number] for number in range(30_000)]}
     with pytest.raises(CannotRerun, match="lead to more than 20000 objects"):
         _copied(many)
 
@@ -351,7 +351,7 @@ def test_an_infinite_element_hides_no_other_difference() -> None:
     assert not rerun._difference([written], [written.clone()]).matters
 
 
-def test_answers_without_values_are_not_compared() -> None:
+def test_outputs_without_values_are_not_compared() -> None:
     answers = [torch.empty(2, device="meta")]
     with pytest.raises(CannotRerun, match="'meta' has no values to compare"):
         rerun._difference(answers, answers)

@@ -33,12 +33,12 @@ from deepstack_harness.play.observe import play
 )
 def test_rows_elsewhere_or_in_another_dtype(dtype: str, device: str) -> None:
     case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 16: get 16"), EAGER)
-    said = judge_placement(
+    judgement = judge_placement(
         ObservedCase(case, observed(StepFacts("get 16", 16, answer=answer(dtype, device))))
     )
-    assert said.verdict is Verdict.FAIL
-    assert dtype in said.detail
-    assert device in said.detail
+    assert judgement.verdict is Verdict.FAIL
+    assert dtype in judgement.detail
+    assert device in judgement.detail
 
 
 CAPTURED = Trace.parse("cap 16: capture 16; replay 16; get 16; get 16")
@@ -81,8 +81,8 @@ def test_addresses_before_the_first_capture_are_nobodys_business() -> None:
 def test_in_live_use_an_address_is_not_judged() -> None:
     case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 16: get 16; get 16"), EAGER)
     steps = [StepFacts("get 16", 16, 0, answer(address=at)) for at in (64, 128)]
-    said = judge_address(ObservedCase(case, observed(*steps)))
-    assert (said.verdict, "captured regime alone" in said.detail) == (Verdict.SKIP, True)
+    judgement = judge_address(ObservedCase(case, observed(*steps)))
+    assert (judgement.verdict, "captured regime alone" in judgement.detail) == (Verdict.SKIP, True)
 
 
 def test_an_observation_survives_json() -> None:
@@ -113,7 +113,7 @@ def rules_broken(model: Model, buffer: str) -> set[Rule]:
     return set().union(*(broken(judge(model, trace, buffer, arm)) for trace, arm in PLAYED)) - {Rule.OUTPUT}
 
 
-def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: Model) -> None:
+def test_the_reference_passes_every_rule_and_every_rule_is_put_to_the_test(qwen: Model) -> None:
     verdicts = [judge(qwen, trace, "reference", arm) for trace, arm in PLAYED]
     for rule in RULES:
         seen = {judged[rule].verdict for judged in verdicts}
@@ -177,9 +177,9 @@ def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Mode
 def test_the_figure_and_the_words(
     qwen: Model, trace: str, buffer: str, rule: Rule, figure: int, words: str
 ) -> None:
-    said = judge(qwen, trace, buffer)[rule]
-    assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, figure, 0)
-    assert words in said.detail
+    judgement = judge(qwen, trace, buffer)[rule]
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, figure, 0)
+    assert words in judgement.detail
 
 
 def test_rows_lost_by_one_step_are_counted_once(qwen: Model) -> None:
@@ -192,10 +192,10 @@ def test_a_level_that_is_missing_has_not_moved(qwen: Model) -> None:
     assert broken(judged) == {Rule.STRUCTURE}
 
 
-def test_a_step_that_a_revision_lacks_is_skipped(qwen: Model) -> None:
-    said = judge(qwen, "cap 16: set 9; resize 20", "original")[Rule.CAPACITY]
-    assert said.verdict is Verdict.SKIP
-    assert "has no resize" in said.detail
+def test_a_step_that_a_revision_does_not_have_is_skipped(qwen: Model) -> None:
+    judgement = judge(qwen, "cap 16: set 9; resize 20", "original")[Rule.CAPACITY]
+    assert judgement.verdict is Verdict.SKIP
+    assert "has no resize" in judgement.detail
 
 
 def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None:
@@ -204,7 +204,7 @@ def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
+def test_rows_are_distinguished_in_half_precision(dtype: str) -> None:
     model = Model.build("qwen3_vl", dtype=dtype)
     case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
     said = judge_all(ObservedCase(case, play(case, model, buffer_named("reference"))))
@@ -215,7 +215,9 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
 @pytest.mark.parametrize(
     "trace", ["cap 2: set 2 levels=2; get 2", "cap 2: set 2 levels=2; set 1; get 2"], ids=["next", "later"]
 )
-def test_a_row_of_a_rejected_payload_is_told_so_however_late_it_is_read(qwen: Model, trace: str) -> None:
+def test_a_row_of_a_rejected_payload_is_reported_as_that_however_late_it_is_read(
+    qwen: Model, trace: str
+) -> None:
     """A set between the rejection and the read had made it R2 (found by fuzzing pr40932)."""
     assert Rule.BOUNDARY not in broken(judge(qwen, trace, "pr40932"))
     if "set 1" in trace:

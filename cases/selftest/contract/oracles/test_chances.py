@@ -28,7 +28,7 @@ class RefusesEverySet(ReferenceBuffer):
 
 
 @pytest.mark.slow  # 3 s
-def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> None:
+def test_a_buffer_that_takes_no_payload_passes_no_rule_that_is_about_one() -> None:
     buffer = live_buffer("made here")
     plan = [
         planned
@@ -59,25 +59,25 @@ def test_a_buffer_that_takes_no_payload_keeps_nothing_that_is_about_one() -> Non
     ],
 )
 def test_chances_are_counted(qwen: Model, trace: str, rule: Rule, chances: int | None) -> None:
-    said = judge(qwen, trace, "reference", EAGER, Compare.NOTHING)[rule]
-    assert (said.verdict, said.chances) == (Verdict.PASS if chances else Verdict.SKIP, chances)
+    judgement = judge(qwen, trace, "reference", EAGER, Compare.NOTHING)[rule]
+    assert (judgement.verdict, judgement.chances) == (Verdict.PASS if chances else Verdict.SKIP, chances)
 
 
 def test_uses_of_graphs_are_counted(qwen: Model) -> None:
     trace = "cap 16: capture 16; set 9; replay 16; set 3; replay 16"
-    said = judge(qwen, trace, "reference", ArmSpec.parse("eager/full"), Compare.NOTHING)[Rule.ADDRESS]
-    assert (said.verdict, said.chances) == (Verdict.PASS, 5)
+    judgement = judge(qwen, trace, "reference", ArmSpec.parse("eager/full"), Compare.NOTHING)[Rule.ADDRESS]
+    assert (judgement.verdict, judgement.chances) == (Verdict.PASS, 5)
 
 
 def test_a_broken_rule_has_its_chances_too(qwen: Model) -> None:
-    said = judge(qwen, "cap 16: set 9; clear 9; get 16; get 16", "original", EAGER, Compare.NOTHING)[
+    judgement = judge(qwen, "cap 16: set 9; clear 9; get 16; get 16", "original", EAGER, Compare.NOTHING)[
         Rule.STRUCTURE
     ]
-    assert said.verdict is Verdict.PASS
-    assert said.chances == 2
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.chances == 2
 
 
-def test_without_a_chance_nothing_is_kept() -> None:
+def test_without_a_chance_no_rule_passes() -> None:
     assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).verdict is Verdict.SKIP
     assert passed(Rule.CAPACITY, 0, 0, "rows", chances=0).detail == "not tested: 0 growths"
     assert judge_figure(Rule.CAPACITY, 0, 0, "rows", shape=FaultKind.ZEROS, chances=0).verdict is Verdict.SKIP

@@ -101,22 +101,22 @@ def test_no_budget_makes_room_for_the_recompile_limit() -> None:
     refused = Raised("FailOnRecompileLimitHit", "hard failure", "decoder", "compile.py:3")
     observation = replace(forward(RIGHT, raised=refused), graphs=facts)
     case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED, graph_budget=10)
-    said = judge_graphs(ObservedCase(case, observation))
-    assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, 11, 10)
-    assert "the recompile limit was reached" in said.detail
+    judgement = judge_graphs(ObservedCase(case, observation))
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, 11, 10)
+    assert "the recompile limit was reached" in judgement.detail
     # One fault breaks one rule: that exception is of our own making.
     assert judge_output(ObservedCase(case, observation)).verdict is Verdict.PASS
 
 
 def test_a_decoder_that_never_compiled_was_reached_all_the_same() -> None:
     refused = Raised("UserError", "could not guard", "decoder", "model.py:3")
-    said = judge_graphs(
+    judgement = judge_graphs(
         ObservedCase(
             Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
             observed(*forward(None, raised=refused).steps, facts=None),
         ),
     )
-    assert (said.verdict, said.detail) == (
+    assert (judgement.verdict, judgement.detail) == (
         Verdict.SKIP,
         "nothing was compiled: step 3 'forward 16' raised UserError",
     )
@@ -124,16 +124,16 @@ def test_a_decoder_that_never_compiled_was_reached_all_the_same() -> None:
 
 def test_a_decoder_that_was_never_reached_has_no_graphs() -> None:
     refused = Raised("ValueError", "no", "get", "buffer.py:3")
-    said = judge_graphs(
+    judgement = judge_graphs(
         ObservedCase(
             Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
             observed(*forward(None, answer=None, raised=refused).steps, facts=None),
         ),
     )
-    assert (said.verdict, said.detail) == (Verdict.SKIP, "the decoder was never reached")
+    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, "the decoder was never reached")
 
 
-def test_reasons_of_recompiles_are_told() -> None:
+def test_reasons_of_recompiles_are_reported() -> None:
     facts = replace(ONE_GRAPH, graphs=2, recompiles=1, reasons=("0/0: payload is None",))
     said = judge_graphs(
         ObservedCase(
@@ -146,8 +146,8 @@ def test_reasons_of_recompiles_are_told() -> None:
 def test_graphs_that_were_not_counted_are_an_error_of_their_rule() -> None:
     case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
     seen = replace(forward(RIGHT), error="the caches were warm")
-    said = judge_graphs(ObservedCase(case, seen))
-    assert (said.verdict, said.detail) == (Verdict.ERROR, "the caches were warm")
+    judgement = judge_graphs(ObservedCase(case, seen))
+    assert (judgement.verdict, judgement.detail) == (Verdict.ERROR, "the caches were warm")
     assert judge_graphs(ObservedCase(case, forward(RIGHT))).verdict is Verdict.PASS
 
 
@@ -165,15 +165,20 @@ def judged(trace: str, *attended: int | None, arm: ArmSpec = EAGER, ran: Distanc
     return judge_work(ObservedCase(case, Observation("float32", "cpu", 4, 8, "2.13.0", tuple(facts))))
 
 
-def test_as_many_rows_as_asked_for_are_right() -> None:
-    said = judged("cap 64: profile 64; forward 9; forward 1", 64, 9, 1)
-    assert (said.verdict, said.value, said.limit) == (Verdict.PASS, 64, 64)
+def test_as_many_rows_as_requested_are_right() -> None:
+    judgement = judged("cap 64: profile 64; forward 9; forward 1", 64, 9, 1)
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.PASS, 64, 64)
 
 
-def test_the_step_with_the_largest_factor_is_told() -> None:
-    said = judged("cap 64: profile 32; forward 9; forward 1", 64, 64, 8)
-    assert (said.verdict, said.value, said.limit, said.unit) == (Verdict.FAIL, 8, 1, "rows")
-    assert said.detail == "step 3 'forward 1': attention was given 8 rows for 1, 8 times"
+def test_the_step_with_the_largest_factor_is_reported() -> None:
+    judgement = judged("cap 64: profile 32; forward 9; forward 1", 64, 64, 8)
+    assert (judgement.verdict, judgement.value, judgement.limit, judgement.unit) == (
+        Verdict.FAIL,
+        8,
+        1,
+        "rows",
+    )
+    assert judgement.detail == "step 3 'forward 1': attention was given 8 rows for 1, 8 times"
 
 
 @pytest.mark.parametrize("step", ["forward", "profile", "capture", "replay"])
@@ -199,17 +204,17 @@ def test_ranks_gather_what_they_padded(rows: int, verdict: Verdict) -> None:
 
 
 def test_attention_that_does_not_count_is_skipped_with_the_family_that_does() -> None:
-    said = judged("cap 64: forward 9", None)
-    assert said.verdict is Verdict.SKIP
+    judgement = judged("cap 64: forward 9", None)
+    assert judgement.verdict is Verdict.SKIP
     assert (
         "'granite4_vision:payload_first' reports no rows; that of 'granite4_vision:opaque' does"
-        in said.detail
+        in judgement.detail
     )
 
 
 def test_where_no_decoder_ran_there_is_nothing_to_count() -> None:
-    said = judged("cap 64: get 9", None, ran=None)
-    assert (said.verdict, said.detail) == (Verdict.SKIP, "no step ran the decoder")
+    judgement = judged("cap 64: get 9", None, ran=None)
+    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, "no step ran the decoder")
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +256,7 @@ def test_static_inputs_are_the_same_values_in_the_same_storage(opaque: Model) ->
     assert {inputs.hidden.untyped_storage().nbytes() for inputs in seen} == {16 * 8 * 4}
 
 
-def test_inputs_above_the_capacity_have_no_room_and_are_left_alone() -> None:
+def test_inputs_above_the_capacity_have_no_room_and_are_passed_unchanged() -> None:
     caller = StaticInputs()
     caller.buffer(ReferenceBuffer, Profile(16, 8, 3, torch.float32, CPU))
     given = Inputs(torch.randn(17, 8), torch.zeros(3, 17, dtype=torch.int64), None)
@@ -284,7 +289,7 @@ def test_granite_rows_write_back_every_row_and_change_no_output() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_granite_rows_clamp_before_the_decoder_reads_and_far_behind_the_tokens(dtype: torch.dtype) -> None:
+def test_granite_rows_clamp_before_the_decoder_reads_and_far_after_the_tokens(dtype: torch.dtype) -> None:
     decoder = Touched()
     level = torch.zeros(16, 8, dtype=dtype)
     level[0], level[15] = torch.inf, -torch.inf
@@ -298,19 +303,19 @@ def test_granite_rows_clamp_before_the_decoder_reads_and_far_behind_the_tokens(d
     assert decoder.seen is None
 
 
-def test_other_revisions_leave_the_decoder_alone() -> None:
+def test_other_revisions_leave_the_decoder_unchanged() -> None:
     decoder = Touched()
     assert in_graph(ReferenceBuffer, decoder) is decoder
 
 
 @pytest.mark.parametrize(
-    ("tensor", "said"),
+    ("tensor", "message"),
     [
         ("payload[0]", "kernel add_0 read rows 0..8 of payload[0] (100% of the bytes were measured), 9 rows"),
         ("buffer 0", "no kernel touched a payload (100% of the bytes were measured): 0 rows for 9, 0 times"),
     ],
 )
-def test_the_kernel_that_touched_most_rows_of_a_payload_is_told(tensor: str, said: str) -> None:
+def test_the_kernel_that_touched_most_rows_of_a_payload_is_reported(tensor: str, message: str) -> None:
     access = KernelAccess(
         "add_0", tensor, 72, 0, 72, argument="in_ptr1", shape=(9, 2), itemsize=4, read=((0, 9),),
         elements_read=18,
@@ -319,7 +324,7 @@ def test_the_kernel_that_touched_most_rows_of_a_payload_is_told(tensor: str, sai
     case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 64: forward 9"), EAGER)
     found = judge_work(ObservedCase(case, Observation("float32", "cpu", 4, 8, "2.13.0", (facts,))))
     assert found.verdict is Verdict.PASS
-    assert said in found.detail
+    assert message in found.detail
 
 
 @pytest.mark.parametrize(
@@ -336,9 +341,9 @@ def test_memory_outside_and_memory_never_written(
     first: int, end: int, rows: int, verdict: Verdict, value: int
 ) -> None:
     accesses = (KernelAccess("add_0", "buffer", 64, 0, 64), KernelAccess("add_1", "x", 64, first, end, 8))
-    said = judge_accesses(AccessFacts(accesses, unwritten_rows=rows))
-    assert (said.verdict, said.value) == (verdict, value)
-    assert ("add_1" in said.detail) is (value > 0)
+    judgement = judge_accesses(AccessFacts(accesses, unwritten_rows=rows))
+    assert (judgement.verdict, judgement.value) == (verdict, value)
+    assert ("add_1" in judgement.detail) is (value > 0)
 
 
 def test_nothing_measured_is_no_pass() -> None:
@@ -364,7 +369,7 @@ def test_rows_of_the_step_inside_the_tensor_are_right() -> None:
     assert broken(READ) == {}
 
 
-def test_rows_of_a_payload_behind_the_step_break_work_alone() -> None:
+def test_rows_of_a_payload_after_the_step_break_only_work() -> None:
     said = broken(READ, WHOLE)
     assert set(said) == {Rule.WORK}
     assert (said[Rule.WORK].value, said[Rule.WORK].limit) == (64, 16)
@@ -380,7 +385,7 @@ def test_rows_of_other_tensors_are_no_work_on_a_payload() -> None:
     assert broken(replace(WHOLE, tensor="layers.0.weight")) == {}
 
 
-def test_rows_outside_of_the_tensor_break_memory_alone_and_the_first_is_named() -> None:
+def test_rows_outside_of_the_tensor_break_only_memory_and_the_first_is_named() -> None:
     said = broken(READ, WILD, replace(WILD, kernel="add_3", end=512))
     assert set(said) == {Rule.MEMORY}
     assert said[Rule.MEMORY].value == 8 + 384
@@ -405,10 +410,10 @@ def test_nothing_measured_is_an_error_of_both() -> None:
 @pytest.mark.parametrize(("difference", "verdict"), [(None, Verdict.PASS), (0.5, Verdict.FAIL)])
 def test_configurations_have_to_agree(difference: float | None, verdict: Verdict) -> None:
     apart = () if difference is None else (Disagreement("add_0", "out_ptr0", PAIR, difference),)
-    said = judge_configurations(AccessFacts((READ,), compared=4, disagreements=apart))
-    assert (said.rule, said.verdict) == (Rule.OUTPUT, verdict)
+    judgement = judge_configurations(AccessFacts((READ,), compared=4, disagreements=apart))
+    assert (judgement.rule, judgement.verdict) == (Rule.OUTPUT, verdict)
     named = "kernel add_0 writes out_ptr0 differently with XBLOCK=1 and with XBLOCK=8"
-    assert (named in said.detail) is (difference is not None)
+    assert (named in judgement.detail) is (difference is not None)
 
 
 def judged_step(arm: str, *accesses: KernelAccess) -> dict[Rule, Judgement]:
@@ -417,23 +422,23 @@ def judged_step(arm: str, *accesses: KernelAccess) -> dict[Rule, Judgement]:
     return {judgement.rule: judgement for judgement in judge_all(ObservedCase(case, observation))}
 
 
-def test_memory_is_judged_where_code_is_interpreted_alone() -> None:
+def test_memory_is_judged_only_where_code_is_interpreted() -> None:
     assert Rule.MEMORY not in judged_step("inductor/drop_all")
     assert judged_step("h200/drop_all")[Rule.MEMORY].verdict is Verdict.SKIP
     assert judged_step("h200/drop_all", READ)[Rule.MEMORY].verdict is Verdict.PASS
-    said = judged_step("h200/drop_all", READ, WILD)[Rule.MEMORY]
-    assert (said.verdict, said.steps) == (Verdict.FAIL, (3,))
-    assert said.detail.startswith("step 3 'forward 16': kernel add_2 touched")
+    judgement = judged_step("h200/drop_all", READ, WILD)[Rule.MEMORY]
+    assert (judgement.verdict, judgement.steps) == (Verdict.FAIL, (3,))
+    assert judgement.detail.startswith("step 3 'forward 16': kernel add_2 touched")
 
 
 def test_work_of_a_case_is_that_of_its_kernels() -> None:
     assert judged_step("h200/drop_all", READ)[Rule.WORK].verdict is Verdict.PASS
-    said = judged_step("h200/drop_all", READ, WHOLE)[Rule.WORK]
-    assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, 64, 16)
-    assert "kernel add_1 read rows 0..63 of payload[0]" in said.detail
+    judgement = judged_step("h200/drop_all", READ, WHOLE)[Rule.WORK]
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, 64, 16)
+    assert "kernel add_1 read rows 0..63 of payload[0]" in judgement.detail
 
 
-def test_rows_are_told_as_people_count_them() -> None:
+def test_rows_are_numbered_as_people_count_them() -> None:
     assert rows_in_words([(16, 17)]) == "row 16"
     assert rows_in_words([(0, 3), (2, 5), (9, 10)]) == "rows 0..4, 9"
 

@@ -108,20 +108,20 @@ def get(tokens: int, *ranges: RowRange) -> StepFacts:
     )
 
 
-def test_stale_rows_behind_a_shorter_payload_are_padding() -> None:
-    said = judged(
+def test_stale_rows_after_a_shorter_payload_are_padding() -> None:
+    judgement = judged(
         "cap 16: set 9; set 3; get 9", StepFacts("set 9", 16), StepFacts("set 3", 16),
         get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)),
     )[Rule.FRESHNESS]  # fmt: skip
-    assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 6, Effect.PADDING)
+    assert (judgement.verdict, judgement.value, judgement.effect) == (Verdict.FAIL, 6, Effect.PADDING)
 
 
-def test_stale_rows_in_a_step_of_text_alone_change_the_output() -> None:
-    said = judged(
+def test_stale_rows_in_a_step_of_only_text_change_the_output() -> None:
+    judgement = judged(
         "cap 16: set 9; clear 9; get 9", StepFacts("set 9", 16), StepFacts("clear 9", 16),
         get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),
     )[Rule.CLEAR]  # fmt: skip
-    assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 4, Effect.OUTPUT)
+    assert (judgement.verdict, judgement.value, judgement.effect) == (Verdict.FAIL, 4, Effect.OUTPUT)
 
 
 def test_a_lost_row_of_the_payload_changes_the_output() -> None:
@@ -164,7 +164,9 @@ def test_each_case_of_a_plan_is_judged_before_the_next_one_is_played() -> None:
     cases = judge_cases(PLAN, play, (Rule.BOUNDARY,))
     first = next(cases)
     assert played == [PLAN[0].case]
-    assert [(said.rule, said.verdict) for said in first.judgements] == [(Rule.BOUNDARY, Verdict.PASS)]
+    assert [(judgement.rule, judgement.verdict) for judgement in first.judgements] == [
+        (Rule.BOUNDARY, Verdict.PASS)
+    ]
     assert [judged.planned for judged in cases] == PLAN[1:]
 
 

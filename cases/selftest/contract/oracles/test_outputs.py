@@ -78,28 +78,28 @@ def test_the_tolerance_is_derived_from_the_rounding_of_eager(
 
 
 def test_a_payload_that_hardly_shows_is_not_judged() -> None:
-    said = output_of(forward(replace(RIGHT, effect=5e-5)))
-    assert said.verdict is Verdict.ERROR
-    assert "too little to judge by" in said.detail
+    judgement = output_of(forward(replace(RIGHT, effect=5e-5)))
+    assert judgement.verdict is Verdict.ERROR
+    assert "too little to judge by" in judgement.detail
 
 
 def test_a_payload_that_was_never_read_is_no_pass() -> None:
     refused = Raised("ValueError", "no", "get", "buffer.py:3")
-    said = output_of(forward(None, answer=None, raised=refused))
-    assert said.verdict is Verdict.SKIP
-    assert "'forward 16': get raised ValueError before the decoder ran" in said.detail
+    judgement = output_of(forward(None, answer=None, raised=refused))
+    assert judgement.verdict is Verdict.SKIP
+    assert "'forward 16': get raised ValueError before the decoder ran" in judgement.detail
 
 
 def test_a_decoder_that_raises_fails() -> None:
     crashed = Raised("TypeError", "'NoneType' is not subscriptable", "decoder", "model.py:3")
-    said = output_of(forward(None, raised=crashed))
-    assert said.verdict is Verdict.FAIL
-    assert "step 3 'forward 16' raised TypeError" in said.detail
+    judgement = output_of(forward(None, raised=crashed))
+    assert judgement.verdict is Verdict.FAIL
+    assert "step 3 'forward 16' raised TypeError" in judgement.detail
 
 
 def test_what_was_not_measured_is_an_error() -> None:
-    said = output_of(observed(*forward(RIGHT).steps, error="no graph was built"))
-    assert (said.verdict, said.detail) == (Verdict.ERROR, "no graph was built")
+    judgement = output_of(observed(*forward(RIGHT).steps, error="no graph was built"))
+    assert (judgement.verdict, judgement.detail) == (Verdict.ERROR, "no graph was built")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_what_departs_from_plain_eager_is_judged_against_it(arm: str, verdict: V
 def test_what_rounds_as_eager_is_held_to_it_in_half_precision(dtype: str, arm: str, limit: float) -> None:
     case = Case("qwen3_vl", registered("reference"), TRACE, ArmSpec.parse(arm), dtype=dtype)
     for eager, verdict in ((limit, Verdict.PASS), (limit * 1.1 + 1e-15, Verdict.FAIL)):
-        said = judge_output(ObservedCase(case, forward(replace(RIGHT, eager=eager, rounding=0))))
-        assert (said.verdict, said.limit) == (verdict, limit)
+        judgement = judge_output(ObservedCase(case, forward(replace(RIGHT, eager=eager, rounding=0))))
+        assert (judgement.verdict, judgement.limit) == (verdict, limit)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_what_rounds_as_eager_is_held_to_it_in_half_precision(dtype: str, arm: s
 )
 def test_where_rounding_chooses_experts_half_precision_is_not_judged(dtype: str, verdict: Verdict) -> None:
     case = Case("qwen3_omni_moe_thinker", registered("reference"), TRACE, COMPILED, dtype=dtype)
-    said = judge_output(ObservedCase(case, replace(forward(replace(RIGHT, eager=1)), routed=True)))
-    assert said.verdict is verdict
-    assert verdict is Verdict.FAIL or "another expert" in said.detail
+    judgement = judge_output(ObservedCase(case, replace(forward(replace(RIGHT, eager=1)), routed=True)))
+    assert judgement.verdict is verdict
+    assert verdict is Verdict.FAIL or "another expert" in judgement.detail
 
 
-def test_of_several_steps_the_one_furthest_above_its_tolerance_is_told() -> None:
+def test_of_several_steps_the_one_furthest_above_its_tolerance_is_reported() -> None:
     wide = replace(RIGHT, eager=0.2, rounding=0.1, effect=4)
     steps = forward(replace(RIGHT, eager=0.1)).steps
-    said = output_of(observed(replace(steps[0], distances=wide), *steps[1:]))
-    assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, 0.1, 1e-5)
+    judgement = output_of(observed(replace(steps[0], distances=wide), *steps[1:]))
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, 0.1, 1e-5)
 
 
 CASE = Case(
@@ -257,13 +257,13 @@ def judged(observation: Observation, arm: str = INDUCTOR, size: int | None = Non
     """R0 as under `arm`, of the whole trace, or only of the steps for one size."""
     trace, steps = SIZES_TRACE, observation.steps
     if size is not None:
-        kept = [
+        indices = [
             index
             for index, step in enumerate(SIZES_TRACE)
             if step.tokens == size and "profile" not in str(step)
         ]
-        trace = Trace(SIZES_TRACE.capacity, tuple(SIZES_TRACE.steps[index] for index in kept))
-        steps = tuple(observation.steps[index] for index in kept)
+        trace = Trace(SIZES_TRACE.capacity, tuple(SIZES_TRACE.steps[index] for index in indices))
+        steps = tuple(observation.steps[index] for index in indices)
     case = Case("qwen3_vl", registered("reference"), trace, ArmSpec.parse(arm), dtype=observation.dtype)
     return judge_output(ObservedCase(case, replace(observation, steps=steps)))
 
@@ -283,7 +283,7 @@ def measured(observation: Observation) -> list[Distances]:
     ],
 )
 @pytest.mark.slow  # 3 s
-def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dtype) -> None:
+def test_eagers_own_kernels_give_eagers_own_output(family: str, dtype: torch.dtype) -> None:
     found = measured(played(shallow(family, dtype), "aot_eager/drop_all"))
     assert [apart.eager for apart in found] == [0.0] * len(SIZES)
     assert all(apart.effect > 1 for apart in found)
@@ -318,11 +318,11 @@ def faults(levels: int) -> list[tuple[int | None, ...]]:
 def test_a_level_skipped_or_swapped_is_above_rounding(family: str, order: Sequence[int | None]) -> None:
     observation = played(model(family), order=order)
     for size in SIZES:
-        said = judged(observation, size=size)
-        assert said.verdict is Verdict.FAIL, said
-        assert said.value is not None
-        assert said.limit is not None
-        assert said.value > 1.5 * said.limit
+        judgement = judged(observation, size=size)
+        assert judgement.verdict is Verdict.FAIL, judgement
+        assert judgement.value is not None
+        assert judgement.limit is not None
+        assert judgement.value > 1.5 * judgement.limit
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -452,17 +452,17 @@ def test_of_several_graphs_the_guard_is_named_without_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "last", "said"),
+    ("profile", "last", "message"),
     [
         (0, 1, "no graph of an earlier step took part"),
         (1, 2, "no graph of an earlier step took part"),
         (2, 2, "on one of 2 graphs that earlier steps compiled"),
     ],
 )
-def test_a_graph_is_blamed_only_where_it_is_the_one(profile: int, last: int, said: str) -> None:
+def test_a_graph_is_blamed_only_where_it_is_the_one(profile: int, last: int, message: str) -> None:
     found = diagnosed(after_profile({"graphs": profile}, graphs=last), "eager/keep_tensor")
     assert found is not None
-    assert found.endswith(said)
+    assert found.endswith(message)
 
 
 def test_a_model_with_some_influence_left_is_not_one_without() -> None:
@@ -483,23 +483,23 @@ REPLAY = Trace.parse("cap 16: capture 16; set 16; replay 16")
 
 
 @pytest.mark.parametrize(
-    ("arm", "detached", "said"),
+    ("arm", "detached", "message"),
     [
         ("eager/full", False, "is replayed without the Python of get, the decoder and clear"),
         ("eager/piecewise", False, "is replayed without the Python of the decoder"),
         ("eager/full", True, "reads storage from which get no longer answers"),
     ],
 )
-def test_a_replay_names_its_capture(arm: str, detached: bool, said: str) -> None:
+def test_a_replay_names_its_capture(arm: str, detached: bool, message: str) -> None:
     observation = forward(WRONG, graph_use=GraphUse(detached=detached))
     assert diagnosed(observation, arm, trace=REPLAY) == (
-        f"the graph captured in step 1 'capture 16' {said}; step 3 'replay 16' is off from eager by 3, "
+        f"the graph captured in step 1 'capture 16' {message}; step 3 'replay 16' is off from eager by 3, "
         "and 0 from a model without deepstack"
     )
 
 
 @pytest.mark.parametrize(
-    ("arm", "facts", "said"),
+    ("arm", "facts", "message"),
     [
         ("eager/drop_all", ONE_GRAPH, "decoder raised RuntimeError"),
         ("eager/stock/static", ONE_GRAPH, "decoder raised RuntimeError"),
@@ -517,11 +517,11 @@ def test_a_replay_names_its_capture(arm: str, detached: bool, said: str) -> None
         ),
     ],
 )
-def test_what_an_exception_of_torch_leaves_out(arm: str, facts: GraphFacts | None, said: str) -> None:
+def test_what_an_exception_of_torch_leaves_out(arm: str, facts: GraphFacts | None, message: str) -> None:
     refused = Raised("RuntimeError", "no", "decoder", "model.py:3")
     found = diagnosed(observed(*forward(None, raised=refused).steps, facts=facts), arm)
     assert found is not None
-    assert found.startswith(f"step 3 'forward 16': {said}")
+    assert found.startswith(f"step 3 'forward 16': {message}")
     assert found.endswith("decoder raised RuntimeError: no (model.py:3)")
 
 

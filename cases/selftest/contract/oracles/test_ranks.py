@@ -58,9 +58,9 @@ def judge(observation: Observation, arm: ArmSpec = TP2) -> Judgement:
 
 
 def test_each_rank_with_its_own_rows_passes() -> None:
-    said = judge(observed())
-    assert (said.verdict, said.value, said.limit) == (Verdict.PASS, 0, 0)
-    assert said.detail == "rows of 2 of 2 ranks, outputs 1e-06 apart"
+    judgement = judge(observed())
+    assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.PASS, 0, 0)
+    assert judgement.detail == "rows of 2 of 2 ranks, outputs 1e-06 apart"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_each_rank_with_its_own_rows_passes() -> None:
 def test_rows_that_are_not_the_ranks_own_are_counted(
     first: tuple[RowRange, ...], second: tuple[RowRange, ...], wrong: int, words: str
 ) -> None:
-    said = judge(observed((shard(0, *first), shard(1, *second))))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed((shard(0, *first), shard(1, *second))))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
 STRIPED = (((0, 1), (2, 3), (4, 5)), ((1, 2), (3, 4), (5, 6)))
@@ -114,9 +114,9 @@ def test_an_engine_may_state_another_partition() -> None:
 def test_rows_are_compared_by_the_stated_partition(
     shards: tuple[ShardFacts, ...], wrong: int, words: str
 ) -> None:
-    said = judge(observed(shards))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed(shards))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
 @pytest.mark.parametrize(
@@ -131,19 +131,19 @@ def test_a_stated_partition_has_to_be_one(
     owns: tuple[tuple[tuple[int, int], ...], ...], wrong: int, words: str
 ) -> None:
     rows = [[WHOLE_ROWS[row] for start, end in mine for row in range(start, min(end, 6))] for mine in owns]
-    said = judge(observed(striped(*map(tuple, rows), owns=owns)))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
-    assert words in said.detail
+    judgement = judge(observed(striped(*map(tuple, rows), owns=owns)))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in judgement.detail
 
 
-def test_of_some_ranks_alone_rows_may_be_another_ones() -> None:
+def test_rows_may_be_those_of_a_rank_that_was_not_measured() -> None:
     assert judge(observed(striped(EVEN))).verdict is Verdict.PASS
 
 
 def test_an_output_that_strays_is_counted_where_no_row_is_wrong() -> None:
-    said = judge(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, 1, "ranks")
-    assert said.detail == "step 2 'forward 6': rank 1 of 2 gathered an output 0.5 from the unsharded one"
+    judgement = judge(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, 1, "ranks")
+    assert judgement.detail == "step 2 'forward 6': rank 1 of 2 gathered an output 0.5 from the unsharded one"
 
 
 def test_a_compiled_output_is_for_r0_to_judge() -> None:
@@ -167,15 +167,15 @@ def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
     )
 
 
-def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
+def test_a_decoder_that_raised_fails_where_no_other_rule_does() -> None:
     raised = Raised("RuntimeError", "rank 1: sizes", "decoder", "layers.py:3")
-    said = judge(observed(raised=raised))
-    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, 1, "calls")
-    assert said.detail == "step 2 'forward 6' raised RuntimeError: rank 1: sizes"
+    judgement = judge(observed(raised=raised))
+    assert (judgement.verdict, judgement.value, judgement.unit) == (Verdict.FAIL, 1, "calls")
+    assert judgement.detail == "step 2 'forward 6' raised RuntimeError: rank 1: sizes"
     assert judge(observed(raised=raised), ArmSpec.parse("aot_eager/drop_all/tp2")).verdict is Verdict.PASS
 
 
-def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
+def test_a_row_as_the_buffer_returned_it_is_no_fault_of_sharding() -> None:
     stale = (RowRange(2, 0, 0, 1), *FIRST[1:])
     answer = Answer(
         "tensors",
@@ -185,18 +185,18 @@ def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
         ("cpu",),
         (64,),
     )
-    said = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
-    assert said.verdict is Verdict.PASS
+    judgement = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
+    assert judgement.verdict is Verdict.PASS
 
 
-def test_zeros_alone_show_nothing() -> None:
+def test_ranks_with_only_zeros_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
     zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
-    said = judge_sharding(
+    judgement = judge_sharding(
         ObservedCase(Case("qwen3_vl", registered("reference"), trace, TP2), replace(observed(), steps=steps))
     )
-    assert (said.verdict, said.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
+    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
 
 
 def test_without_ranks_or_without_facts_nothing_is_judged() -> None:
@@ -224,7 +224,7 @@ def of_rank(rank: int, **changes: object) -> Observation:
     return observed((RIGHT[rank],), **changes)
 
 
-def test_shards_of_all_ranks_and_the_worst_figures_are_kept() -> None:
+def test_shards_of_all_ranks_and_the_worst_figures_are_in_the_result() -> None:
     off = of_rank(1, distances=replace(NEAR, eager=0.5), attended=7, graphs=2)
     whole = merged([of_rank(0, attended=6), off], [0, 1])
     last = whole.steps[-1]
@@ -238,7 +238,7 @@ def raised(kind: str, message: str) -> Raised:
 
 
 @pytest.mark.parametrize(
-    ("errors", "told"),
+    ("errors", "reported"),
     [
         ((None, None), None),
         ((raised("PeerFailed", "rank 1 failed"), raised("RuntimeError", "sizes")), "rank 1: sizes"),
@@ -247,12 +247,12 @@ def raised(kind: str, message: str) -> Raised:
         ((raised("PeerFailed", "rank 1 failed"), None), "rank 0: rank 1 failed"),
     ],
 )
-def test_the_rank_that_raised_is_told_and_not_the_one_that_heard_of_it(
-    errors: tuple[Raised | None, Raised | None], told: str | None
+def test_the_rank_that_raised_is_reported_and_not_the_one_that_heard_of_it(
+    errors: tuple[Raised | None, Raised | None], reported: str | None
 ) -> None:
     whole = merged([of_rank(rank, raised=error) for rank, error in enumerate(errors)], [0, 1])
     found = whole.steps[-1].raised
-    assert (found.message if found else None) == told
+    assert (found.message if found else None) == reported
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_ranks_whose_buffers_differ_cannot_be_judged(changes: dict[str, object])
     )
 
 
-def test_what_one_rank_could_not_measure_is_kept() -> None:
+def test_what_one_rank_could_not_measure_is_in_the_result() -> None:
     assert merged([of_rank(0), replace(of_rank(1), error="no graph")], [0, 1]).error == "no graph"
 
 

@@ -28,7 +28,7 @@ def upto(steps: int, case: Case, seen: Observation) -> tuple[Case, Observation]:
     return replace(case, trace=trace), replace(seen, steps=seen.steps[:steps])
 
 
-def test_an_audit_that_grows_says_what_a_new_one_says(played: tuple[Case, Observation]) -> None:
+def test_an_audit_that_grows_finds_what_a_new_one_finds(played: tuple[Case, Observation]) -> None:
     audit = ContractAudit()
     for steps in range(1, len(played[0].trace.steps) + 1):
         part = upto(steps, *played)
@@ -80,7 +80,7 @@ def test_rows_that_a_buffer_states_when_it_is_made_are_no_growth(qwen: Model) ->
     assert {deviation.rule for deviation in audit.deviations} == {Rule.BOUNDARY}
 
 
-def test_fewer_rows_than_asked_for_are_promised_all_the_same(qwen: Model) -> None:
+def test_fewer_rows_than_requested_are_promised_all_the_same(qwen: Model) -> None:
     """A capacity of one row less than the constructor was given is a broken R4."""
     case, seen = case_of("cap 4: get 4", "reference"), observe(qwen, "cap 4: get 4", "reference")
     (facts,) = seen.steps

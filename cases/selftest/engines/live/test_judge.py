@@ -56,7 +56,9 @@ def judged_steps(steps: Sequence[LiveStep], facts: StartFacts = FACTS) -> dict[R
 
 
 def broken(steps: Sequence[LiveStep], facts: StartFacts = FACTS) -> set[Rule]:
-    return {rule for rule, said in judged_steps(steps, facts).items() if said.verdict is Verdict.FAIL}
+    return {
+        rule for rule, judgement in judged_steps(steps, facts).items() if judgement.verdict is Verdict.FAIL
+    }
 
 
 FULL = REPLAY_MODES["full"]
@@ -155,24 +157,24 @@ def test_the_limit_follows_from_the_runs_without_a_payload(noise: dict[str, floa
 
 
 def test_the_request_that_is_furthest_off_decides() -> None:
-    said = judge_distances({"near": 1e-5, "far": 0.5}, ENGINE_FLOOR, "one and busy")
-    assert (said.rule, said.verdict, said.value, said.effect) == (
+    judgement = judge_distances({"near": 1e-5, "far": 0.5}, ENGINE_FLOOR, "one and busy")
+    assert (judgement.rule, judgement.verdict, judgement.value, judgement.effect) == (
         Rule.OUTPUT,
         Verdict.FAIL,
         0.5,
         Effect.OUTPUT,
     )
-    assert "far" in said.detail
-    assert "near" not in said.detail
+    assert "far" in judgement.detail
+    assert "near" not in judgement.detail
     assert judge_distances({"near": 1e-5}, ENGINE_FLOOR, "one and busy").verdict is Verdict.PASS
 
 
 def test_a_payload_without_influence_on_one_request_is_a_fault() -> None:
     by_request = {"blind": 0.0, "seeing": 1.5}
-    said = judge_distances(by_request, ENGINE_FLOOR, "with and without payload", equal=False)
-    assert (said.verdict, said.value) == (Verdict.FAIL, 0.0)
-    assert "blind" in said.detail
-    assert "seeing" not in said.detail
+    judgement = judge_distances(by_request, ENGINE_FLOOR, "with and without payload", equal=False)
+    assert (judgement.verdict, judgement.value) == (Verdict.FAIL, 0.0)
+    assert "blind" in judgement.detail
+    assert "seeing" not in judgement.detail
     good = judge_distances({"seeing": 1.5}, ENGINE_FLOOR, "with and without payload", equal=False)
     assert (good.verdict, good.detail) == (Verdict.PASS, "with and without payload: the payload counts")
 
@@ -182,12 +184,12 @@ def test_nothing_to_compare_is_no_agreement(equal: bool) -> None:
     assert judge_distances({}, ENGINE_FLOOR, "x", equal=equal).verdict is Verdict.ERROR
 
 
-def test_every_oracle_says_what_it_cannot_see() -> None:
+def test_every_oracle_states_what_it_cannot_see() -> None:
     assert all(oracle.cannot_see and oracle.question.endswith("?") for oracle in ORACLES.values())
     assert set(ORACLES) == {"alone", "sensitivity", "eager", "transformers", "ledger"}
 
 
-def test_right_rows_break_nothing_and_what_nothing_tested_is_said() -> None:
+def test_right_rows_break_nothing_and_what_nothing_tested_is_reported() -> None:
     said = judged_steps([FIRST_IMAGE, TEXT_STEP, SECOND_IMAGE])
     tested = {Rule.STRUCTURE, Rule.BOUNDARY, Rule.CLEAR}
     assert {rule for rule, judged in said.items() if judged.verdict is Verdict.PASS} == tested
@@ -198,10 +200,15 @@ def test_right_rows_break_nothing_and_what_nothing_tested_is_said() -> None:
 
 def test_a_row_that_was_cleared_is_r5_and_names_its_request() -> None:
     steps = [FIRST_IMAGE, step_with(1, replayed=True)]
-    said = judged_steps(steps)[Rule.CLEAR]
-    assert (said.verdict, said.value, said.effect, said.steps) == (Verdict.FAIL, 8.0, Effect.OUTPUT, (3,))
-    assert said.detail.startswith("step 3 'replay 4'")
-    assert "payload 1 (request a, cleared at step 2)" in said.detail
+    judgement = judged_steps(steps)[Rule.CLEAR]
+    assert (judgement.verdict, judgement.value, judgement.effect, judgement.steps) == (
+        Verdict.FAIL,
+        8.0,
+        Effect.OUTPUT,
+        (3,),
+    )
+    assert judgement.detail.startswith("step 3 'replay 4'")
+    assert "payload 1 (request a, cleared at step 2)" in judgement.detail
     # Each step clears, so what another payload replaced was cleared before.
     assert broken(steps) == broken([FIRST_IMAGE, SECOND_IMAGE, step_with(1)]) == {Rule.CLEAR}
 
@@ -213,12 +220,12 @@ def test_a_row_that_nobody_set_is_r2_in_the_start_too() -> None:
 
 
 def test_rows_after_the_tokens_are_padding() -> None:
-    said = judged_steps([FIRST_IMAGE, step_with(1, tokens=0)])[Rule.CLEAR]
-    assert (said.verdict, said.effect) == (Verdict.FAIL, Effect.PADDING)
+    judgement = judged_steps([FIRST_IMAGE, step_with(1, tokens=0)])[Rule.CLEAR]
+    assert (judgement.verdict, judgement.effect) == (Verdict.FAIL, Effect.PADDING)
 
 
 def test_no_step_is_no_pass() -> None:
-    assert {said.verdict for said in judge_steps(QWEN, FACTS, ())} == {Verdict.ERROR}
+    assert {judgement.verdict for judgement in judge_steps(QWEN, FACTS, ())} == {Verdict.ERROR}
 
 
 RECORDED = Path(__file__).with_name("recorded_reads.jsonl")

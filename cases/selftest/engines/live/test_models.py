@@ -142,12 +142,12 @@ def test_a_family_without_a_mixture_is_written_as_it_is() -> None:
 
 
 @EVERY
-def test_the_child_is_told_all_that_it_reads(model: TinyModel) -> None:
+def test_the_child_is_given_all_that_it_reads(model: TinyModel) -> None:
     text = (CHILD / "model_folder.py").read_text()
-    told = json.loads(json.dumps(model.job()))
-    assert set(re.findall(r'job\["(\w+)"\]', text)) == told.keys()
-    assert told["files"] == json.loads(json.dumps(dict(model.files)))
-    assert told["special"] == list(model.special)
+    job = json.loads(json.dumps(model.job()))
+    assert set(re.findall(r'job\["(\w+)"\]', text)) == job.keys()
+    assert job["files"] == json.loads(json.dumps(dict(model.files)))
+    assert job["special"] == list(model.special)
     request = EngineRequest("a", images=(3,)).job(model)
     (prompt,) = prompts_of([request])
     assert set(re.findall(r'prompt\["(\w+)"\]', text)) == prompt.keys()
@@ -172,12 +172,12 @@ def test_weights_of_a_class_that_transformers_does_not_have() -> None:
 
 def test_a_waveform_follows_from_its_seed() -> None:
     request = EngineRequest("a", images=(3,), pixels=96).job(model_of("moss_audio"))
-    (told,) = request["waves"]
-    samples, rate = child().wave(told)
+    (wave,) = request["waves"]
+    samples, rate = child().wave(wave)
     assert rate == 16000
     assert len(samples) / rate == pytest.approx(9 / 12.5)  # nine rows, as an image of 96 times 96 pixels has
-    assert (samples == child().wave(told)[0]).all()
-    assert (samples != child().wave({**told, "seed": 4})[0]).any()
+    assert (samples == child().wave(wave)[0]).all()
+    assert (samples != child().wave({**wave, "seed": 4})[0]).any()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -36,8 +36,8 @@ def environment() -> None:
 
 def played(path: Path, *words: str) -> tuple[int, list[Mapping[str, Any]]]:
     """Run the command; return its exit code and its rows."""
-    told = ["--source", f"vllm=={RELEASE}", "--json", str(path), "--quiet", *words]
-    code = main(["engine", *told])
+    options = ["--source", f"vllm=={RELEASE}", "--json", str(path), "--quiet", *words]
+    code = main(["engine", *options])
     return code, [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -95,9 +95,11 @@ def test_requests_are_preempted_and_what_decides_is_what_was_recorded(tmp_path: 
     words = ["--mode", "eager", "--schedule", "cached_and_preempted", "--record", str(record)]
     code, rows = played(tmp_path / "rows.jsonl", "--family", "qwen3_vl", *words)
     assert code == ExitCode.HOLDS
-    (told,) = [row["detail"] for row in rows if row["rule"] == "R0" and "cached_and_preempted" in row["case"]]
+    (detail,) = [
+        row["detail"] for row in rows if row["rule"] == "R0" and "cached_and_preempted" in row["case"]
+    ]
     assert re.search(
-        r"\d+ accepted drafts, 32 cached tokens, \d+ drafted tokens, \d+ preemptions: equal", told
+        r"\d+ accepted drafts, 32 cached tokens, \d+ drafted tokens, \d+ preemptions: equal", detail
     )
     (stored,) = recordings("vllm")
     assert load_file(record, EngineRecording, "a recording", 1).deciding == stored.deciding

@@ -36,10 +36,10 @@ def test_requests_of_a_schedule_have_names_of_their_own() -> None:
         assert all(name in REPLAY_MODES for name in schedule.replays)
 
 
-def test_a_budget_is_a_setting_that_is_told() -> None:
+def test_a_budget_is_a_setting_that_is_reported() -> None:
     for schedule in SCHEDULES.values():
-        told = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
-        assert len(told) == (schedule.budget is not None), schedule.name
+        flags = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
+        assert len(flags) == (schedule.budget is not None), schedule.name
         assert all("," not in flag for flag in schedule.settings)
 
 
@@ -74,13 +74,13 @@ def test_an_unknown_family_is_refused() -> None:
 
 
 def test_a_request_as_the_child_takes_it() -> None:
-    told = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
-    assert told["text"] == (
+    job = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
+    assert job["text"] == (
         "hi <|vision_start|><|image_pad|><|vision_end|> <|vision_start|><|image_pad|><|vision_end|> ok"
     )
-    assert (told["arrives"], told["aborted"], told["frames"]) == (2, None, [])
-    assert [len(base64.b64decode(image["rgb"])) for image in told["images"]] == [32 * 32 * 3] * 2
-    assert told["images"][0] != told["images"][1]
+    assert (job["arrives"], job["aborted"], job["frames"]) == (2, None, [])
+    assert [len(base64.b64decode(image["rgb"])) for image in job["images"]] == [32 * 32 * 3] * 2
+    assert job["images"][0] != job["images"][1]
     assert EngineRequest("a", images=(3,)).job(GRANITE)["text"] == "hi <image> ok"
 
 
@@ -101,7 +101,7 @@ def test_a_start_under_pressure_has_few_blocks_and_one_request_fits(tmp_path: Pa
     assert pressed["max_model_len"] <= room < plain["max_model_len"]
 
 
-def test_a_class_that_the_engine_lacks_is_named() -> None:
+def test_a_class_that_is_not_in_the_engine_is_named() -> None:
     home = EngineHome(Path("python"), "a home")
     there = StartFacts("0.32.0")
     assert _with_class(there, home) is there
@@ -109,7 +109,7 @@ def test_a_class_that_the_engine_lacks_is_named() -> None:
         _with_class(StartFacts("0.32.0", missing="vllm.a.NoSuchClass"), home)
 
 
-def test_after_the_time_a_search_keeps_what_it_found() -> None:
+def test_after_the_time_a_search_returns_what_it_found() -> None:
     def judge(*_: object) -> NoReturn:
         raise AssertionError("a schedule was played")
 
@@ -173,7 +173,7 @@ def test_a_size_that_is_live_and_replayed_is_left_out() -> None:
         recorder.recording()
 
 
-def test_the_fewest_flags_that_lead_there_are_kept() -> None:
+def test_the_fewest_flags_that_lead_there_are_returned() -> None:
     recorder = OrderRecorder()
     steps = [step(4, (3, 4), replayed=True), step(4, replayed=True)]
     limited = REPLAY_MODES["full_32"]  # FULL and a largest capture size

@@ -90,7 +90,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_start_tells_what_runs(engine: RunningEngine) -> None:
+def test_a_start_reports_what_runs(engine: RunningEngine) -> None:
     facts = engine.session.facts
     assert (facts.vllm, facts.levels, facts.capacity) == ("0.99.0", 2, 64)
     assert [call for call, _ in facts.start_calls] == ["get", "clear"]
@@ -106,7 +106,7 @@ def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEn
 
 
 @pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
-def test_a_right_engine_keeps_every_rule(engine: RunningEngine, name: str) -> None:
+def test_a_right_engine_passes_every_rule(engine: RunningEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
     assert broken(result) == set()
     assert {row.rule for row in result.rows if row.verdict is Verdict.PASS} == TESTED
@@ -241,7 +241,7 @@ def test_none_while_profiling_is_r1(
     assert Rule.STRUCTURE in broken(result)
 
 
-def test_an_engine_that_does_not_start_says_why(
+def test_an_engine_that_does_not_start_reports_why(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "no_start")
@@ -258,10 +258,10 @@ def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), by_day([("hangs", "no answer within 1 s"), ("dies", "exited with 7")])
+    ("fault", "message"), by_day([("hangs", "no answer within 1 s"), ("dies", "exited with 7")])
 )
 def test_an_engine_that_dies_or_hangs_is_a_crash(
-    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", fault)
     with RunningEngine(home, "a stand-in", order, lambda _: None) as engine:
@@ -270,7 +270,7 @@ def test_an_engine_that_dies_or_hangs_is_a_crash(
         worker.limits = replace(worker.limits, step_s=1.0)
         (crashed,) = engine.results(SCHEDULES["text_after_image"])
         assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.BOUNDARY, Effect.CRASH)]
-        assert said in crashed.broken[0].detail
+        assert message in crashed.broken[0].detail
         (after,) = engine.results(SCHEDULES["all_at_once"])
         assert not broken(after)
 
@@ -299,7 +299,7 @@ def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
 
 
 @pytest.mark.slow  # 3 s
-def test_a_payload_that_a_replayed_step_lacks_is_r1_and_changes_the_output(
+def test_a_payload_that_a_replayed_step_misses_is_r1_and_changes_the_output(
     home: EngineHome, tmp_path: Path
 ) -> None:
     with RunningEngine(

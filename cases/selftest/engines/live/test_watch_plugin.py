@@ -100,8 +100,8 @@ Watch = Callable[..., tuple[int, str]]
 def watch(engine: Path, capfd: pytest.CaptureFixture[str]) -> Watch:
     def run(*words: str) -> tuple[int, str]:
         code = main(["watch", "--", sys.executable, *words])
-        told = capfd.readouterr()
-        return code, told.out + told.err
+        captured = capfd.readouterr()
+        return code, captured.out + captured.err
 
     return run
 
@@ -112,23 +112,25 @@ FOUND = "Decoder.forward: `deepstack` was None when compiled, and float32 tensor
 @pytest.mark.slow  # 7 s
 def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> None:
     for _ in range(2):
-        code, told = watch("serve.py", "wrong")
+        code, output = watch("serve.py", "wrong")
         assert code == ExitCode.BROKEN
-        assert FOUND in told
-        assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
+        assert FOUND in output
+        assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in output
 
 
 @pytest.mark.slow  # 9 s
-def test_a_graph_of_its_cache_is_told_as_one_without_guards(
+def test_a_graph_of_its_cache_is_reported_as_one_without_guards(
     watch: Watch, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run([sys.executable, "serve.py"], check=True)
     assert (engine / "model").exists()
     monkeypatch.setenv(CACHE, "0")
-    code, told = watch("serve.py", "wrong")
+    code, output = watch("serve.py", "wrong")
     assert code == ExitCode.MACHINE
-    assert f"{CACHE}=0, as it was set" in told
-    assert "Decoder.forward: the guards could not be evaluated in a graph that was loaded from a file" in told
+    assert f"{CACHE}=0, as it was set" in output
+    assert (
+        "Decoder.forward: the guards could not be evaluated in a graph that was loaded from a file" in output
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,26 +142,26 @@ def test_a_graph_that_is_run_by_its_bytecode_or_with_a_filter_of_its_own_is_watc
     watch: Watch, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv(AOT, "0")
-    code, told = watch("serve.py", *words)
+    code, output = watch("serve.py", *words)
     assert code == ExitCode.BROKEN
-    assert FOUND in told
+    assert FOUND in output
 
 
 @pytest.mark.slow
 def test_a_right_server_exits_with_0(watch: Watch) -> None:
-    code, told = watch("serve.py")
+    code, output = watch("serve.py")
     assert code == ExitCode.HOLDS
-    assert "failed and decide: none" in told
+    assert "failed and decide: none" in output
 
 
 @pytest.mark.parametrize("plugins", [pytest.param("another", marks=pytest.mark.slow), ""])
-def test_a_plugin_that_was_not_loaded_is_told(
+def test_a_plugin_that_was_not_loaded_is_reported(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, plugins: str
 ) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", plugins)
-    code, told = watch("serve.py")
+    code, output = watch("serve.py")
     assert code == ExitCode.MACHINE
-    assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", told)
+    assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", output)
 
 
 @pytest.mark.slow  # 8 s
@@ -171,35 +173,35 @@ def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
         "import subprocess, sys\nimport torch._dynamo, vllm.plugins\n"
         "subprocess.run([sys.executable, 'serve.py'], check=True)\n"
     )
-    code, told = watch("client.py")
-    assert code == ExitCode.HOLDS, told
+    code, output = watch("client.py")
+    assert code == ExitCode.HOLDS, output
 
 
 @pytest.mark.slow
-def test_an_engine_without_the_names_is_told_and_runs_on(watch: Watch, engine: Path) -> None:
+def test_an_engine_without_the_names_is_reported_and_runs_on(watch: Watch, engine: Path) -> None:
     (engine / "serve.py").write_text(
         SERVE.replace("load_general_plugins()", "import vllm.compilation.wrapper as w\n"
                       "kept, w.TorchCompileWithNoGuardsWrapper = w.TorchCompileWithNoGuardsWrapper, None\n"
                       "load_general_plugins()\nw.TorchCompileWithNoGuardsWrapper = kept")
     )  # fmt: skip
-    code, told = watch("serve.py")
+    code, output = watch("serve.py")
     assert code == ExitCode.MACHINE
-    assert "vllm is not wholly watched: TypeError" in told
+    assert "vllm is not wholly watched: TypeError" in output
 
 
 def test_each_wrapper_is_held_against_its_capture(watch: Watch) -> None:
-    code, told = watch("graphs.py", "wrong")
+    code, output = watch("graphs.py", "wrong")
     assert code == ExitCode.BROKEN
     absent = "`deepstack` (in 2 regions) was None when captured, and float32 tensor [4, 4] on cpu in 1 of 2"
-    assert f"Model.forward: {absent}" in told
-    assert "piece submod_2: `args[0]` was float32 tensor [4, 4] on cpu at 0x" in told
-    assert "not visible" not in told
+    assert f"Model.forward: {absent}" in output
+    assert "piece submod_2: `args[0]` was float32 tensor [4, 4] on cpu at 0x" in output
+    assert "not visible" not in output
 
 
 @pytest.mark.slow
 def test_right_wrappers_exit_with_0(watch: Watch) -> None:
-    code, told = watch("graphs.py")
-    assert code == ExitCode.HOLDS, told
+    code, output = watch("graphs.py")
+    assert code == ExitCode.HOLDS, output
 
 
 def test_without_the_variable_it_does_nothing_and_imports_no_torch() -> None:

@@ -41,7 +41,7 @@ NOT_COMPILED = "deepstack-harness: the engine's model is not compiled: "
 
 
 @pytest.mark.parametrize(
-    ("program", "words", "code", "told"),
+    ("program", "words", "code", "printed"),
     [
         (SERVE, "eager", ExitCode.MACHINE, NOT_COMPILED + "mode NONE, because of `self.enforce_eager` ("),
         pytest.param(
@@ -72,7 +72,7 @@ def test_a_model_that_is_not_compiled_is_not_green(
     program: str,
     words: str,
     code: int,
-    told: str,
+    printed: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -86,13 +86,13 @@ def test_a_model_that_is_not_compiled_is_not_green(
     captured = capfd.readouterr()
     if code:
         first = captured.err.splitlines()[0]
-        assert first.startswith(told)
+        assert first.startswith(printed)
         assert "Decoder.forward" in first
         assert first.endswith(" ran uncompiled in 6 calls")
     else:
-        assert told in captured.out
+        assert printed in captured.out
         assert captured.err == ""
-        assert told or "uncompiled" not in captured.out
+        assert printed or "uncompiled" not in captured.out
 
 
 RESTORED = """
@@ -114,7 +114,7 @@ for tokens, boost in ((4, None), (1, 4.0), (5, 4.0), (6, None)):
 """
 
 
-def test_a_graph_that_a_restored_guard_asks_for_is_one_for_all_sizes(
+def test_a_graph_that_a_restored_guard_requires_is_one_for_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The engine compiles ahead of time, and marks sizes as dynamic in its first compilation only."""

@@ -48,7 +48,7 @@ class Inputs(Located):
     live: torch.Tensor | None = None
 
     @staticmethod
-    def of(requests, engine: Engine):
+    def gather(requests, engine: Engine):
         inputs = Inputs(
             kind=requests.kind,
             ids=requests.ids,

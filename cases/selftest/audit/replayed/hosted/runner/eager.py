@@ -26,7 +26,7 @@ class Engine:
         return arguments
 
     def execute_model(self, requests, staged=None):
-        inputs = Inputs.of(requests, self)
+        inputs = Inputs.gather(requests, self)
         if inputs.kind.runs_graph() and self.tokens.can_run_graph(inputs):
             return self.tokens.execute(inputs)
         if inputs.kind.fills and self.prompts and self.prompts.can_run_graph(inputs):

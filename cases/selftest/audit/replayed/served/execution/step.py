@@ -1,4 +1,4 @@
-"""The inputs of a step: what is captured, copied, refused or forgotten is told in `graph_runner`."""
+"""The inputs of a step: what is captured, copied, refused or forgotten is listed in `graph_runner`."""
 
 from dataclasses import dataclass
 from enum import IntEnum, auto

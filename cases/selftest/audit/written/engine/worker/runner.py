@@ -58,7 +58,7 @@ class Runner:
         return self.is_deep
 
     def _fixed(self):
-        """Give what the configuration asks for, in every call alike."""
+        """Give what the configuration needs, in every call alike."""
         deep = self.config.kind == "deep"
         kwargs = {}
         if self.method == "first":
@@ -87,7 +87,7 @@ class Runner:
         return self.last_length > self.config.long
 
     def _open(self, scheduled):
-        """Give what the requests of a step ask for."""
+        """Give what the requests of a step need."""
         some = [request for request in self.requests if request.rows]
         kwargs = {}
         if scheduled.rows is not None:

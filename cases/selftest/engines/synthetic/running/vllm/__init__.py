@@ -1,9 +1,9 @@
-"""A stand-in for vLLM that the child half really imports: the members that it uses, on a tiny decoder.
+"""A substitute for vLLM that the child half really imports: the members that it uses, on a tiny decoder.
 
-What is generated follows from a running sum of hidden states, so a stale payload row changes the answers
-behind it.  `STAND_IN_FAULT` puts one fault in: `none_first` (vLLM 43602: get answers None while nothing is
+What is generated follows from a running sum of hidden states, so a stale payload row changes the outputs
+after it.  `STAND_IN_FAULT` puts one fault in: `none_first` (vLLM 43602: get returns None while nothing is
 set, and a "compiled" model never adds again), `keeps_rows` (clear does nothing), `no_start`, `dies`, `hangs`.
-`clears_always` is right under graphs too: clear zeroes whatever its counter says.  `counts_later` has no
+`clears_always` is right under graphs too: clear zeroes whatever its counter is.  `counts_later` has no
 counter before the first set, as the mixture of experts of Qwen3-VL.
 """
 
@@ -71,10 +71,10 @@ class _Engine:
 
     def abort_request(self, names: list[str]) -> None:
         """Forget requests."""
-        self._scheduler.running = [one for one in self._scheduler.running if one.name not in names]
+        self._scheduler.running = [entry for entry in self._scheduler.running if entry.name not in names]
 
     def has_unfinished_requests(self) -> bool:
-        """Tell whether a request is left."""
+        """Return whether a request is left."""
         return bool(self._scheduler.running)
 
     def step(self) -> list[Any]:
@@ -85,6 +85,6 @@ class _Engine:
         if fault == "hangs":
             time.sleep(600)
         self._runner.execute(self._scheduler.schedule())
-        ended = [one for one in self._scheduler.running if len(one.tokens) == one.wanted.max_tokens]
-        self._scheduler.running = [one for one in self._scheduler.running if one not in ended]
-        return [one.output() for one in ended]
+        ended = [entry for entry in self._scheduler.running if len(entry.tokens) == entry.wanted.max_tokens]
+        self._scheduler.running = [entry for entry in self._scheduler.running if entry not in ended]
+        return [entry.output() for entry in ended]

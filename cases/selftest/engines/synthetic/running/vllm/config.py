@@ -39,7 +39,7 @@ class DeviceConfig:
 
 @dataclass
 class VllmConfig:
-    """All settings that a model asks for."""
+    """All settings that a model reads."""
 
     compilation_config: CompilationConfig
     device_config: DeviceConfig

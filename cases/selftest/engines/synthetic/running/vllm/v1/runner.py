@@ -35,12 +35,12 @@ class Running:
     def take(self, count: int) -> tuple[list[int], torch.Tensor]:
         """Return the next ids, and the features (visual rows, width) of those that are visual."""
         ids = self.ids[self.computed : self.computed + count]
-        before = sum(one == _PAD for one in self.ids[: self.computed])
+        before = sum(token == _PAD for token in self.ids[: self.computed])
         rows = torch.cat(self.features) if self.features else torch.zeros(0, HIDDEN * (1 + LEVELS))
-        return ids, rows[before : before + sum(one == _PAD for one in ids)]
+        return ids, rows[before : before + sum(token == _PAD for token in ids)]
 
     def advance(self, hidden: torch.Tensor, model: Any) -> None:  # noqa: ANN401
-        """Add hidden states (n, hidden); answer a token where the last id was computed."""
+        """Add hidden states (n, hidden); generate a token where the last id was computed."""
         for row in hidden:  # one after the other: a sum depends on its order
             self.sum = self.sum + row
         self.computed += len(hidden)
@@ -51,7 +51,7 @@ class Running:
             self.ids.append(self.tokens[-1])
 
     def output(self) -> SimpleNamespace:
-        """Return the answer as the engine gives it."""
+        """Return the output as the engine gives it."""
         answer = SimpleNamespace(token_ids=self.tokens, logprobs=self.figures)
         return SimpleNamespace(finished=True, request_id=self.name, outputs=[answer])
 
@@ -71,17 +71,17 @@ class Scheduler:
     def requests(self) -> dict[str, SimpleNamespace]:
         """All requests by name, as far as their prompts are computed."""
         return {
-            one.name: SimpleNamespace(num_computed_tokens=one.computed, num_prompt_tokens=one.prompt)
-            for one in self.running
+            entry.name: SimpleNamespace(num_computed_tokens=entry.computed, num_prompt_tokens=entry.prompt)
+            for entry in self.running
         }
 
     def schedule(self) -> list[tuple[Running, int]]:
         """Return the requests of the next step, each with its tokens."""
         left, chosen = self.max_num_scheduled_tokens, []
-        for one in self.running:
-            count = min(left, len(one.ids) - one.computed)
+        for request in self.running:
+            count = min(left, len(request.ids) - request.computed)
             if count:
-                chosen.append((one, count))
+                chosen.append((request, count))
                 left -= count
         return chosen
 
@@ -110,20 +110,20 @@ class Runner:
             return
         counts = torch.tensor([count for _, count in chosen]).numpy()
         batch = self.input_batch
-        batch.req_ids = [one.name for one, _ in chosen]
-        batch.num_computed_tokens_cpu = [one.computed for one, _ in chosen]
-        batch.num_prompt_tokens = [one.prompt for one, _ in chosen]
+        batch.req_ids = [request.name for request, _ in chosen]
+        batch.num_computed_tokens_cpu = [request.computed for request, _ in chosen]
+        batch.num_prompt_tokens = [request.prompt for request, _ in chosen]
         self._determine_batch_execution_and_padding(
             num_tokens=int(counts.sum()), num_reqs=len(chosen), num_scheduled_tokens_np=counts,
             max_num_scheduled_tokens=int(counts.max()),
         )  # fmt: skip
-        taken = [one.take(count) for one, count in chosen]
-        ids = torch.tensor([each for part, _ in taken for each in part])
+        taken = [request.take(count) for request, count in chosen]
+        ids = torch.tensor([token for part, _ in taken for token in part])
         rows = [features for _, features in taken if len(features)]
         embeds = self._model.embed_input_ids(ids, rows, is_multimodal=ids == _PAD)
         hidden = self._forward(embeds)
-        for (one, _), part in zip(chosen, torch.split(hidden, counts.tolist()), strict=True):
-            one.advance(part, self._model)
+        for (request, _), part in zip(chosen, torch.split(hidden, counts.tolist()), strict=True):
+            request.advance(part, self._model)
 
     def _forward(self, embeds: torch.Tensor) -> torch.Tensor:
         if hasattr(self._model, "language_model"):

@@ -1,4 +1,4 @@
-"""A class that stores its payload in an attribute, None until the first audio, and hands it on."""
+"""A class that stores its payload in an attribute, None until the first audio, and passes it on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vllm.sequence import IntermediateTensors  # type: ignore[import-not-found]
 
 
 class MossAudioModel(Qwen3VLForConditionalGeneration):  # type: ignore[misc]
-    """The decoder of the other stand-in, compiled with an optional payload.
+    """The decoder of the other class, compiled with an optional payload.
 
-    `compiled` drops the guard on the payload's presence: what the first run found stays; `guards` keeps it.
+    `compiled` drops the guard on the payload's presence: what the first run found stays; `guards` retains it.
     """
 
     def __init__(self, config: SimpleNamespace, capacity: int, *, compiled: bool, guards: bool) -> None:

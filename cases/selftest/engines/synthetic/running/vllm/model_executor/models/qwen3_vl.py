@@ -13,7 +13,7 @@ HIDDEN, LEVELS, VOCABULARY = 8, 2, 320
 
 
 class Qwen3VLForConditionalGeneration(torch.nn.Module):
-    """A decoder that sums hidden states, and a payload buffer beside it."""
+    """A decoder that sums hidden states, and its payload buffer."""
 
     def __init__(self, config: SimpleNamespace, capacity: int, *, compiled: bool) -> None:
         super().__init__()

@@ -293,7 +293,7 @@ def rows_or_zeros(rows, like):
 
 @support_torch_compile
 class ZerosByFunction(nn.Module):
-    """What is handed on was made by a function of the file."""
+    """What is passed on was made by a function of the file."""
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, extra=None):
         hidden = self.layer(positions, inputs_embeds)

@@ -42,7 +42,7 @@ class ScalesByTensor(nn.Module):
 
 @support_torch_compile
 class Counts(nn.Module):
-    """A count of steps that is told to people alone, and that the region does not read."""
+    """A count of steps that is only for people, and that the region does not read."""
 
     def __init__(self, *, vllm_config, prefix=""):
         super().__init__()

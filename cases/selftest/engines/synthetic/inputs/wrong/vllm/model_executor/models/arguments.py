@@ -14,7 +14,7 @@ from .interfaces import SupportsNothing
 
 @support_torch_compile
 class AddsTensor(nn.Module, SupportsNothing):
-    """One tensor (tokens, hidden), added behind the first layer."""
+    """One tensor (tokens, hidden), added after the first layer."""
 
     def forward(
         self,
@@ -146,7 +146,7 @@ class RepeatsCaller(nn.Module):
 
 @support_torch_compile
 class AddsNamed(nn.Module):
-    """Tensors behind names, as an engine's `IntermediateTensors` has them."""
+    """Tensors by name, as an engine's `IntermediateTensors` has them."""
 
     def forward(
         self,
@@ -181,7 +181,7 @@ class NamedCaller(nn.Module):
 
 @support_torch_compile
 class TakesPerLayer(nn.Module):
-    """One tensor (tokens, layers, width), of which each layer is handed its own part."""
+    """One tensor (tokens, layers, width), of which each layer is given its own part."""
 
     def forward(
         self,
@@ -246,7 +246,7 @@ class MasksCaller(nn.Module):
 
 @support_torch_compile
 class EmbedsTypes(nn.Module):
-    """Ids (tokens,) that are handed to the embedding alone, and only where ids are embedded here."""
+    """Ids (tokens,) that only the embedding is given, and only where ids are embedded here."""
 
     def forward(
         self,
@@ -372,7 +372,7 @@ class StagedCaller(nn.Module):
 
 @support_torch_compile
 class ZerosTheWrongWay(nn.Module):
-    """The caller makes zeros where there is something, and hands None on."""
+    """The caller makes zeros where there is something, and passes None on."""
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, extra=None):
         hidden = self.layer(positions, inputs_embeds)
@@ -398,7 +398,7 @@ class ZerosTheWrongWayCaller(nn.Module):
 
 @support_torch_compile
 class ByNumber(nn.Module):
-    """A step with images hands on how many rows of a table of its own to add: None in the profile run."""
+    """A step with images passes on how many rows of a table of its own to add: None in the profile run."""
 
     def forward(
         self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, rows: int | None = None
