@@ -151,13 +151,13 @@ def _judge_arms(
 ) -> Row[Promise]:
     if judged.unjudged:
         return _unknown(row, Reason(judged.unjudged[0]))
-    wrong = [row for row in judged.broken if row.arm == _CONTROL]
+    wrong = [broken for broken in judged.broken if broken.arm == _CONTROL]
     if wrong:
         why = f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}"
         return _unknown(row, Reason(why))
     if judged.broken:
         return _broken(row, wanted, measured, judged)
-    kept = [row for row in judged.rows if row.verdict is Verdict.PASS and row.arm != _CONTROL]
+    kept = [other for other in judged.rows if other.verdict is Verdict.PASS and other.arm != _CONTROL]
     if not kept:
         why = "nothing was put to the test: no input of the step differs from the warm-up"
         return _unknown(row, Reason(why))
@@ -187,7 +187,7 @@ def _judge_stages(
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
         return _unknown(row, Reason(judged.unjudged[0]))
-    split = [row for row in judged.rows if row.rule is Promise.OWNERSHIP]
+    split = [other for other in judged.rows if other.rule is Promise.OWNERSHIP]
     if not split or split[0].verdict is Verdict.SKIP:
         return _unknown(row, Reason("two pipeline stages cannot be run one after the other over stand-ins"))
     if split[0].verdict is Verdict.PASS:

@@ -554,7 +554,7 @@ def _replayed_at(source: Source, part: ClassPart) -> str:
     replays = (
         node
         for node in closures
-        if any(isinstance(part, ast.Attribute) and part.attr == "replay" for part in ast.walk(node))
+        if any(isinstance(inner, ast.Attribute) and inner.attr == "replay" for inner in ast.walk(node))
     )
     closure: Function = next(replays, method)
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"

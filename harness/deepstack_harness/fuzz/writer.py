@@ -385,6 +385,12 @@ def _out_of_memory(writer: TraceWriter, first: int, second: int) -> Iterator[Ste
     yield Step(Op.GET, live)
 
 
+def _micro_batch(writer: TraceWriter, first: int, _: int) -> Iterator[Step]:
+    tokens = writer.fitting(first)
+    yield Step(Op.GET, tokens)
+    yield Step(Op.CLEAR, tokens)
+
+
 def _step(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
     """Schedule one step: a visual one sets and runs, one of only text runs."""
     writer.on = None
@@ -436,7 +442,7 @@ _STEPS: dict[str, _Steps] = {
     "spans": _spans,
     "unusual": _unusual,
     "misshapen": _misshapen,
-    "micro-batches": lambda writer, first, _: [Step(op, writer.fitting(first)) for op in (Op.GET, Op.CLEAR)],
+    "micro-batches": _micro_batch,
     "gets": _gets,
     "out of memory": _out_of_memory,
     "sets": _call(Op.SET, TraceWriter.fitting),

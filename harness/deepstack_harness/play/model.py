@@ -182,10 +182,6 @@ class NumericsProbe:
         largest, noise = 0.0, dict[str, float]()
         for seed in range(_NOISY_RUNS):
             generator = torch.Generator().manual_seed(seed)
-
-            def drawn(shape: torch.Size, generator: torch.Generator = generator) -> Tensor:
-                return 2 * torch.rand(shape, generator=generator) - 1
-
             with self._preserved():
                 with OtherLastBits(functools.partial(at_random, generator)):
                     out = self.eager(parts)

@@ -287,7 +287,7 @@ class Index:
     def find(self, version: Version) -> RemoteArchive:
         """Return the release's wheel, of any platform, or else its sdist.
 
-        Raises `UsageError` when it does not exist, naming nearest_releases that do, and
+        Raises `UsageError` when it does not exist, naming the nearest ones that do, and
         `MachineError` when that cannot be known.
         """
         listing = self._listing

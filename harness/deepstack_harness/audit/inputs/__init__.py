@@ -12,8 +12,6 @@ v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is give
 pipeline rank only, and `intermediate_tensors` are given on all ranks but the first.
 """
 
-import gc
-
 from deepstack_harness.audit.inputs.arguments import Arguments
 from deepstack_harness.audit.inputs.attributes import ReadAttributes
 from deepstack_harness.audit.inputs.captures import Captures
@@ -34,6 +32,7 @@ from deepstack_harness.audit.inputs.rows import (
     count,
     in_order,
 )
+from deepstack_harness.engines.discover import collector_paused
 from deepstack_harness.sources.source import Source
 
 __all__ = [
@@ -57,13 +56,8 @@ def audit_inputs(source: Source) -> AuditedInputs:
 
     Raises what `Source.python_files` raises.
     """
-    collects = gc.isenabled()
-    gc.disable()  # the trees of a thousand files are no garbage, and each collection visits all their nodes
-    try:
+    with collector_paused():
         return _audit(ClassIndex(source))
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _audit(index: ClassIndex) -> AuditedInputs:

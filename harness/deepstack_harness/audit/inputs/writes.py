@@ -61,12 +61,10 @@ _MUTATORS = frozenset(
 """Methods by which lists, dictionaries and sets change."""
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def walk(node: ast.AST) -> tuple[ast.AST, ...]:
-    """Return a node and all below it, as `ast.walk` does; they are cached on the node."""
-    known: dict[str, tuple[ast.AST, ...]] = vars(node)
-    if "_below" not in known:
-        known["_below"] = tuple(ast.walk(node))
-    return known["_below"]
+    """Return a node and all below it, as `ast.walk` does."""
+    return tuple(ast.walk(node))
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:

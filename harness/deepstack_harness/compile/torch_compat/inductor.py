@@ -431,6 +431,7 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
     tracing = TracingContext.try_get()
     static = tracing.fw_metadata.static_input_indices if tracing and tracing.fw_metadata else []
     sizes_of = {argument: list(_symbols_of(graph, argument)) for argument in arguments}
+    sizes = frozenset(chain(*sizes_of.values()))
     return Lowered(
         kernels=scan(graph),
         functions=functions,
@@ -440,7 +441,7 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
         equal=frozenset(
             symbol
             for symbol, replacement in graph.sizevars.shape_env.replacements.items()
-            if replacement in chain(*sizes_of.values())
+            if replacement in sizes
         ),
     )
 
