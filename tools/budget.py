@@ -20,10 +20,10 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tools.prose import dialect
+from tools.prose import comments_in, private_words
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ("tokens", "functions", "classes", "records", "dialect")
@@ -60,7 +60,8 @@ def count(text: str) -> Counter[str]:
     }
     figures: Counter[str] = Counter()
     lines: set[int] = set()
-    for token in _code_tokens(text):
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    for token in _code_tokens(tokens):
         if token.start not in docstrings or token.type != tokenize.STRING:
             figures["tokens"] += 1
             lines.update(range(token.start[0], token.end[0] + 1))
@@ -68,14 +69,14 @@ def count(text: str) -> Counter[str]:
     figures["functions"] = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
     figures["classes"] = len(classes)
     figures["records"] = sum(_is_record(node) for node in classes)
-    figures["dialect"] = dialect(text).total()
+    figures["dialect"] = private_words(nodes, comments_in(tokens)).total()
     figures["lines"] = len(lines)
     return figures
 
 
-def _code_tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+def _code_tokens(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
     inside = 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens:
         change = _F_STRING.get(tokenize.tok_name[token.type], 0)
         if token.type not in _NO_CODE and token.type != tokenize.ENDMARKER and not inside:
             yield token

@@ -16,7 +16,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,8 +149,14 @@ def dialect(text: str) -> Counter[str]:
     >>> sorted(dialect("for each in rows: print(each)  # it tells what was kept"))
     ['each', 'kept', 'tells']
     """
-    found: Counter[str] = Counter(word.lower() for word in _DIALECT.findall(_prose(text)))
-    for node in ast.walk(ast.parse(text)):
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return private_words(list(ast.walk(ast.parse(text))), comments_in(tokens))
+
+
+def private_words(nodes: Sequence[ast.AST], noted: str) -> Counter[str]:
+    """Count as `dialect`, in the nodes of a module and the text of its comments."""
+    found = Counter(word.lower() for word in _DIALECT.findall(_prose(nodes, noted)))
+    for node in nodes:
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             names = {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
             found.update(names & _NO_NAMES)
@@ -159,16 +165,20 @@ def dialect(text: str) -> Counter[str]:
     return found
 
 
-def _prose(text: str) -> str:
-    """Return the docstrings and comments of a module."""
+def comments_in(tokens: Iterable[tokenize.TokenInfo]) -> str:
+    """Return the comments of a module, a line for each."""
+    return "\n".join(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def _prose(nodes: Iterable[ast.AST], noted: str) -> str:
+    """Return the docstrings of a module, and its comments."""
     strings = [
         node.value.value
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node.value.value, str)
     ]
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return "\n".join((*strings, *(token.string for token in tokens if token.type == tokenize.COMMENT)))
+    return "\n".join((*strings, noted))
 
 
 def print_dialect(folder: Path) -> None:
@@ -176,8 +186,10 @@ def print_dialect(folder: Path) -> None:
     words, found = 0, Counter[str]()
     for path in sorted(folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        words += len(re.findall(r"\w+", _prose(text)))
-        found.update(dialect(text))
+        nodes = list(ast.walk(ast.parse(text)))
+        noted = comments_in(tokenize.generate_tokens(io.StringIO(text).readline))
+        words += len(re.findall(r"\w+", _prose(nodes, noted)))
+        found.update(private_words(nodes, noted))
     share = 1000 * found.total() / max(words, 1)
     print(f"{folder.name}: {found.total():,} private words, {share:.1f} for each 1,000 words of prose")
     print("the most frequent:", dict(found.most_common(12)))
