@@ -293,7 +293,15 @@ def caller_of(case: Case) -> Engine:
     `UsageError` for an unknown name, and for a caller that cannot share steps under such an arm.
     """
     name, ranks = case.caller, case.arm.ranks
-    caller = _imported_caller(name) if ":" in name else CALLERS.load(name, _is_caller, _WANTED)
+    if ":" in name:
+        try:
+            caller = imported(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"caller '{name}' cannot be imported: {error}") from None
+        if not _is_caller(caller):
+            raise UsageError(f"caller '{name}' is not {_WANTED}")
+    else:
+        caller = CALLERS.load(name, _is_caller, _WANTED)
     if issubclass(caller, SequenceParallel):
         return caller(ranks)
     if ranks > 1 and caller is Engine:
@@ -304,16 +312,6 @@ def caller_of(case: Case) -> Engine:
             "or a caller built on deepstack_harness.models.engine:SequenceParallel"
         )
     return caller()
-
-
-def _imported_caller(target: str) -> type[Engine]:
-    try:
-        caller = imported(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"caller '{target}' cannot be imported: {error}") from None
-    if not _is_caller(caller):
-        raise UsageError(f"caller '{target}' is not {_WANTED}")
-    return caller
 
 
 def _is_caller(loaded: object) -> TypeIs[type[Engine]]:
