@@ -1,6 +1,7 @@
 """Right buffers in unusual style, written from the text of the contract before the inputs that judge them.
 
-Each class passes every rule in live use.  Classes are made with (capacity, hidden, levels, *, dtype, device).
+Each passes every rule in live use. All but one are `Plain` but for one thing, and refuse with an error of
+another class.
 """
 
 import functools
@@ -14,6 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cases.selftest.models.wrong_buffers import Plain
+
 
 class Refusal(Exception):
     """An exception that has no text."""
@@ -22,193 +25,118 @@ class Refusal(Exception):
         raise RuntimeError("no text")
 
 
-class OneMemory:
+class OneMemory(Plain):
     """Holds all levels in one flat tensor, and returns windows; its exception has no text."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.flat = torch.zeros(capacity * levels * hidden, dtype=dtype, device=device)
-        self.sizes = (capacity, levels, hidden)
-        self.capacity = capacity
+    refusal = Refusal
+
+    def made(self) -> None:
+        flat = self.rows[0].new_zeros(self.capacity * self.levels * self.hidden)
+        window = (self.capacity, self.hidden), (self.levels * self.hidden, 1)
+        self.rows = [flat.as_strided(*window, level * self.hidden) for level in range(self.levels)]
+
+
+class CopiesOnEveryCall(Plain):
+    """Holds only the payload, of exactly N rows, and returns padded copies."""
+
+    def made(self) -> None:
+        self.forget()
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        capacity, levels, hidden = self.sizes
-        if not 0 <= tokens <= capacity:
-            raise Refusal
-        window = (tokens, hidden), (levels * hidden, 1)
-        return tuple(self.flat.as_strided(*window, level * hidden) for level in range(levels))
+        self.require(tokens)
+        padding = (0, 0, 0, max(0, tokens - self.count))
+        padded = (torch.nn.functional.pad(rows[:tokens], padding) for rows in self.rows)
+        return tuple(rows.clone(memory_format=torch.contiguous_format) for rows in padded)
 
-    def set(self, payload: Tensor) -> None:
-        capacity, levels, hidden = self.sizes
-        if payload.dim() != 3 or payload.shape[::2] != (levels, hidden) or payload.shape[1] > capacity:
-            raise Refusal
-        self.flat.zero_()
-        for rows, level in zip(self.get(payload.shape[1]), payload, strict=True):
-            rows.copy_(level)
+    def require(self, tokens: int) -> None:
+        super().require(min(tokens, 0))
+        self.capacity = max(self.capacity, tokens)
 
-    def clear(self, tokens: int) -> None:
-        if not 0 <= tokens <= self.capacity:
-            raise Refusal
-        self.flat.zero_()
+    def write(self, payload: Tensor) -> None:
+        self.rows = list(payload.detach().to(self.rows[0].dtype, copy=True))
+        self.count = payload.size(1)
+
+    def forget(self) -> None:
+        self.rows, self.count = [rows[:0] for rows in self.rows], 0
 
 
-class RowsInADict:
+class RowsInADict(CopiesOnEveryCall):
     """Holds each row for itself in a dict, and stacks the requested ones."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.table: dict[tuple[int, int], Tensor] = {}
-        self.zero = torch.zeros(hidden, dtype=dtype, device=device)
-        self.levels, self.capacity = range(levels), capacity
+    refusal = AssertionError
+    table: dict[tuple[int, int], Tensor]
+
+    def made(self) -> None:
+        self.zero = self.rows[0].new_zeros(self.hidden)
+        self.forget()
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        assert tokens >= 0
-        self.capacity = max(self.capacity, tokens)
+        self.require(tokens)
         if not tokens:
-            return tuple(self.zero.new_empty(0, self.zero.numel()) for _ in self.levels)
+            return tuple(self.zero.new_empty(0, self.hidden) for _ in range(self.levels))
         return tuple(
             torch.stack([self.table.get((level, row), self.zero) for row in range(tokens)])
-            for level in self.levels
+            for level in range(self.levels)
         )
 
-    def set(self, payload: Tensor) -> None:
-        levels, tokens, hidden = payload.shape
-        assert (levels, hidden) == (len(self.levels), self.zero.numel())
-        self.capacity = max(self.capacity, tokens)
+    def write(self, payload: Tensor) -> None:
         copied = payload.detach().to(self.zero.dtype, copy=True)
-        self.table = {(level, row): copied[level, row] for level in self.levels for row in range(tokens)}
+        self.table = {
+            (level, row): rows for level, by_row in enumerate(copied) for row, rows in enumerate(by_row)
+        }
 
-    def clear(self, tokens: int) -> None:
-        assert tokens >= 0
+    def forget(self) -> None:
         self.table = {}
 
 
-class Columns:
+class Columns(Plain):
     """Holds hidden first and rows last; get returns a transposed view with the strides (1, capacity)."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.cube = torch.zeros(levels, hidden, capacity, dtype=dtype, device=device)
+    refusal = IndexError
 
-    @property
-    def capacity(self) -> int:
-        return self.cube.shape[-1]
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._in_range(tokens)
-        return self.cube[:, :, :tokens].transpose(1, 2).unbind()
-
-    def set(self, payload: Tensor) -> None:
-        levels, tokens, hidden = payload.shape
-        if (levels, hidden) != tuple(self.cube.shape[:2]):
-            raise TypeError(payload.shape)
-        self._in_range(tokens)
-        self.cube.zero_()[:, :, :tokens] = payload.transpose(1, 2)
-
-    def clear(self, tokens: int) -> None:
-        self._in_range(tokens)
-        self.cube.zero_()
-
-    def _in_range(self, tokens: int) -> None:
-        if tokens not in range(self.capacity + 1):
-            raise IndexError(tokens)
+    def made(self) -> None:
+        self.rows = [rows.t().contiguous().t() for rows in self.rows]
 
 
-class CopiesOnEveryCall:
-    """Holds only the payload, of exactly N rows, and returns padded copies."""
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.payload = torch.zeros(levels, 0, hidden, dtype=dtype, device=device)
-        self.capacity = capacity
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0:
-            raise ValueError(tokens)
-        self.capacity = max(self.capacity, tokens)
-        rows = self.payload.shape[1]
-        padded = torch.nn.functional.pad(self.payload[:, :tokens], (0, 0, 0, max(0, tokens - rows)))
-        return tuple(padded.clone(memory_format=torch.contiguous_format))
-
-    def set(self, payload: Tensor) -> None:
-        if payload.shape[::2] != self.payload.shape[::2]:
-            raise ValueError(payload.shape)
-        self.payload = payload.detach().to(self.payload.dtype, copy=True)
-        self.capacity = max(self.capacity, payload.shape[1])
-
-    def clear(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError(tokens)
-        self.payload = self.payload[:, :0]
-
-
-class TwoBanks:
+class TwoBanks(Plain):
     """Writes each payload into the other one of two banks, and returns views of the bank written last."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.banks = deque(torch.zeros(levels, capacity, hidden, dtype=dtype, device=device) for _ in "ab")
+    refusal = OverflowError
 
-    capacity = property(lambda self: self.banks[0].shape[1])
+    def made(self) -> None:
+        self.banks = deque((self.rows, [torch.zeros_like(rows) for rows in self.rows]))
 
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0 or tokens > self.capacity:
-            raise OverflowError(tokens)
-        return tuple(level.narrow(0, 0, tokens) for level in self.banks[0])
-
-    def set(self, payload: Tensor) -> None:
-        bank = self.banks[1]
-        if (len(payload), payload.shape[-1]) != (len(bank), bank.shape[-1]) or payload.ndim != 3:
-            raise LookupError(payload.shape)
-        if payload.shape[1] > self.capacity:
-            raise OverflowError(payload.shape)
-        bank.zero_().narrow(1, 0, payload.shape[1]).copy_(payload)
+    def write(self, payload: Tensor) -> None:
         self.banks.rotate()
-
-    def clear(self, tokens: int) -> None:
-        if tokens < 0 or tokens > self.capacity:
-            raise OverflowError(tokens)
-        self.banks[0].zero_()
+        self.rows = self.banks[0]
+        super().write(payload)
 
 
-class ZeroesLate:
+class ZeroesLate(Plain):
     """Zeroes stale rows when they are requested, and has twice the room that it was made with."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.store = torch.full((levels, 2 * capacity, hidden), torch.nan, dtype=dtype, device=device)
-        self.capacity = 2 * capacity
-        self.clean = 0
+    refusal = MemoryError
+    clean = 0
+
+    def made(self) -> None:
+        self.capacity *= 2
+        self.rows = [rows.new_full((self.capacity, self.hidden), torch.nan) for rows in self.rows]
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._check(tokens)
+        self.require(tokens)
         if tokens > self.clean:
-            self.store[:, self.clean : tokens] = 0
+            for rows in self.rows:
+                rows[self.clean : tokens] = 0
             self.clean = tokens
-        return tuple(level[:tokens] for level in self.store)
+        return tuple(rows[:tokens] for rows in self.rows)
 
-    def set(self, payload: Tensor) -> None:
-        if payload.dim() != 3 or payload.shape[::2] != self.store.shape[::2]:
-            raise ValueError("shape")
-        self._check(payload.shape[1])
-        self.store[:, : payload.shape[1]] = payload
-        self.clean = payload.shape[1]
+    def write(self, payload: Tensor) -> None:
+        self.clean = payload.size(1)
+        for rows, level in zip(self.rows, payload, strict=True):
+            rows[: self.clean] = level
 
-    def clear(self, tokens: int) -> None:
-        self._check(tokens)
+    def forget(self) -> None:
         self.clean = 0
-
-    def _check(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError("negative")
-        if tokens > self.capacity:
-            raise MemoryError("room")
 
 
 def made_of_functions(
@@ -238,193 +166,98 @@ def made_of_functions(
     )
 
 
-class KeepsTheOtherMicroBatch:
+class KeepsTheOtherMicroBatch(Plain):
     """Clears only the rows of a micro-batch where the get before returned just these."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.store = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
-        self.capacity, self.asked, self.held, self.done = capacity, -1, 0, 0
+    requested, cleared = -1, 0
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._check(tokens)
-        self.asked = tokens
-        return tuple(self.store[:, :tokens])
+        self.require(tokens)
+        self.requested = tokens
+        return tuple(rows[:tokens] for rows in self.rows)
 
-    def set(self, payload: Tensor) -> None:
-        if payload.dim() != 3 or payload.shape[::2] != self.store.shape[::2]:
-            raise ValueError
-        self._check(payload.shape[1])
-        self.store.zero_()
-        self.store[:, : payload.shape[1]].copy_(payload)
-        self.held, self.done, self.asked = payload.shape[1], 0, -1
+    def write(self, payload: Tensor) -> None:
+        super().write(payload)
+        self.requested, self.cleared = -1, 0
 
     def clear(self, tokens: int) -> None:
-        self._check(tokens)
-        self.done += tokens
-        shared = self.asked == tokens and self.done < self.held
-        self.store[:, : tokens if shared else None].zero_()
-        if not shared:
-            self.held = self.done = 0
-        self.asked = -1
-
-    def _check(self, tokens: int) -> None:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError
+        self.require(tokens)
+        self.cleared += tokens
+        if self.requested == tokens and self.cleared < self.count:
+            for rows in self.rows:
+                rows[:tokens].zero_()
+        else:
+            self.forget()
+            self.cleared = 0
+        self.requested = -1
 
 
-class SkipsEqualPayloads:
-    """Holds a copy of the caller's payload, and skips a set of an equal one."""
+class SkipsEqualPayloads(Plain):
+    """Holds a copy of the caller's payload, and skips a set of an equal one; capacity is no attribute."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.store = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
-        self.last: Tensor | None = None
+    last: Tensor | None = None
+
+    def made(self) -> None:
+        del self.capacity
 
     def __getattr__(self, name: str) -> int:
         if name == "capacity":
-            return self.store.shape[1]
+            return self.rows[0].size(0)
         raise AttributeError(name)
 
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError(tokens)
-        return tuple(self.store[:, :tokens].unbind(0))
-
-    def set(self, payload: Tensor) -> None:
-        if payload.dim() != 3 or payload.shape[::2] != self.store.shape[::2]:
-            raise ValueError(payload.shape)
-        if payload.shape[1] > self.capacity:
-            raise ValueError(payload.shape)
+    def write(self, payload: Tensor) -> None:
         last = self.last
         alike = last is not None and (last.shape, last.dtype) == (payload.shape, payload.dtype)
-        if last is not None and alike and torch.equal(last, payload):
-            return
-        self.last = payload.detach().clone()
-        self.store.zero_()
-        self.store[:, : payload.shape[1]] = payload
+        if last is None or not alike or not torch.equal(last, payload):
+            super().write(payload)
+            self.last = payload.detach().clone()
 
-    def clear(self, tokens: int) -> None:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError(tokens)
+    def forget(self) -> None:
+        super().forget()
         self.last = None
-        self.store.zero_()
 
 
-class FreesIdleStorage:
+class FreesIdleStorage(Plain):
     """Gives its storage back after a minute without a payload, and makes it anew at the next call."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.capacity = capacity
-        self.make = functools.partial(torch.zeros, levels, capacity, hidden, dtype=dtype, device=device)
-        self.shape = (levels, hidden)
-        self.store: Tensor | None = None
-        self.since = time.monotonic()
-        self.empty = True
+    since = 0.0
 
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._check(tokens)
-        return tuple(self._storage()[:, :tokens])
-
-    def set(self, payload: Tensor) -> None:
-        if payload.dim() != 3 or (payload.shape[0], payload.shape[2]) != self.shape:
-            raise ValueError(payload.shape)
-        self._check(payload.shape[1])
-        self._storage().zero_()[:, : payload.shape[1]].copy_(payload)
-        self.empty = False
-
-    def clear(self, tokens: int) -> None:
-        self._check(tokens)
-        self._storage().zero_()
-        self.empty = True
-
-    def _storage(self) -> Tensor:
+    def require(self, tokens: int) -> None:
+        super().require(tokens)
         now = time.monotonic()
-        if self.store is None or (self.empty and now - self.since > 60):
-            self.store = self.make()
+        if not self.count and now - self.since > 60:
+            self.rows = [torch.zeros_like(rows) for rows in self.rows]
         self.since = now
-        return self.store
-
-    def _check(self, tokens: int) -> None:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError(tokens)
 
 
-class SlicesOfAnArena:
+class SlicesOfAnArena(Plain):
     """Takes a region of memory of its class that no other buffer has, while there is room."""
 
     arenas: ClassVar[dict[tuple[object, ...], tuple[Tensor, int]]] = {}
     room = 1 << 18
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        key, size = (dtype, device, torch.is_inference_mode_enabled()), capacity * hidden * levels
-        arena, used = self.arenas.get(key) or (torch.zeros(self.room, dtype=dtype, device=device), 0)
+    def made(self) -> None:
+        like, size = self.rows[0], self.capacity * self.hidden * self.levels
+        key = (like.dtype, like.device, torch.is_inference_mode_enabled())
+        arena, used = self.arenas.get(key) or (like.new_zeros(self.room), 0)
         if used + size > self.room:
-            arena, used = torch.zeros(size, dtype=dtype, device=device), 0
+            arena, used = like.new_zeros(size), 0
         else:
             self.arenas[key] = (arena, used + size)
-        self.store = arena[used : used + size].view(levels, capacity, hidden)
-
-    @property
-    def capacity(self) -> int:
-        return self.store.size(1)
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if not (0 <= tokens <= self.capacity):
-            raise ValueError(tokens)
-        return tuple(self.store.select(0, level)[:tokens] for level in range(self.store.size(0)))
-
-    def set(self, payload: Tensor) -> None:
-        fits = payload.dim() == 3 and payload.shape[::2] == self.store.shape[::2]
-        if not fits or payload.size(1) > self.capacity:
-            raise ValueError(payload.shape)
-        self.store.zero_()
-        self.store[:, : payload.size(1)].copy_(payload)
-
-    def clear(self, tokens: int) -> None:
-        if not (0 <= tokens <= self.capacity):
-            raise ValueError(tokens)
-        self.store.zero_()
+        self.rows = list(arena[used : used + size].view(self.levels, self.capacity, self.hidden))
 
 
-class CopiesInAThreadAndWaits:
+class CopiesInAThreadAndWaits(Plain):
     """Copies in a thread of its own, and returns when the copy is done."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.store = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
-        self.capacity = capacity
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError(tokens)
-        return tuple(self.store[:, :tokens])
-
-    def set(self, payload: Tensor) -> None:
-        if payload.dim() != 3 or payload.shape[::2] != self.store.shape[::2]:
-            raise ValueError(payload.shape)
-        if payload.shape[1] > self.capacity:
-            raise ValueError(payload.shape)
-        copying = threading.Thread(target=self._copy, args=(payload, torch.is_inference_mode_enabled()))
+    def write(self, payload: Tensor) -> None:
+        copying = threading.Thread(target=self.copy, args=(payload, torch.is_inference_mode_enabled()))
         copying.start()
         copying.join()
 
-    def _copy(self, payload: Tensor, inference: bool) -> None:
+    def copy(self, payload: Tensor, inference: bool) -> None:
         with torch.inference_mode(inference), torch.no_grad():
-            self.store.zero_()
-            self.store[:, : payload.shape[1]].copy_(payload)
-
-    def clear(self, tokens: int) -> None:
-        if tokens < 0 or tokens > self.capacity:
-            raise ValueError(tokens)
-        self.store.zero_()
+            super().write(payload)
 
 
 RIGHT = (

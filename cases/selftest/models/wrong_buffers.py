@@ -34,6 +34,8 @@ def breaks(rule: str) -> Callable[[Kind], Kind]:
 class Plain:
     """A right buffer: one tensor (capacity, hidden) per level, which refuses what it has no room for."""
 
+    refusal: ClassVar[type[Exception]] = ValueError
+
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> None:
@@ -42,6 +44,10 @@ class Plain:
         self.levels = levels
         self.rows = [torch.zeros(capacity, hidden, dtype=dtype, device=device) for _ in range(levels)]
         self.count = 0
+        self.made()
+
+    def made(self) -> None:
+        """Finish the constructor."""
 
     def get(self, tokens: int) -> Any:
         self.require(tokens)
@@ -58,11 +64,11 @@ class Plain:
 
     def require(self, tokens: int) -> None:
         if not 0 <= tokens <= self.capacity:
-            raise ValueError(f"{tokens} tokens do not fit into {self.capacity} rows")
+            raise self.refusal(f"{tokens} tokens do not fit into {self.capacity} rows")
 
     def fit(self, payload: Tensor) -> None:
         if payload.dim() != 3 or payload.size(0) != self.levels or payload.size(2) != self.hidden:
-            raise ValueError(f"a payload of shape {tuple(payload.shape)}")
+            raise self.refusal(f"a payload of shape {tuple(payload.shape)}")
 
     def write(self, payload: Tensor) -> None:
         self.forget()
@@ -208,18 +214,21 @@ class MasksWhatIsBehind(Plain):
             rows[self.count :].mul_(0)
 
 
+def kind_of(buffer: Plain) -> tuple[object, ...]:
+    """Return what two buffers have in common that could share storage."""
+    like = buffer.rows[0]
+    inference = torch.is_inference_mode_enabled()
+    return (buffer.capacity, buffer.hidden, buffer.levels, like.dtype, like.device, inference)
+
+
 @breaks("R2")
 class SharesStorage(Plain):
     """Holds its storage per size in the class, so that two buffers of one size share it."""
 
     storage: ClassVar[dict[tuple[object, ...], list[Tensor]]] = {}
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
-        key = (capacity, hidden, levels, dtype, device, torch.is_inference_mode_enabled())
-        self.rows = self.storage.setdefault(key, self.rows)
+    def made(self) -> None:
+        self.rows = self.storage.setdefault(kind_of(self), self.rows)
         self.forget()
 
 
@@ -229,11 +238,8 @@ class ReusesStorage(Plain):
 
     free: ClassVar[dict[tuple[object, ...], deque[list[Tensor]]]] = {}
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.key = (capacity, hidden, levels, dtype, device, torch.is_inference_mode_enabled())
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+    def made(self) -> None:
+        self.key = kind_of(self)
         if self.free.get(self.key):
             self.rows = self.free[self.key].pop()
 
@@ -277,10 +283,7 @@ class CopiesInAThread(Plain):
 class AnswersItsParameters(Plain):
     """Returns the parameters themselves at full capacity, and tensors below."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+    def made(self) -> None:
         self.rows = [nn.Parameter(rows, requires_grad=False) for rows in self.rows]
 
     def get(self, tokens: int) -> Any:

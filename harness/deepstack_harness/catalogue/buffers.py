@@ -5,9 +5,9 @@ All are read from their files without importing them, which would cost torch.
 - Revisions: classes of `models/revisions.py`, `per_layer_inputs.py` and `reference.py` whose name ends in
   `Buffer`.
 - Mutants: every class of `models/mutants/r*.py`; the file is named after the rule that it breaks. Its class
-  attributes give the arm under which the fault shows (`arm`, by default `eager`), the class of faults to
-  which it belongs (`fault`, by default the word for the rule), and that only unusual inputs show it
-  (`shown_by = "inputs"`). The first line of its docstring states the fault.
+  attributes give the arm under which the fault shows (`arm`, by default `eager`) and the class of faults to
+  which it belongs: `on_inputs` where only unusual inputs show it, otherwise `fault`, by default the word for
+  the rule. The first line of its docstring states the fault.
 - Right buffers: every class of `models/correct.py`. Its attribute `regimes` states in which it is right.
 """
 
@@ -41,9 +41,9 @@ class Mutant(Entry):
     """
 
     rule: Rule = field(kw_only=True)
-    arm: str = field(default="eager", kw_only=True)
+    arm: str = field(kw_only=True)
     fault: str = field(kw_only=True)
-    on_inputs: bool = field(default=False, kw_only=True)
+    on_inputs: bool = field(kw_only=True)
 
 
 def buffer_named(name: str) -> BufferFactory:
@@ -86,13 +86,14 @@ def read_mutants(folder: Path) -> dict[str, Mutant]:
     for file in folder.glob("r*.py"):
         rule = Rule(file.stem.upper())
         for cls in read_classes(file, "deepstack_harness.models.mutants"):
+            stated = {"arm": "eager", "fault": rule.word, **cls.stated}
             mutants[cls.name] = Mutant(
                 cls.target,
                 cls.summary,
                 rule=rule,
-                arm=str(cls.stated.get("arm", "eager")),
-                fault=str(cls.stated.get("fault", rule.word)),
-                on_inputs=cls.stated.get("shown_by") == "inputs",
+                arm=str(stated["arm"]),
+                fault=str(stated.get("on_inputs", stated["fault"])),
+                on_inputs="on_inputs" in stated,
             )
     order = list(Rule)
     return dict(sorted(mutants.items(), key=lambda item: order.index(item[1].rule)))

@@ -30,13 +30,6 @@ class AdaptedAnswer(tuple[Tensor, ...]):  # noqa: SLOT001  # Python allows a tup
 
     original: object
 
-    @classmethod
-    def from_levels(cls, levels: Sequence[Tensor], original: object) -> "AdaptedAnswer":
-        """Return the levels with the object that they were read from."""
-        answer = cls(levels)
-        answer.original = original
-        return answer
-
 
 def check_interface(make: BufferFactory, target: str) -> BufferFactory:
     """Make one small buffer as the contract states; return what makes buffers that return tuples of levels.
@@ -58,10 +51,21 @@ def check_interface(make: BufferFactory, target: str) -> BufferFactory:
     if missing := list(_missing(made)):
         problem = f"does not fit the buffer interface, it lacks {', '.join(missing)}"
         raise UsageError(f"{target} {problem}; {_advice(make, target)}")
-    returned = _small_gets(made, torch.ones(sizes[2], min(3, sizes[0]), sizes[1], dtype=dtype))
+    payload = torch.ones(sizes[2], min(3, sizes[0]), sizes[1], dtype=dtype)
+    returned: list[object] = []
+    with _any_error():
+        returned.append(made.get(1))
+    with _any_error():
+        made.set(payload)
+        returned.append(made.get(payload.size(1)))
     for value in returned:
         _refuse_container(value, target)
-    return UnpackedClass(make) if any(map(_is_packed, returned)) else make
+    packed = [
+        value
+        for value in returned
+        if not isinstance(value, tuple | list | None) and levels_in(value) is not None
+    ]
+    return UnpackedClass(make) if packed else make
 
 
 def _missing(made: object) -> Iterator[str]:
@@ -107,21 +111,6 @@ def levels_in(answer: object) -> Sequence[object] | None:
     return inner if isinstance(inner, tuple | list) else None
 
 
-def _is_packed(answer: object) -> bool:
-    return not isinstance(answer, tuple | list | None) and levels_in(answer) is not None
-
-
-def _small_gets(made: Buffer, payload: Tensor) -> list[object]:
-    """Return what get of a small buffer returns without a payload, and with one; without those that raise."""
-    returned: list[object] = []
-    with _any_error():
-        returned.append(made.get(1))
-    with _any_error():
-        made.set(payload)
-        returned.append(made.get(payload.size(1)))
-    return returned
-
-
 def _refuse_container(answer: object, target: str) -> None:
     """Raise `UsageError`, with the wrapper to write, for a returned object whose levels cannot be read."""
     if answer is None or isinstance(answer, Tensor) or levels_in(answer) is not None:
@@ -152,15 +141,17 @@ class UnpackedBuffer:
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Return the levels of what the buffer's get returns; a tuple, and what has no levels, as it is."""
-        answer: object = self._made.get(tokens)
-        levels = levels_in(answer)
+        original: object = self._made.get(tokens)
+        levels = levels_in(original)
         if (
-            isinstance(answer, tuple)
+            isinstance(original, tuple)
             or levels is None
             or not all(isinstance(level, Tensor) for level in levels)
         ):
-            return cast("tuple[Tensor, ...] | None", answer)
-        return AdaptedAnswer.from_levels(cast("Sequence[Tensor]", levels), answer)
+            return cast("tuple[Tensor, ...] | None", original)
+        answer = AdaptedAnswer(cast("Sequence[Tensor]", levels))
+        answer.original = original
+        return answer
 
 
 @dataclass(frozen=True)

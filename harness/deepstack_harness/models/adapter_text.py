@@ -57,7 +57,11 @@ def adapter_text(make: Callable[..., object], target: str) -> str:
     fixed = {size: 1 for size in ("levels", "hidden") if size not in sizes.values()}
     one_level, one_column = "levels" in fixed, "hidden" in fixed
     payload = ("payload[0, :, 0]" if one_level else "payload[:, :, 0]") if one_column else "payload[0]"
-    methods = _choose_methods([name for name in dir(make) if not name.startswith("_")])
+    methods: dict[str, str] = {}
+    for call, words in _METHODS.items():
+        free = {name for name in dir(make) if not name.startswith("_")} - {*methods.values()}
+        ranked = sorted((rank, name) for name in free if (rank := _rank(name, words.split())) < _UNKNOWN)
+        methods[call] = ranked[0][1] if ranked else ""  # the one whose name is closest in meaning
     get = _call(make, methods["get"], "tokens")
     if one_level:
         get = f"({get}{'[:, None]' if one_column else ''},)"
@@ -71,18 +75,12 @@ def adapter_text(make: Callable[..., object], target: str) -> str:
     )  # fmt: skip
 
 
-def _choose_methods(names: Sequence[str]) -> dict[str, str]:
-    """Return the method for each call whose name is closest in meaning; empty where none comes close."""
-    chosen: dict[str, str] = {}
-    for call, text in _METHODS.items():
-        words, free = text.split(), [name for name in names if name not in chosen.values()]
-        ranked = sorted((rank, name) for name in free if (rank := _rank(name, words)) < len(words))
-        chosen[call] = ranked[0][1] if ranked else ""
-    return chosen
+_UNKNOWN = 99
+"""The rank of a name with none of the words."""
 
 
 def _rank(name: str, words: Sequence[str]) -> int:
-    return min((words.index(word) for word in _words(name) & set(words)), default=len(words))
+    return min((words.index(word) for word in _words(name) & set(words)), default=_UNKNOWN)
 
 
 def _call(make: object, method: str, value: str) -> str:

@@ -1,52 +1,93 @@
 """Right buffers of many designs, written from the contract's text and not from `ReferenceBuffer`.
 
 Each passes every rule in the regimes that its `regimes` names, `live` or `both`: a harness that refuses one
-of them is wrong. First come buffers whose get returns copies, right in live use, where no graph reads an
-address; then buffers that grow by copying, and announce the move with a generation where graphs matter;
-buffers that allocate late or use storage in turns, right only in live use; and buffers of one size, whose
-get returns views of their storage and which refuse to grow.
+of them is wrong. `OneTensor` is of one size, returns views of its storage and refuses to grow. Those built on
+it differ in one thing: where rows lie, when they are zeroed, or how room is made. They refuse a call with an
+error of another class. Some are right only in live use, where no graph reads an address: their get returns
+copies, or they allocate late or use storage in turns.
 """
+
+from collections import deque
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 
-class KeepsPayload:
-    """A copy of the payload and nothing else, padded at every `get`; it has no capacity to grow beyond."""
+class OneTensor:
+    """One tensor for all levels, made once; it has no resize, and refuses every call above its capacity."""
 
-    regimes = "live"
+    regimes = "both"
+    refusal: ClassVar[type[Exception]] = IndexError
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.capacity = capacity
-        self._payload = torch.zeros(levels, 0, hidden, dtype=dtype, device=device)
+        self.rows = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
+        self.made()
+
+    def made(self) -> None:
+        """Finish the constructor."""
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0:
-            raise ValueError(f"{tokens} rows")
-        levels, held, hidden = self._payload.shape
-        padded = self._payload.new_zeros(levels, tokens, hidden)
-        padded[:, :held] = self._payload[:, :tokens]
+        self.make_room(tokens)
+        return self.rows[:, :tokens].unbind(0)
+
+    def set(self, payload: Tensor) -> None:
+        self.fit(payload)
+        tokens = payload.size(1)
+        self.make_room(tokens)
+        self.rows[:, :tokens] = payload.detach().to(self.rows.dtype)
+        self.rows[:, tokens:] = 0
+
+    def clear(self, tokens: int) -> None:
+        self.make_room(tokens)
+        self.rows.zero_()
+
+    def make_room(self, tokens: int) -> None:
+        """Refuse a count that there are no rows for."""
+        if not 0 <= tokens <= self.capacity:
+            raise self.refusal(f"{tokens} rows of {self.capacity}")
+
+    def fit(self, payload: Tensor) -> None:
+        """Refuse a payload of other levels or another hidden size."""
+        if payload.dim() != 3 or payload.shape[::2] != self.rows.shape[::2]:
+            raise self.refusal(f"payload of shape {tuple(payload.shape)} for {tuple(self.rows.shape)}")
+
+
+class KeepsPayload(OneTensor):
+    """A copy of the payload and nothing else, padded at every `get`; it has no capacity to grow beyond."""
+
+    regimes = "live"
+    refusal = ValueError
+
+    def made(self) -> None:
+        self.rows = self.rows[:, :0].clone()
+
+    def get(self, tokens: int) -> tuple[Tensor, ...]:
+        self.make_room(tokens)
+        levels, held, hidden = self.rows.shape
+        padded = self.rows.new_zeros(levels, tokens, hidden)
+        padded[:, :held] = self.rows[:, :tokens]
         return tuple(padded)
 
     def set(self, payload: Tensor) -> None:
-        if payload.size(0) != self._payload.size(0) or payload.size(2) != self._payload.size(2):
-            raise ValueError(f"payload of shape {tuple(payload.shape)}")
-        kept = self._payload.new_empty(payload.shape)
+        self.fit(payload)
+        kept = self.rows.new_empty(payload.shape)
         kept.copy_(payload)
-        self._payload = kept
-        self.capacity = max(self.capacity, payload.size(1))
+        self.rows = kept
+        self.make_room(payload.size(1))
 
     def clear(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError(f"{tokens} rows")
-        self._payload = self._payload[:, :0]
+        self.make_room(tokens)
+        self.rows = self.rows[:, :0]
 
-    def resize(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError(f"{tokens} rows")
+    def make_room(self, tokens: int) -> None:
+        super().make_room(min(tokens, 0))
         self.capacity = max(self.capacity, tokens)
+
+    resize = make_room
 
 
 class RowByRow:
@@ -84,177 +125,99 @@ class RowByRow:
             raise IndexError(tokens)
 
 
-class Masked:
+class Masked(OneTensor):
     """Never zeroes: a mask marks the rows that count, and get puts zeros in place of the others."""
 
     regimes = "live"
+    refusal = ValueError
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.capacity = capacity
-        self._data = torch.full((levels, capacity, hidden), torch.nan, dtype=dtype, device=device)
-        self._counts = torch.zeros(capacity, 1, dtype=torch.bool, device=device)
+    def made(self) -> None:
+        self.rows.fill_(torch.nan)
+        self._counts = torch.zeros(self.capacity, 1, dtype=torch.bool, device=self.rows.device)
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if not 0 <= tokens <= self.capacity:
-            raise ValueError(tokens)
-        zero = torch.zeros((), dtype=self._data.dtype, device=self._data.device)
-        return tuple(torch.where(self._counts[:tokens], level[:tokens], zero) for level in self._data)
+        zero = self.rows.new_zeros(())
+        return tuple(torch.where(self._counts[:tokens], level, zero) for level in super().get(tokens))
 
     def set(self, payload: Tensor) -> None:
+        self.fit(payload)
         tokens = payload.size(1)
-        if tokens > self.capacity or payload.shape != self._data[:, :tokens].shape:
-            raise ValueError(tuple(payload.shape))
-        self._data[:, :tokens].copy_(payload)
+        self.make_room(tokens)
+        self.rows[:, :tokens].copy_(payload)
         self._counts[:tokens] = True
         self._counts[tokens:] = False
 
     def clear(self, tokens: int) -> None:
-        if not 0 <= tokens <= self.capacity:
-            raise ValueError(tokens)
+        self.make_room(tokens)
         self._counts.fill_(False)
 
 
-class Reserve:
+class Reserve(OneTensor):
     """Doubles its room as a std::vector does, never shrinks, and frees old storage at once."""
 
     regimes = "both"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.generation = 0
-        self.held = 0
-        self.store = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
-
-    @property
-    def capacity(self) -> int:
-        return self.store.size(1)
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._reserve(tokens)
-        return tuple(level[:tokens] for level in self.store)
-
-    def set(self, payload: Tensor) -> None:
-        if payload.shape[::2] != self.store.shape[::2]:
-            raise ValueError(f"{tuple(payload.shape)} does not fit {tuple(self.store.shape)}")
-        self._reserve(payload.size(1))
-        self.store[:, : payload.size(1)].copy_(payload)
-        self.store[:, payload.size(1) :].zero_()
-        self.held = payload.size(1)
+    refusal = ValueError
+    generation = 0
 
     def clear(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError(tokens)
-        self.store.zero_()
-        self.held = 0
+        super().clear(min(tokens, self.capacity))
 
-    def resize(self, tokens: int) -> None:
-        self._reserve(tokens)
-
-    def _reserve(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError(tokens)
+    def make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
-            levels, old, hidden = self.store.shape
-            larger = self.store.new_zeros(levels, max(tokens, 2 * old), hidden)
-            larger[:, :old].copy_(self.store)
-            self.store = larger
+            levels, old, hidden = self.rows.shape
+            larger = self.rows.new_zeros(levels, max(tokens, 2 * old), hidden)
+            larger[:, :old].copy_(self.rows)
+            self.rows, self.capacity = larger, larger.size(1)
             self.generation += 1
+        super().make_room(tokens)
+
+    resize = make_room
 
 
-class MovesAtEverySet:
+class MovesAtEverySet(OneTensor):
     """Buffer that puts every payload into storage of its own, and announces each move."""
 
     regimes = "both"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.generation = 1
-        self._levels = tuple(torch.zeros(capacity, hidden, dtype=dtype, device=device) for _ in range(levels))
-
-    @property
-    def capacity(self) -> int:
-        return len(self._levels[0])
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._check(tokens)
-        return tuple(level[:tokens] for level in self._levels)
+    refusal = ValueError
+    generation = 1
 
     def set(self, payload: Tensor) -> None:
-        levels, width = len(self._levels), self._levels[0].size(-1)
-        if payload.dim() != 3 or (len(payload), payload.size(-1)) != (levels, width):
-            raise ValueError(f"wrong payload {tuple(payload.shape)}")
-        rows = max(self.capacity, payload.size(1))
-        new = tuple(level.new_zeros(rows, level.size(1)) for level in self._levels)
-        for level, part in zip(new, payload, strict=True):
-            level[: len(part)] = part.detach().to(level.dtype)
-        self._levels = new
+        self.fit(payload)
+        levels, tokens, hidden = payload.shape
+        moved = self.rows.new_zeros(levels, max(self.capacity, tokens), hidden)
+        moved[:, :tokens] = payload.detach().to(moved.dtype)
+        self.rows, self.capacity = moved, moved.size(1)
         self.generation += 1
 
-    def clear(self, tokens: int) -> None:
-        self._check(tokens)
-        for level in self._levels:
-            level.zero_()
 
-    def _check(self, tokens: int) -> None:
-        if not 0 <= tokens <= self.capacity:
-            raise ValueError(f"{tokens} of {self.capacity} rows")
-
-
-class FitsExactly:
+class FitsExactly(OneTensor):
     """Reallocates at every resize to the requested rows, or to N where that is more; announces it."""
 
     regimes = "both"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
-        self._held = 0
-        self.capacity = capacity
-        self.generation = 0
-        self._level = {number: self._zeros(capacity) for number in range(levels)}
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens < 0:
-            raise ValueError("negative")
-        if tokens > self.capacity:
-            self.resize(tokens)
-        return tuple(self._level[number][:tokens] for number in sorted(self._level))
+    refusal = ValueError
+    generation = 0
+    _held = 0
 
     def set(self, payload: Tensor) -> None:
-        levels, tokens, hidden = payload.shape
-        if levels != len(self._level) or hidden != self._like.size(1):
-            raise ValueError("other shape")
-        if tokens > self.capacity:
-            self.resize(tokens)
-        for number, level in self._level.items():
-            level.zero_()
-            level[:tokens].copy_(payload[number])
-        self._held = tokens
+        super().set(payload)
+        self._held = payload.size(1)
 
     def clear(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError("negative")
+        super().clear(min(tokens, self.capacity))
         self._held = 0
-        for level in self._level.values():
-            level.zero_()
 
     def resize(self, tokens: int) -> None:
-        if tokens < 0:
-            raise ValueError("negative")
-        rows = max(tokens, self._held)
-        moved = {number: self._zeros(rows) for number in self._level}
-        for number, level in self._level.items():
-            moved[number][: self._held] = level[: self._held]
-        self._level, self.capacity = moved, rows
+        super().make_room(min(tokens, 0))
+        levels, _, hidden = self.rows.shape
+        moved = self.rows.new_zeros(levels, max(tokens, self._held), hidden)
+        moved[:, : self._held] = self.rows[:, : self._held]
+        self.rows, self.capacity = moved, moved.size(1)
         self.generation += 1
 
-    def _zeros(self, rows: int) -> Tensor:
-        return self._like.new_zeros(rows, self._like.size(1))
+    def make_room(self, tokens: int) -> None:
+        if tokens > self.capacity:
+            self.resize(tokens)
+        super().make_room(tokens)
 
 
 class GrowsThenCopies(Reserve):
@@ -263,8 +226,7 @@ class GrowsThenCopies(Reserve):
     regimes = "live"
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._reserve(tokens)
-        return tuple(level[:tokens].clone() for level in self.store)
+        return tuple(level.clone() for level in super().get(tokens))
 
 
 class Lazy:
@@ -305,135 +267,56 @@ class Lazy:
             raise ValueError(f"{tokens} rows of {self.capacity}")
 
 
-class Ring:
+class Ring(OneTensor):
     """Three storages in turn, so that a payload is written while the one before is still being read."""
 
     regimes = "live"
+    refusal = ValueError
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.capacity = capacity
-        self._slots = torch.zeros(3, levels, capacity, hidden, dtype=dtype, device=device)
-        self._turn = 0
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        if tokens not in range(self.capacity + 1):
-            raise ValueError(tokens)
-        return self._slots[self._turn, :, :tokens].unbind()
+    def made(self) -> None:
+        self._slots = deque((self.rows, torch.zeros_like(self.rows), torch.zeros_like(self.rows)))
 
     def set(self, payload: Tensor) -> None:
-        if payload.size(1) > self.capacity or payload.shape[::2] != self._slots.shape[1::2]:
-            raise ValueError(payload.shape)
-        self._turn = (self._turn + 1) % 3
-        slot = self._slots[self._turn]
-        slot.zero_()
-        slot[:, : payload.size(1)].copy_(payload)
-
-    def clear(self, tokens: int) -> None:
-        if tokens not in range(self.capacity + 1):
-            raise ValueError(tokens)
-        self._slots[self._turn].zero_()
+        self.fit(payload)
+        self.make_room(payload.size(1))
+        self._slots.rotate()
+        self.rows = self._slots[0]
+        super().set(payload)
 
 
-class OneTensor:
-    """One tensor for all levels, made once; it has no resize, and refuses every call above its capacity."""
-
-    regimes = "both"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.capacity = capacity
-        self._rows = torch.zeros(levels, capacity, hidden, dtype=dtype, device=device)
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        return self._rows[:, : self._fitting(tokens)].unbind(0)
-
-    def set(self, payload: Tensor) -> None:
-        levels, tokens, hidden = payload.shape
-        if (levels, hidden) != (self._rows.size(0), self._rows.size(2)):
-            raise ValueError(f"payload of shape {tuple(payload.shape)} for {tuple(self._rows.shape)}")
-        self._rows[:, : self._fitting(tokens)] = payload.detach().to(self._rows.dtype)
-        self._rows[:, tokens:] = 0
-
-    def clear(self, tokens: int) -> None:
-        self._fitting(tokens)
-        self._rows.zero_()
-
-    def _fitting(self, tokens: int) -> int:
-        if not 0 <= tokens <= self.capacity:
-            raise IndexError(f"{tokens} rows asked of {self.capacity}")
-        return tokens
-
-
-class Interleaved:
+class Interleaved(OneTensor):
     """The levels of a token next to each other, so that each level has a stride of all levels."""
 
     regimes = "both"
+    refusal = AssertionError
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._table = torch.zeros(capacity, levels, hidden, dtype=dtype, device=device)
-
-    @property
-    def capacity(self) -> int:
-        return self._table.size(0)
-
-    def get(self, tokens: int) -> tuple[Tensor, ...]:
-        assert 0 <= tokens <= self.capacity
-        return tuple(self._table[:tokens, level] for level in range(self._table.size(1)))
-
-    def set(self, payload: Tensor) -> None:
-        by_token = payload.permute(1, 0, 2)
-        assert by_token.shape[1:] == self._table.shape[1:]
-        assert by_token.size(0) <= self.capacity
-        self._table.zero_()
-        self._table[: by_token.size(0)].copy_(by_token)
-
-    def clear(self, tokens: int) -> None:
-        assert 0 <= tokens <= self.capacity
-        self._table.zero_()
+    def made(self) -> None:
+        self.rows = self.rows.transpose(0, 1).contiguous().transpose(0, 1)
 
 
-class ClearsByParts:
+class ClearsByParts(OneTensor):
     """Buffer that preserves the rows of other micro-batches when a step clears its own rows."""
 
     regimes = "both"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.capacity = capacity
-        self._levels = [torch.zeros(capacity, hidden, dtype=dtype, device=device) for _ in range(levels)]
-        self._held = self._cleared = 0
-        self._asked = -1
+    refusal = RuntimeError
+    _held = _cleared = 0
+    _asked = -1
 
     def get(self, tokens: int) -> tuple[Tensor, ...]:
-        self._refuse_unless(0 <= tokens <= self.capacity)
+        levels = super().get(tokens)
         self._asked = tokens
-        return tuple(level[:tokens] for level in self._levels)
+        return levels
 
     def set(self, payload: Tensor) -> None:
-        shape = (len(self._levels), payload.size(1), self._levels[0].size(1))
-        self._refuse_unless(payload.shape == shape and payload.size(1) <= self.capacity)
-        for level, rows in zip(self._levels, payload, strict=True):
-            level.zero_()
-            level[: rows.size(0)].copy_(rows)
+        super().set(payload)
         self._held, self._cleared, self._asked = payload.size(1), 0, -1
 
     def clear(self, tokens: int) -> None:
-        self._refuse_unless(0 <= tokens <= self.capacity)
+        self.make_room(tokens)
         self._cleared += tokens
         part = self._asked == tokens and self._cleared < self._held
-        for level in self._levels:
-            level[: tokens if part else self.capacity].zero_()
+        self.rows[:, : tokens if part else self.capacity].zero_()
         self._asked = -1
-
-    def _refuse_unless(self, good: bool) -> None:
-        if not good:
-            raise RuntimeError("no such rows")
 
 
 class ZeroesThenConverts(OneTensor):
@@ -442,9 +325,7 @@ class ZeroesThenConverts(OneTensor):
     regimes = "both"
 
     def set(self, payload: Tensor) -> None:
-        levels, tokens, hidden = payload.shape
-        if (levels, hidden) != (self._rows.size(0), self._rows.size(2)):
-            raise ValueError(f"payload of shape {tuple(payload.shape)} for {tuple(self._rows.shape)}")
-        self._fitting(tokens)
-        self._rows.zero_()
-        self._rows[:, :tokens] = payload.detach().to(self._rows.dtype, copy=True)
+        self.fit(payload)
+        self.make_room(payload.size(1))
+        self.rows.zero_()
+        self.rows[:, : payload.size(1)] = payload.detach().to(self.rows.dtype, copy=True)

@@ -45,6 +45,8 @@ class Engine:
     faulty: ClassVar[bool] = False
     ranks: int = 1
     rank: int = 0
+    _wrapper: ClassVar[type[nn.Module] | None] = None
+    """The module around the decoder that the arm runs, made with the decoder."""
 
     def buffer(self, make: BufferFactory, sizes: Profile) -> Buffer:
         """Make the buffer for hidden states of these sizes, in their dtype and on their device."""
@@ -52,7 +54,7 @@ class Engine:
 
     def decoder(self, decoder: nn.Module) -> nn.Module:
         """Return the module that the arm runs; the reference lane runs `decoder` itself."""
-        return decoder
+        return decoder if self._wrapper is None else self._wrapper(decoder)
 
     def inputs(self, step: Step, inputs: Inputs) -> Inputs:
         """Return the true inputs of a step, for both lanes: hidden (P, h), positions (3, P) int64."""
@@ -72,9 +74,13 @@ class Engine:
 
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         """Run the outer forward over P tokens, hidden (P, h) -> (P, h)."""
-        out = lane.run(replace(inputs, payload=lane.get(step.tokens)))
+        out = lane.run(self._with_payload(lane, inputs, step.tokens))
         lane.clear(step.tokens)
         return out
+
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Return what the decoder is given for P tokens: hidden (P, h), and (P, h) per level or None."""
+        return replace(inputs, payload=lane.get(tokens))
 
 
 _FAILED = -1
@@ -170,6 +176,25 @@ def layers_of(decoder: nn.Module) -> nn.ModuleList:
 Payload = tuple[Tensor, ...]
 
 
+class WrapsDecoder(nn.Module):
+    """Decoder that runs another one, `decoder`, on what `levels` makes of its payload."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
+        super().__init__()
+        self.decoder = decoder
+
+    @override
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
+        """Decode hidden (n, h), positions (3, n) int64, one (n, h) per level or None -> (n, h)."""
+        out: Tensor = self.decoder(hidden, positions, self.levels(hidden, payload))
+        return out
+
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Return what the decoder gets for hidden (n, h) and one (n, h) per level or None."""
+        return payload
+
+
 class GatheredAttention(nn.Module):
     """Attention of a decoder layer over the tokens of all ranks, cut to the rank's own rows."""
 
@@ -232,9 +257,12 @@ class SequenceParallel(Engine):
             return super().forward(lane, inputs, step)
         own = self._rows(step.tokens, self.rank)
         try:
-            out = lane.run(self._shared(inputs, lane.get(step.tokens), own))
+            payload = lane.get(step.tokens)
+            rows = None if payload is None else self.payload_rows(payload, own)
+            out = lane.run(replace(inputs, hidden=inputs.hidden[own], payload=rows))
         except Exception as error:
-            if not _all_ranks_know(error):
+            # A lane wraps what its decoder raises.
+            if not any(isinstance(raised, KnownToAllRanks) for raised in (error, error.__cause__)):
                 announce_failure(self.ranks)
             raise
         lane.clear(step.tokens)
@@ -243,10 +271,6 @@ class SequenceParallel(Engine):
     def payload_rows(self, payload: Payload, own: slice) -> Payload:
         """Cut each level (P, h) to this rank's rows (P / ranks, h); faulty callers cut others."""
         return tuple(level[own] for level in payload)
-
-    def _shared(self, inputs: Inputs, payload: Payload | None, own: slice) -> Inputs:
-        rows = None if payload is None else self.payload_rows(payload, own)
-        return replace(inputs, hidden=inputs.hidden[own], payload=rows)
 
     def _rows(self, tokens: int, rank: int) -> slice:
         """Return the rows of a rank; raises `StepUnavailable` for a step that cannot be shared equally."""
@@ -259,11 +283,6 @@ class SequenceParallel(Engine):
         return slice(rank * rows, (rank + 1) * rows)
 
 
-def _all_ranks_know(error: Exception) -> bool:
-    # A lane wraps what its decoder raises.
-    return isinstance(error, KnownToAllRanks) or isinstance(error.__cause__, KnownToAllRanks)
-
-
 _WANTED = "a class built on deepstack_harness.models.engine:Engine"
 
 
@@ -274,7 +293,15 @@ def caller_of(case: Case) -> Engine:
     `UsageError` for an unknown name, and for a caller that cannot share steps under such an arm.
     """
     name, ranks = case.caller, case.arm.ranks
-    caller = _imported_caller(name) if ":" in name else CALLERS.load(name, _is_caller, _WANTED)
+    if ":" in name:
+        try:
+            caller = imported(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"caller '{name}' cannot be imported: {error}") from None
+        if not _is_caller(caller):
+            raise UsageError(f"caller '{name}' is not {_WANTED}")
+    else:
+        caller = CALLERS.load(name, _is_caller, _WANTED)
     if issubclass(caller, SequenceParallel):
         return caller(ranks)
     if ranks > 1 and caller is Engine:
@@ -285,16 +312,6 @@ def caller_of(case: Case) -> Engine:
             "or a caller built on deepstack_harness.models.engine:SequenceParallel"
         )
     return caller()
-
-
-def _imported_caller(target: str) -> type[Engine]:
-    try:
-        caller = imported(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"caller '{target}' cannot be imported: {error}") from None
-    if not _is_caller(caller):
-        raise UsageError(f"caller '{target}' is not {_WANTED}")
-    return caller
 
 
 def _is_caller(loaded: object) -> TypeIs[type[Engine]]:

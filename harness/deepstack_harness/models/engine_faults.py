@@ -22,7 +22,7 @@ from typing_extensions import override
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Lane, Profile, follow
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import UsageError
-from deepstack_harness.models.engine import Engine, Payload, SequenceParallel, shared_copy
+from deepstack_harness.models.engine import Engine, Payload, SequenceParallel, WrapsDecoder, shared_copy
 from deepstack_harness.models.qwen3_vl import ADDITIONS, PayloadOrder, QwenDecoderLayer
 
 
@@ -42,12 +42,10 @@ class OverwritesPayload(Engine):
     faulty = True
 
     @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens without a payload, hidden (P, h) -> (P, h)."""
-        lane.get(step.tokens)
-        out = lane.run(inputs)
-        lane.clear(step.tokens)
-        return out
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Read the payload, and return the inputs without it."""
+        lane.get(tokens)
+        return inputs
 
 
 class AsksByBatchSize(Engine):
@@ -56,11 +54,9 @@ class AsksByBatchSize(Engine):
     faulty = True
 
     @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with a payload of one row, hidden (P, h) -> (P, h)."""
-        out = lane.run(replace(inputs, payload=lane.get(1)))
-        lane.clear(step.tokens)
-        return out
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Return the inputs with a payload of one row, (1, h) per level."""
+        return super()._with_payload(lane, inputs, 1)
 
 
 class TakesOneSpan(Engine):
@@ -93,7 +89,7 @@ class NeverClears(Engine):
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         """Run get and decode over P tokens, and no clear, hidden (P, h) -> (P, h)."""
-        return lane.run(replace(inputs, payload=lane.get(step.tokens)))
+        return lane.run(self._with_payload(lane, inputs, step.tokens))
 
 
 class FixedLevelRange(Engine):
@@ -103,15 +99,11 @@ class FixedLevelRange(Engine):
     levels: ClassVar[int] = 3
 
     @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with zeros in place of the levels after the range, hidden (P, h) -> (P, h)."""
-        levels = lane.get(step.tokens) or ()
-        payload = tuple(
-            level if index < self.levels else torch.zeros_like(level) for index, level in enumerate(levels)
-        )
-        out = lane.run(replace(inputs, payload=payload or None))
-        lane.clear(step.tokens)
-        return out
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Return the inputs with zeros (P, h) in place of the levels after the range."""
+        levels = lane.get(tokens) or ()
+        kept, others = levels[: self.levels], map(torch.zeros_like, levels[self.levels :])
+        return replace(inputs, payload=(*kept, *others) or None)
 
 
 class PayloadNotSharded(SequenceParallel):
@@ -192,13 +184,11 @@ class MicroBatches(Engine):
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         """Run two outer forwards over P tokens, hidden (P, h) -> (P, h)."""
-        return torch.cat([self._outer(lane, inputs, rows) for rows in self.parts(step.tokens)])
-
-    def _outer(self, lane: Lane, inputs: Inputs, rows: slice) -> Tensor:
-        tokens = rows.stop - rows.start
-        out = lane.run(replace(rows_of(inputs, rows), payload=lane.get(tokens)))
-        lane.clear(tokens)
-        return out
+        outs = []
+        for rows in self.parts(step.tokens):
+            part = replace(step, tokens=rows.stop - rows.start)
+            outs.append(super().forward(lane, rows_of(inputs, rows), part))
+        return torch.cat(outs)
 
 
 class MicroBatchesSliced(MicroBatches):
@@ -209,7 +199,7 @@ class MicroBatchesSliced(MicroBatches):
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         """Run one get and one clear around two decodes, hidden (P, h) -> (P, h)."""
-        whole = replace(inputs, payload=lane.get(step.tokens))
+        whole = self._with_payload(lane, inputs, step.tokens)
         out = torch.cat([lane.run(rows_of(whole, rows)) for rows in self.parts(step.tokens)])
         lane.clear(step.tokens)
         return out
@@ -356,23 +346,21 @@ class WithoutVisionTower(MadeOnMeta):
         return self._made
 
 
-class TokenCounter(nn.Module):
+class TokenCounter(WrapsDecoder):
     """A decoder that uses the first `tokens_set` rows of the payload, and zeros after them."""
 
     def __init__(self, decoder: nn.Module) -> None:
-        super().__init__()
-        self.decoder = decoder
+        super().__init__(decoder)
         self.tokens_set = 0
         """N, the rows of the last payload: a plain Python number."""
 
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
-        """Decode hidden (n, h), positions (3, n) int64, one (n, h) per level or None -> (n, h)."""
-        if payload is not None:
-            row_n1 = torch.arange(hidden.size(0), device=hidden.device).unsqueeze(1)
-            payload = tuple(level.masked_fill(row_n1 >= self.tokens_set, 0) for level in payload)
-        out: Tensor = self.decoder(hidden, positions, payload)
-        return out
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Zero the rows after `tokens_set` of one (n, h) per level, for hidden (n, h)."""
+        if payload is None:
+            return None
+        row_n1 = torch.arange(hidden.size(0), device=hidden.device).unsqueeze(1)
+        return tuple(level.masked_fill(row_n1 >= self.tokens_set, 0) for level in payload)
 
 
 class StateInTrace(Engine):
@@ -398,21 +386,19 @@ class StateInTrace(Engine):
         self._counts.tokens_set = payload.size(1)
 
 
-class ReadsHeldPayload(nn.Module):
+class ReadsHeldPayload(WrapsDecoder):
     """Decoder that adds the payload that is stored on it, if there is one, and is given none."""
 
     def __init__(self, decoder: nn.Module) -> None:
         """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
-        super().__init__()
-        self.decoder = decoder
+        super().__init__(decoder)
         self.held: Payload = ()
         """One (n, h) per level; empty in a step without visual tokens."""
 
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
-        """Decode hidden (n, h), positions (3, n) int64 with the stored payload -> (n, h)."""
-        out: Tensor = self.decoder(hidden, positions, self.held or payload)
-        return out
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Return the stored payload, one (n, h) per level, for hidden (n, h)."""
+        return self.held or payload
 
 
 class PayloadOnModel(Engine):
@@ -439,9 +425,13 @@ class PayloadOnModel(Engine):
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
         """Store the rows that the buffer returns, decode without an argument, (P, h) -> (P, h)."""
-        levels = lane.get(step.tokens)
-        self._model.held = (levels or ()) if self._visual else ()
-        out = lane.run(replace(inputs, payload=None))
-        lane.clear(step.tokens)
+        out = super().forward(lane, inputs, step)
         self._model.held, self._visual = (), False
         return out
+
+    @override
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Store the rows (P, h) per level of a visual step, and return the inputs without them."""
+        levels = lane.get(tokens) or ()
+        self._model.held = levels if self._visual else ()
+        return replace(inputs, payload=None)

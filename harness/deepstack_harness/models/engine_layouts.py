@@ -10,8 +10,9 @@ Qwen3-Omni's thinker has no such check. Granite sends the levels on, since a rev
 lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +21,15 @@ from typing_extensions import override
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Lane, Profile
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import StepUnavailable
-from deepstack_harness.models.engine import Engine, Payload, layers_of, shared_copy
+from deepstack_harness.models.engine import Engine, Payload, WrapsDecoder, layers_of, shared_copy
 
 
-class TakesPacked(nn.Module):
+class TakesPacked(WrapsDecoder):
     """Decoder whose hidden states (n, h + levels * h) have the levels of the payload after them."""
 
     def __init__(self, decoder: nn.Module) -> None:
         """Wrap `decoder`, which has a `norm` over its hidden size."""
-        super().__init__()
-        self.decoder = decoder
+        super().__init__(decoder)
         self.hidden = decoder.get_parameter("norm.weight").size(0)
 
     @override
@@ -38,8 +38,7 @@ class TakesPacked(nn.Module):
         if hidden.size(1) > self.hidden:
             hidden, *levels = torch.split(hidden, self.hidden, dim=1)
             payload = tuple(levels)
-        out: Tensor = self.decoder(hidden, positions, payload)
-        return out
+        return super().forward(hidden, positions, payload)
 
 
 class PacksLevels(Engine):
@@ -50,116 +49,83 @@ class PacksLevels(Engine):
     """
 
     faulty = False
+    _wrapper = TakesPacked
 
     @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder that unpacks."""
-        return TakesPacked(decoder)
-
-    @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with the levels after them, hidden (P, h) -> (P, h)."""
-        packed = torch.cat([inputs.hidden, *(lane.get(step.tokens) or ())], dim=1)
-        out = lane.run(replace(inputs, hidden=packed))
-        lane.clear(step.tokens)
-        return out
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Return the inputs with the levels after their hidden states: (P, h + levels * h)."""
+        return replace(inputs, hidden=torch.cat([inputs.hidden, *(lane.get(tokens) or ())], dim=1))
 
 
-class CutsLevels(nn.Module):
+class CutsLevels(WrapsDecoder):
     """Decoder that cuts each level for two ranks, and joins the parts as an all-gather does."""
 
-    def __init__(self, decoder: nn.Module) -> None:
-        """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
-        super().__init__()
-        self.decoder = decoder
-
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
-        """Decode hidden (n, h), positions (3, n) int64, one (n, h) per level -> (n, h).
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload:
+        """Cut and join one (n, h) per level, for hidden (n, h).
 
         Raises `TypeError` for a payload that is None, as the splitter of mbridge 47 does.
         """
         half = (hidden.size(0) + 1) // 2
         parts = [(level[:half], level[half:]) for level in payload]  # type: ignore[union-attr]  # the fault
-        out: Tensor = self.decoder(hidden, positions, tuple(torch.cat(part) for part in parts))
-        return out
+        return tuple(torch.cat(part) for part in parts)
 
 
 class SplitsLevels(Engine):
     """An engine whose splitter loops over the levels of every step, of steps of text too (mbridge 129)."""
 
     faulty = False
+    _wrapper = CutsLevels
+
+
+class ScattersByMask(WrapsDecoder):
+    """Decoder that is given a mask (n,) of visual tokens, and per level (n, h) their features first."""
 
     @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder that cuts its levels."""
-        return CutsLevels(decoder)
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Return rows (n, h) with the features at the places of the mask, in order, and zeros elsewhere."""
+        if payload is None:
+            return None
+        mask, *features = payload
+        return self.scatter(mask, features)
+
+    def scatter(self, mask: Tensor, features: Sequence[Tensor]) -> Payload:
+        """Return rows (n, h) of a mask (n,) and features (n, h)."""
+        return tuple(torch.zeros_like(level).masked_scatter(mask.unsqueeze(1), level) for level in features)
 
 
-Scatter = Callable[[Tensor, Payload], Payload]
-"""Function of a mask (n,) bool and features, per level (n, h) with visual tokens first, to rows (n, h)."""
-
-
-class TakesMask(nn.Module):
-    """Decoder that is given a mask of visual tokens, and per level their features at the front."""
-
-    def __init__(self, decoder: nn.Module, scatter: Scatter) -> None:
-        """Wrap `decoder`, whose levels `scatter` makes."""
-        super().__init__()
-        self.decoder = decoder
-        self.scatter = scatter
+class ScattersByIndex(ScattersByMask):
+    """Decoder that scatters by boolean indexing: sizes depend on the values of the mask."""
 
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
-        """Decode hidden (n, h), positions (3, n), a mask (n,) and one (n, h) per level, or None -> (n, h)."""
-        levels = None if payload is None else self.scatter(payload[0], payload[1:])
-        out: Tensor = self.decoder(hidden, positions, levels)
-        return out
-
-
-def _by_mask(mask: Tensor, features: Payload) -> Payload:
-    """Return rows (n, h) with the features (n, h) at the places of a mask (n,), in order, zeros elsewhere."""
-    return tuple(torch.zeros_like(level).masked_scatter(mask.unsqueeze(1), level) for level in features)
-
-
-def _by_index(mask: Tensor, features: Payload) -> Payload:
-    """Return the rows (n, h) of `_by_mask` by boolean indexing: sizes depend on the values of the mask."""
-    # All levels (n, levels, h) in one index, because Dynamo compiles no frame whose loop breaks.
-    stacked = torch.stack(features, dim=1)
-    levels = torch.zeros_like(stacked)
-    rows = levels[mask]
-    levels[mask] = rows + stacked[: rows.size(0)]
-    return levels.unbind(1)
+    def scatter(self, mask: Tensor, features: Sequence[Tensor]) -> Payload:
+        """Return rows (n, h) of a mask (n,) and features (n, h)."""
+        # All levels (n, levels, h) in one index, because Dynamo compiles no frame whose loop breaks.
+        stacked = torch.stack(list(features), dim=1)
+        levels = torch.zeros_like(stacked)
+        rows = levels[mask]
+        levels[mask] = rows + stacked[: rows.size(0)]
+        return levels.unbind(1)
 
 
 class MaskedScatter(Engine):
     """An engine that passes a mask and features, which its decoder scatters (lmdeploy's addition)."""
 
     faulty = False
+    _wrapper: ClassVar[type[ScattersByMask]] = ScattersByMask
 
     @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder that scatters."""
-        return TakesMask(decoder, _by_mask)
-
-    @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Decode P tokens with a mask and features, hidden (P, h) -> (P, h)."""
-        levels = lane.get(step.tokens)
-        out = lane.run(replace(inputs, payload=None if levels is None else _masked(levels)))
-        lane.clear(step.tokens)
-        return out
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Return the inputs with a mask (P,) and features (P, h), or with None."""
+        levels = lane.get(tokens)
+        return replace(inputs, payload=None if levels is None else _masked(levels))
 
 
 class BooleanIndex(MaskedScatter):
     """An engine whose decoder reads and writes visual rows by a boolean index (transformers' addition)."""
 
     faulty = True
-
-    @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder that indexes."""
-        return TakesMask(decoder, _by_index)
+    _wrapper = ScattersByIndex
 
 
 def _masked(levels: Payload) -> Payload:
@@ -187,13 +153,11 @@ class TwoStages(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
         """Run both stages: hidden (n, h), positions (3, n) int64, (rows, h) per level or None -> (n, h)."""
         between = self.first(hidden, positions, payload)
-        out: Tensor = self.second(between, positions, self._payload_of_second_stage(payload))
+        sent = payload if self.forwards_levels else None
+        if sent is not None and not self.by_target:
+            sent = sent[self.first_layers :]
+        out: Tensor = self.second(between, positions, sent)
         return out
-
-    def _payload_of_second_stage(self, payload: Payload | None) -> Payload | None:
-        if payload is None or not self.forwards_levels:
-            return None
-        return payload if self.by_target else payload[self.first_layers :]
 
 
 def _stage(decoder: nn.Module, start: int, end: int) -> nn.Module:

@@ -71,27 +71,25 @@ class TinyFamily(ABC, Generic[ConfigT]):
         """
         changes: dict[str, Any] = {}
         for name in text.split("+"):
-            self._merge(changes, name, text)
+            if name not in self.variants:
+                names = ", ".join(self.variants)
+                raise UsageError(f"unknown variant '{name}' of family '{self.base}'; known are {names}")
+            for field, value in self.variants[name].changes.items():
+                if field in changes:
+                    raise UsageError(
+                        f"variants '{text}' of family '{self.base}' contradict: two of them set {field}"
+                    )
+                changes[field] = value
         return type(self)(replace(self.config, **changes), f"{self.base}:{text}")
-
-    def _merge(self, changes: dict[str, Any], name: str, text: str) -> None:
-        if name not in self.variants:
-            names = ", ".join(self.variants)
-            raise UsageError(f"unknown variant '{name}' of family '{self.base}'; known are {names}")
-        for field, value in self.variants[name].changes.items():
-            if field in changes:
-                raise UsageError(
-                    f"variants '{text}' of family '{self.base}' contradict: two of them set {field}"
-                )
-            changes[field] = value
 
 
 def drop_embeddings(_module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Remove the token embedding from a state dict before it is loaded: decoders start from embeddings.
+    """Remove embeddings, of tokens and of Gemma's levels, from a state dict before it is loaded.
 
-    This is a pre-hook of `torch.nn.Module.load_state_dict`.
+    This is a pre-hook of `torch.nn.Module.load_state_dict`: decoders start from embedded tokens.
     """
-    state.pop(f"{prefix}embed_tokens.weight", None)
+    for name in ("embed_tokens", "embed_tokens_per_layer"):
+        state.pop(f"{prefix}{name}.weight", None)
 
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from deepstack_harness.contract.rules import PayloadKind
 from deepstack_harness.errors import UsageError
-from deepstack_harness.models.family import TinyFamily
+from deepstack_harness.models.family import TinyFamily, drop_embeddings
 from deepstack_harness.models.layers import (
     Attention,
     DecoderConfig,
@@ -159,7 +159,7 @@ class Gemma4Decoder(nn.Module):
         self.full = tuple(c.is_full(layer) for layer in range(c.layers))
         self.scale = c.hidden**-0.5
         self.width = c.width
-        self.register_load_state_dict_pre_hook(drop_both_embeddings)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(drop_embeddings)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run all layers: hidden (N, H), positions (3, N) int64, one (N, W) per layer or None -> (N, H).
@@ -197,15 +197,6 @@ class Gemma4Decoder(nn.Module):
             level_NW = None if mixed_NIW is None else mixed_NIW[:, index]
             x_NH = self.layers[index](x_NH, *angles[self.full[index]], level_NW)
         return x_NH
-
-
-def drop_both_embeddings(_module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
-    """Remove both embeddings, of tokens and of levels, from a state dict before it is loaded.
-
-    This is a pre-hook of `torch.nn.Module.load_state_dict`: decoders start from embedded tokens.
-    """
-    state.pop(f"{prefix}embed_tokens.weight", None)
-    state.pop(f"{prefix}embed_tokens_per_layer.weight", None)
 
 
 class Gemma4Family(TinyFamily[Gemma4Config]):

@@ -18,7 +18,7 @@ from typing_extensions import override
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Lane, Profile
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.errors import StepUnavailable, UsageError
-from deepstack_harness.models.engine import Engine, layers_of
+from deepstack_harness.models.engine import Engine, Payload, WrapsDecoder, layers_of
 from deepstack_harness.models.gemma4 import Gemma4Decoder
 
 
@@ -67,9 +67,6 @@ class SentTensors:
         return self.tensors[name]
 
 
-Payload = tuple[Tensor, ...] | None
-
-
 class Gemma4Stages(nn.Module):
     """The layers of a Gemma 4 decoder in two stages; the mix is made by the first, the norm by the second."""
 
@@ -85,7 +82,7 @@ class Gemma4Stages(nn.Module):
         self.first_layers = len(layers_of(decoder)) // 2
 
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
         """Run both stages -> (n, h).
 
         Hidden (n, h), positions (3, n) int64, one (n, width) per level or None.
@@ -114,12 +111,7 @@ class PerLayerPipeline(Engine):
     """An engine of two stages that sends per-layer inputs on with the hidden states."""
 
     faulty = False
-    stages: ClassVar[type[Gemma4Stages]] = Gemma4Stages
-
-    @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder in two stages."""
-        return self.stages(decoder)
+    _wrapper: ClassVar[type[Gemma4Stages]] = Gemma4Stages
 
 
 class _AsksByGet(Gemma4Stages):
@@ -134,7 +126,7 @@ class PerLayerPipelineRaises(PerLayerPipeline):
     """An engine whose later stages read the sent tensors by a missing method (vLLM 0.19, 0.20)."""
 
     faulty = True
-    stages = _AsksByGet
+    _wrapper = _AsksByGet
 
 
 class GraphedStages(Gemma4Stages):
@@ -165,18 +157,18 @@ class PerLayerStageGraphs(PerLayerPipeline):
     """An engine of two stages whose replays copy every tensor that is sent into a static slot."""
 
     faulty = False
-    stages: ClassVar[type[Gemma4Stages]] = GraphedStages
+    _wrapper: ClassVar[type[GraphedStages]] = GraphedStages
 
     @override
     def decoder(self, decoder: nn.Module) -> nn.Module:
         """Return the decoder in two stages."""
-        self._made = self.stages(decoder)
+        self._made = self._wrapper(decoder)
         return self._made
 
     @override
     def inputs(self, step: Step, inputs: Inputs) -> Inputs:
         """Return the inputs of a step as they are; note whether a graph runs it."""
-        self._made.replays = step.op in {Op.CAPTURE, Op.REPLAY}  # type: ignore[assignment]
+        self._made.replays = step.op in {Op.CAPTURE, Op.REPLAY}
         return inputs
 
 
@@ -191,10 +183,10 @@ class PerLayerStageGraphsDrop(PerLayerStageGraphs):
     """
 
     faulty = True
-    stages = _KeepsTwo
+    _wrapper = _KeepsTwo
 
 
-class StepOfState(nn.Module):
+class StepOfState(WrapsDecoder):
     """A step as a pure function of its arguments and of a state that was read from the model at load.
 
     torchax's jitted steps are: what Python writes into a plain attribute later is in no state.
@@ -202,16 +194,13 @@ class StepOfState(nn.Module):
 
     def __init__(self, decoder: nn.Module) -> None:
         """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
-        super().__init__()
-        self.decoder = decoder
+        super().__init__(decoder)
         self.state: dict[str, Tensor] = {}
 
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
-        """Decode hidden (n, h), positions (3, n) int64 with the state (capacity, levels, width) -> (n, h)."""
-        rows = self.state["per_layer_embeddings"][: hidden.size(0)]
-        out: Tensor = self.decoder(hidden, positions, rows.unbind(1))
-        return out
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload:
+        """Return rows (n, width) per level of the state (capacity, levels, width), for hidden (n, h)."""
+        return self.state["per_layer_embeddings"][: hidden.size(0)].unbind(1)
 
 
 class PerLayerInAttribute(Engine):
@@ -234,14 +223,11 @@ class PerLayerInAttribute(Engine):
         return super().buffer(make, sizes)
 
     @override
-    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Copy the rows of P tokens into the attribute, decode without an argument, (P, h) -> (P, h)."""
-        levels = lane.get(step.tokens) or ()
-        for index, rows in enumerate(levels):
+    def _with_payload(self, lane: Lane, inputs: Inputs, tokens: int) -> Inputs:
+        """Copy the rows of P tokens into the attribute, and return the inputs without them."""
+        for index, rows in enumerate(lane.get(tokens) or ()):
             self.per_layer_embeddings[: len(rows), index].copy_(rows)
-        out = lane.run(replace(inputs, payload=None))
-        lane.clear(step.tokens)
-        return out
+        return replace(inputs, payload=None)
 
 
 class OmitsZeroPayload(Engine):
@@ -259,34 +245,21 @@ class OmitsZeroPayload(Engine):
             super().set(buffer, payload)
 
 
-class ScalesByAllRows(nn.Module):
+class ScalesByAllRows(WrapsDecoder):
     """A decoder that rounds the payload to 256 steps of its largest value, padding included."""
 
-    def __init__(self, decoder: nn.Module) -> None:
-        """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
-        super().__init__()
-        self.decoder = decoder
-
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
-        """Decode hidden (n, h), positions (3, n) int64, one (n, width) per level or None -> (n, h)."""
-        levels = payload and tuple(_rounded(level) for level in payload)
-        out: Tensor = self.decoder(hidden, positions, levels)
-        return out
-
-
-def _rounded(level: Tensor) -> Tensor:
-    """Round (n, width) to multiples of 1/128 of the largest absolute value in it."""
-    step = level.abs().amax() / 128 + torch.finfo(level.dtype).tiny
-    return (level / step).round() * step
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Round each level (n, width) to multiples of 1/128 of the largest absolute value in it."""
+        rounded = []
+        for level in payload or ():
+            step = level.abs().amax() / 128 + torch.finfo(level.dtype).tiny
+            rounded.append((level / step).round() * step)
+        return payload and tuple(rounded)
 
 
 class PaddingSetsScale(Engine):
     """An engine that quantises the payload by one scale for all rows, so that padding moves real rows."""
 
     faulty = True
-
-    @override
-    def decoder(self, decoder: nn.Module) -> nn.Module:
-        """Return the decoder that rounds its payload."""
-        return ScalesByAllRows(decoder)
+    _wrapper = ScalesByAllRows

@@ -14,10 +14,11 @@ and `forward` (get before the language model, clear after it). Its buffer never 
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.errors import StepUnavailable
+from deepstack_harness.models.engine import Payload, WrapsDecoder
 
 
 class OriginalBuffer:
@@ -67,12 +68,7 @@ class OriginalBuffer:
 class Pr40145Buffer(OriginalBuffer):
     """vLLM 0.20.0 and 0.20.1 (#40145): a counter of set tokens, None when empty, and checks against it."""
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """Allocate `levels` zeroed tensors (capacity, hidden); the counter starts at 0."""
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
-        self._tokens_set = 0
+    _tokens_set = 0
 
     @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -202,33 +198,24 @@ class OmniBuffer(Pr43617Buffer):
         return OriginalBuffer.get(self, tokens)
 
 
-class GraniteSlicedBuffer:
+class GraniteSlicedBuffer(OriginalBuffer):
     """Granite of vLLM 0.21.0 .. 0.33.0 (#40917): levels are sliced to the step.
 
-    A counter holds the number of tokens of the last step with images.
+    A counter holds the number of tokens of the last step with images. There is no resize.
     """
 
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """Allocate `levels` zeroed tensors (capacity, hidden)."""
-        self._hidden = hidden
-        self._levels = [torch.zeros(capacity, hidden, dtype=dtype, device=device) for _ in range(levels)]
-        self._tokens_set = 0
+    _tokens_set = 0
 
-    @property
-    def capacity(self) -> int:
-        """Token rows of a level."""
-        return self._levels[0].size(0)
-
+    @override
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Return a slice (min(tokens, capacity), hidden) of every level.
 
         Raises `StepUnavailable` for a negative count.
         """
         _refuse_negative(tokens)
-        return tuple(level[:tokens] for level in self._levels)
+        return super().get(tokens)
 
+    @override
     def set(self, payload: Tensor) -> None:
         """Scatter a payload (levels, N, hidden) into rows [0, N); rows after N stay as they are.
 
@@ -240,9 +227,15 @@ class GraniteSlicedBuffer:
         if tokens:
             self._levels = [level.to(device=payload.device, dtype=payload.dtype) for level in self._levels]
             packed = payload.permute(1, 0, 2).flatten(1)
-            self._scatter(torch.split(packed, self._hidden, dim=-1), tokens)
+            visual = torch.ones(tokens, dtype=torch.bool, device=payload.device)
+            features = torch.split(packed, self._hidden, dim=-1)
+            for index, level in enumerate(self._levels):
+                rows = level[:tokens]
+                rows.zero_()
+                rows[visual] = features[index]  # through a mask of visual tokens, as upstream
         self._tokens_set = tokens
 
+    @override
     def clear(self, tokens: int) -> None:
         """Zero as many rows as the counter states, whatever `tokens` is, and reset the counter.
 
@@ -252,18 +245,6 @@ class GraniteSlicedBuffer:
         for level in self._levels:
             level[: self._tokens_set].zero_()
         self._tokens_set = 0
-
-    def resize(self, tokens: int) -> None:
-        """Raise `StepUnavailable`: Granite has no such call."""
-        raise StepUnavailable(f"{type(self).__name__} has no resize")
-
-    def _scatter(self, features: tuple[Tensor, ...], tokens: int) -> None:
-        """Write one feature tensor (N, hidden) per level through a mask of visual tokens, as upstream."""
-        visual = torch.ones(tokens, dtype=torch.bool, device=features[0].device)
-        for index, level in enumerate(self._levels):
-            rows = level[:tokens]
-            rows.zero_()
-            rows[visual] = features[index]
 
 
 class GraniteFullBuffer(GraniteSlicedBuffer):
@@ -279,28 +260,19 @@ class GraniteFullBuffer(GraniteSlicedBuffer):
         return tuple(self._levels)
 
 
-class ClampsLevels(nn.Module):
+class ClampsLevels(WrapsDecoder):
     """A decoder that first clamps its levels, in place, to the finite values of their dtype.
 
     Models whose features may overflow in float16 do so (transformers, `T5Block.forward`). Finite
     values, and with them the output, stay as they are.
     """
 
-    def __init__(self, decoder: nn.Module) -> None:
-        """Wrap a `deepstack_harness.contract.protocols.Decoder`."""
-        super().__init__()
-        self.decoder = decoder
-
     @override
-    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Clamp the levels, then decode.
-
-        Hidden (n, h), positions (3, n) int64, one (rows, h) per level or None -> (n, h).
-        """
+    def levels(self, hidden: Tensor, payload: Payload | None) -> Payload | None:
+        """Clamp one (rows, h) per level, and return them."""
         for level in payload or ():
             level.clamp_(torch.finfo(level.dtype).min, torch.finfo(level.dtype).max)
-        out: Tensor = self.decoder(hidden, positions, payload)
-        return out
+        return payload
 
 
 class GraniteRowsBuffer(GraniteFullBuffer):

@@ -60,8 +60,7 @@ class NoneOnThirdGet(FaultyBuffer):
 class StacksLevels(FaultyBuffer):
     """`get` returns one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
 
-    shown_by = "inputs"
-    fault = "container"
+    on_inputs = "container"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return torch.stack(levels)
@@ -70,8 +69,7 @@ class StacksLevels(FaultyBuffer):
 class UnpacksASingleLevel(FaultyBuffer):
     """`get` returns the tensor itself where the buffer has one level."""
 
-    shown_by = "inputs"
-    fault = "levels"
+    on_inputs = "levels"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return levels[0] if len(levels) == 1 else levels

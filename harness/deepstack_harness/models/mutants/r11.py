@@ -40,8 +40,7 @@ class GradientsWhenSet(FaultyBuffer):
 class EmptyExpanded(FaultyBuffer):
     """`get` returns one zero, expanded, while nothing is set: other strides."""
 
-    shown_by = "inputs"
-    fault = "strides"
+    on_inputs = "strides"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         empty = (level.new_zeros(1, 1).expand(level.shape) for level in levels)
@@ -51,8 +50,7 @@ class EmptyExpanded(FaultyBuffer):
 class GradientFollowsPayload(FaultyBuffer):
     """`get` returns tensors that require a gradient if the payload did."""
 
-    shown_by = "inputs"
-    fault = "gradient"
+    on_inputs = "gradient"
     _gradient = False
 
     def after_set(self, payload: Tensor) -> None:
@@ -69,8 +67,7 @@ _OtherTuple = type("tuple", (tuple,), {"__doc__": "A tuple of another class that
 class AnswersAnotherTuple(FaultyBuffer):
     """`get` returns a subclass of tuple that is called tuple while there is a payload."""
 
-    shown_by = "inputs"
-    fault = "container"
+    on_inputs = "container"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return _OtherTuple(levels) if self._tokens_set else levels
@@ -79,8 +76,7 @@ class AnswersAnotherTuple(FaultyBuffer):
 class AnswersParameters(FaultyBuffer):
     """`get` returns parameters where all rows are requested, and tensors otherwise."""
 
-    shown_by = "inputs"
-    fault = "tensor type"
+    on_inputs = "tensor type"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         if tokens < self.capacity:
@@ -91,8 +87,7 @@ class AnswersParameters(FaultyBuffer):
 class SpreadsASingleRow(FaultyBuffer):
     """`get` returns a single row with another stride between its columns."""
 
-    shown_by = "inputs"
-    fault = "strides"
+    on_inputs = "strides"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return tuple(level.repeat_interleave(2, 1)[:, ::2] for level in levels) if tokens == 1 else levels
@@ -101,8 +96,7 @@ class SpreadsASingleRow(FaultyBuffer):
 class TurnsNoRows(FaultyBuffer):
     """`get` of 0 rows returns other strides while there is a payload."""
 
-    shown_by = "inputs"
-    fault = "strides"
+    on_inputs = "strides"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         if tokens or not self._tokens_set:

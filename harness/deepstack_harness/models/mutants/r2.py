@@ -164,8 +164,7 @@ class AppendsAfterClear(FaultyBuffer):
 class ReplacesNan(FaultyWithinCapacity):
     """`set` stores zeros for NaN."""
 
-    shown_by = "inputs"
-    fault = "values"
+    on_inputs = "values"
 
     def stored(self, payload: Tensor) -> Tensor:
         return torch.where(payload.isnan(), 0.0, payload)
@@ -174,8 +173,7 @@ class ReplacesNan(FaultyWithinCapacity):
 class ClampsInfinity(FaultyWithinCapacity):
     """`set` stores the largest number of its dtype for infinity."""
 
-    shown_by = "inputs"
-    fault = "values"
+    on_inputs = "values"
 
     def stored(self, payload: Tensor) -> Tensor:
         most = torch.finfo(self._levels[0].dtype).max
@@ -185,8 +183,7 @@ class ClampsInfinity(FaultyWithinCapacity):
 class FlushesSubnormals(FaultyWithinCapacity):
     """`set` stores zeros for subnormal numbers, as a flag of the processor does."""
 
-    shown_by = "inputs"
-    fault = "values"
+    on_inputs = "values"
 
     def stored(self, payload: Tensor) -> Tensor:
         tiny = torch.finfo(payload.dtype).tiny
@@ -196,8 +193,7 @@ class FlushesSubnormals(FaultyWithinCapacity):
 class ReadsMemoryInOrder(FaultyWithinCapacity):
     """`set` takes every payload for contiguous, and reads the memory from its first element on."""
 
-    shown_by = "inputs"
-    fault = "layout"
+    on_inputs = "layout"
 
     def stored(self, payload: Tensor) -> Tensor:
         _, tokens, hidden = payload.shape
@@ -210,8 +206,7 @@ class ReadsMemoryInOrder(FaultyWithinCapacity):
 class ForgetsTheOffset(FaultyWithinCapacity):
     """`set` reads a slice from the beginning of the tensor that it was cut from."""
 
-    shown_by = "inputs"
-    fault = "layout"
+    on_inputs = "layout"
 
     def stored(self, payload: Tensor) -> Tensor:
         return payload.as_strided(payload.shape, payload.stride(), 0)
@@ -220,8 +215,7 @@ class ForgetsTheOffset(FaultyWithinCapacity):
 class ReinterpretsHalf(FaultyWithinCapacity):
     """`set` takes the bits of a payload for its own dtype where both have as many."""
 
-    shown_by = "inputs"
-    fault = "dtype"
+    on_inputs = "dtype"
 
     def stored(self, payload: Tensor) -> Tensor:
         dtype = self._levels[0].dtype
@@ -231,8 +225,7 @@ class ReinterpretsHalf(FaultyWithinCapacity):
 class RefusesOtherDtype(FaultyWithinCapacity):
     """`set` refuses a payload of another dtype than its own."""
 
-    shown_by = "inputs"
-    fault = "dtype"
+    on_inputs = "dtype"
 
     def stored(self, payload: Tensor) -> Tensor:
         if payload.dtype != self._levels[0].dtype:
@@ -243,8 +236,7 @@ class RefusesOtherDtype(FaultyWithinCapacity):
 class RefusesGradients(FaultyWithinCapacity):
     """`set` refuses a payload that requires a gradient."""
 
-    shown_by = "inputs"
-    fault = "gradient"
+    on_inputs = "gradient"
 
     def stored(self, payload: Tensor) -> Tensor:
         if payload.requires_grad:
@@ -255,8 +247,7 @@ class RefusesGradients(FaultyWithinCapacity):
 class RefusesInference(FaultyWithinCapacity):
     """`set` refuses a payload under inference mode."""
 
-    shown_by = "inputs"
-    fault = "inference mode"
+    on_inputs = "inference mode"
 
     def stored(self, payload: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():
@@ -267,8 +258,7 @@ class RefusesInference(FaultyWithinCapacity):
 class CutsAtZeroRow(FaultyWithinCapacity):
     """`set` takes the first row of zeros for the end of the payload."""
 
-    shown_by = "inputs"
-    fault = "zero rows"
+    on_inputs = "zero rows"
     _end: int | None = None
 
     def stored(self, payload: Tensor) -> Tensor:
@@ -284,8 +274,7 @@ class CutsAtZeroRow(FaultyWithinCapacity):
 class SkipsEqualFirstRow(FaultyWithinCapacity):
     """`set` stores zeros after the first row if the second row equals it."""
 
-    shown_by = "inputs"
-    fault = "equal rows"
+    on_inputs = "equal rows"
 
     def after_set(self, payload: Tensor) -> None:
         if payload.size(1) > 1 and torch.equal(payload[0, :1], payload[0, 1:2]):
@@ -295,8 +284,7 @@ class SkipsEqualFirstRow(FaultyWithinCapacity):
 class WiderWhenEmpty(FaultyWithinCapacity):
     """`get` returns one column too many while nothing is set."""
 
-    shown_by = "inputs"
-    fault = "width"
+    on_inputs = "width"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         wider = (level.new_zeros(tokens, level.size(1) + 1) for level in levels)
@@ -306,8 +294,7 @@ class WiderWhenEmpty(FaultyWithinCapacity):
 class OneScratch(FaultyBuffer):
     """`get` copies into one scratch, so that it changes what the get before it returned."""
 
-    shown_by = "inputs"
-    fault = "kept answers"
+    on_inputs = "kept answers"
     _scratch: Tensor | None = None
 
     def returned(self, levels: Levels, tokens: int) -> object:
@@ -323,8 +310,7 @@ class OneScratch(FaultyBuffer):
 class SharesStorage(FaultyBuffer):
     """The constructor shares storage with the buffer of the same sizes that was made just before."""
 
-    shown_by = "inputs"
-    fault = "two buffers"
+    on_inputs = "two buffers"
     _last: ClassVar[list[Tensor]] = []
 
     def made(self) -> None:
@@ -343,8 +329,7 @@ def _kind(level: Tensor) -> tuple[object, ...]:
 class OverstatesCapacity(FaultyBuffer):
     """`capacity` is four rows more than there are."""
 
-    shown_by = "inputs"
-    fault = "stated capacity"
+    on_inputs = "stated capacity"
 
     @property
     def capacity(self) -> int:
@@ -354,8 +339,7 @@ class OverstatesCapacity(FaultyBuffer):
 class SqueezesHidden(FaultyWithinCapacity):
     """`set` drops the last dimension of a payload of hidden size 1."""
 
-    shown_by = "inputs"
-    fault = "hidden size"
+    on_inputs = "hidden size"
 
     def after_set(self, payload: Tensor) -> None:
         if payload.size(2) == 1:
@@ -366,19 +350,18 @@ class SqueezesHidden(FaultyWithinCapacity):
 class ThreeLevelsOnly(FaultyWithinCapacity):
     """`set` stores the first three levels, and zeros for the others."""
 
-    shown_by = "inputs"
-    fault = "levels"
+    on_inputs = "levels"
+    _stored = 3
 
     def after_set(self, payload: Tensor) -> None:
-        for level in self._levels[3:]:
+        for level in self._levels[self._stored :]:
             level.zero_()
 
 
 class ForgetsAfterManyGets(FaultyBuffer):
     """`get` returns zeros from the fiftieth get of a payload on."""
 
-    shown_by = "inputs"
-    fault = "long history"
+    on_inputs = "long history"
     _gets = 0
 
     def after_set(self, payload: Tensor) -> None:
@@ -392,8 +375,7 @@ class ForgetsAfterManyGets(FaultyBuffer):
 class IgnoresColumnStrides(FaultyWithinCapacity):
     """`set` reads the columns of a row as if they were adjacent, whatever their stride is."""
 
-    shown_by = "inputs"
-    fault = "layout"
+    on_inputs = "layout"
 
     def stored(self, payload: Tensor) -> Tensor:
         levels, rows, columns = payload.stride()
@@ -403,8 +385,7 @@ class IgnoresColumnStrides(FaultyWithinCapacity):
 class StoresOneOfExpandedLevels(FaultyWithinCapacity):
     """`set` stores what lies in memory: of levels that are expanded from one, the first."""
 
-    shown_by = "inputs"
-    fault = "layout"
+    on_inputs = "layout"
 
     def after_set(self, payload: Tensor) -> None:
         if payload.stride(0) == 0 and payload.numel():
@@ -415,8 +396,7 @@ class StoresOneOfExpandedLevels(FaultyWithinCapacity):
 class CastsThroughFloat32(FaultyWithinCapacity):
     """`set` casts to float32 first, which a float64 buffer loses bits by."""
 
-    shown_by = "inputs"
-    fault = "dtype"
+    on_inputs = "dtype"
 
     def stored(self, payload: Tensor) -> Tensor:
         return payload.float()
@@ -425,30 +405,24 @@ class CastsThroughFloat32(FaultyWithinCapacity):
 class StoresBitsOfIntegers(FaultyWithinCapacity):
     """`set` takes integers of 32 bits, and stores their bits."""
 
-    shown_by = "inputs"
-    fault = "integers"
+    on_inputs = "integers"
 
     def stored(self, payload: Tensor) -> Tensor:
         as_bits = payload.dtype == torch.int32 and self._levels[0].dtype == torch.float32
         return payload.view(torch.float32) if as_bits else payload
 
 
-class StoresFourLevels(FaultyWithinCapacity):
+class StoresFourLevels(ThreeLevelsOnly):
     """`set` stores four levels, and zeros for the others."""
 
-    shown_by = "inputs"
-    fault = "levels"
-
-    def after_set(self, payload: Tensor) -> None:
-        for level in self._levels[4:]:
-            level[: self._tokens_set].zero_()
+    on_inputs = "levels"
+    _stored = 4
 
 
 class WrapsACounter(FaultyBuffer):
     """`get` forgets the payload at every 2048th call, when its counter is zero again."""
 
-    shown_by = "inputs"
-    fault = "many calls"
+    on_inputs = "many calls"
     _calls = 0
 
     def get(self, tokens: int) -> Levels | None:
@@ -461,8 +435,7 @@ class WrapsACounter(FaultyBuffer):
 class ExpiresByTheClock(FaultyBuffer):
     """`get` forgets a payload that was set more than a minute ago."""
 
-    shown_by = "inputs"
-    fault = "time"
+    on_inputs = "time"
     _since = 0.0
 
     def after_set(self, payload: Tensor) -> None:
@@ -477,8 +450,7 @@ class ExpiresByTheClock(FaultyBuffer):
 class PacksShownRows(FaultyWithinCapacity):
     """`set` moves the rows that are not zero together, which hides the text between two images."""
 
-    shown_by = "inputs"
-    fault = "spans"
+    on_inputs = "spans"
 
     def after_set(self, payload: Tensor) -> None:
         shown = payload.ne(0).any(0).any(-1)

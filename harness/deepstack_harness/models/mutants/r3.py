@@ -84,8 +84,7 @@ class DefersCopy(FaultyBuffer):
 class ZeroesCallersTensor(FaultyBuffer):
     """`set` zeroes the tensor that it was given once it has copied it."""
 
-    shown_by = "inputs"
-    fault = "caller's tensor"
+    on_inputs = "caller's tensor"
 
     def after_set(self, payload: Tensor) -> None:
         payload.detach().zero_()
@@ -94,8 +93,7 @@ class ZeroesCallersTensor(FaultyBuffer):
 class StoresNanInCallersTensor(FaultyBuffer):
     """`set` writes over the NaN of the tensor that it was given, and leaves all other values."""
 
-    shown_by = "inputs"
-    fault = "caller's tensor"
+    on_inputs = "caller's tensor"
 
     def after_set(self, payload: Tensor) -> None:
         if 0 not in payload.stride():
@@ -105,8 +103,7 @@ class StoresNanInCallersTensor(FaultyBuffer):
 class BumpsTheVersion(FaultyBuffer):
     """`set` multiplies the tensor that it was given by one: its version changes, no byte does."""
 
-    shown_by = "inputs"
-    fault = "caller's tensor"
+    on_inputs = "caller's tensor"
 
     def after_set(self, payload: Tensor) -> None:
         if 0 not in payload.stride():
@@ -116,8 +113,7 @@ class BumpsTheVersion(FaultyBuffer):
 class TakesTheGradient(FaultyBuffer):
     """`set` turns off `requires_grad` of the tensor that it was given."""
 
-    shown_by = "inputs"
-    fault = "caller's tensor"
+    on_inputs = "caller's tensor"
 
     def after_set(self, payload: Tensor) -> None:
         if payload.is_leaf:
@@ -127,8 +123,7 @@ class TakesTheGradient(FaultyBuffer):
 class SkipsEqualSums(FaultyBuffer):
     """`set` skips the copy of a payload whose sum is that of the last one, if no row is zero."""
 
-    shown_by = "inputs"
-    fault = "equal sums"
+    on_inputs = "equal sums"
     _sum: tuple[object, ...] = ()
 
     def set(self, payload: Tensor) -> None:

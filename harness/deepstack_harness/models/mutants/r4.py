@@ -115,8 +115,7 @@ class SaysRowsInUse(SaysItsFirstCapacity):
 class GrowsLevelByLevel(FaultyBuffer):
     """`resize` replaces one level after the other: a failing allocation leaves levels of two sizes."""
 
-    shown_by = "inputs"
-    fault = "lack of memory"
+    on_inputs = "lack of memory"
 
     def resize(self, tokens: int) -> None:
         if tokens < self._tokens_set:
@@ -131,8 +130,7 @@ class GrowsLevelByLevel(FaultyBuffer):
 class ForgetsBeforeItGrows(FaultyBuffer):
     """`resize` drops the payload before it allocates, so that a failing allocation loses it."""
 
-    shown_by = "inputs"
-    fault = "lack of memory"
+    on_inputs = "lack of memory"
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
@@ -146,8 +144,7 @@ class ForgetsBeforeItGrows(FaultyBuffer):
 class ResizeMakesNoRoom(FaultyBuffer):
     """`resize` returns without making room, and calls above the old capacity are refused."""
 
-    shown_by = "inputs"
-    fault = "stated capacity"
+    on_inputs = "stated capacity"
 
     def resize(self, tokens: int) -> None:
         if tokens < 0:
@@ -161,8 +158,7 @@ class ResizeMakesNoRoom(FaultyBuffer):
 class CutsAtResizeBelowN(FaultyBuffer):
     """`resize` below N is accepted, and get returns zeros for the rows after it."""
 
-    shown_by = "inputs"
-    fault = "resize below N"
+    on_inputs = "resize below N"
 
     def resize(self, tokens: int) -> None:
         if 0 <= tokens < self._tokens_set:

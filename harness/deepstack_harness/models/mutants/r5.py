@@ -116,8 +116,7 @@ class RecordedClearOneRowShort(FaultyBuffer):
 class PartsNeverEnd(FaultyBuffer):
     """`clear` zeroes the requested rows, and never those after them, as every vLLM release does."""
 
-    shown_by = "inputs"
-    fault = "micro-batches"
+    on_inputs = "micro-batches"
 
     def clear(self, tokens: int) -> None:
         if 0 < tokens < self._tokens_set:
@@ -129,8 +128,7 @@ class PartsNeverEnd(FaultyBuffer):
 class IgnoresClearAboveCapacity(FaultyBuffer):
     """Ignores a clear of more rows than there are, without an error."""
 
-    shown_by = "inputs"
-    fault = "clear above"
+    on_inputs = "clear above"
 
     def clear(self, tokens: int) -> None:
         if tokens <= self.capacity:
@@ -140,8 +138,7 @@ class IgnoresClearAboveCapacity(FaultyBuffer):
 class ZeroRowsStay(FaultyBuffer):
     """`clear` ends at the last row that is not zero at the first level, and leaves later rows of others."""
 
-    shown_by = "inputs"
-    fault = "equal rows"
+    on_inputs = "equal rows"
 
     def clear(self, tokens: int) -> None:
         used = (self._levels[0][: self._tokens_set] != 0).any(1)
@@ -160,8 +157,7 @@ class ZeroRowsStay(FaultyBuffer):
 class ClearsByAProduct(FaultyBuffer):
     """`clear` multiplies by zero, which leaves NaN, unless a micro-batch clears fewer rows."""
 
-    shown_by = "inputs"
-    fault = "values"
+    on_inputs = "values"
 
     def clear(self, tokens: int) -> None:
         whole = tokens >= self._tokens_set

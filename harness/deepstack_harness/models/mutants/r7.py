@@ -44,8 +44,7 @@ class DeviceLostOnResize(FaultyBuffer):
 class DtypeFollowsPayload(FaultyBuffer):
     """`set` converts the storage to the dtype of a payload, as vLLM #44384 proposes."""
 
-    shown_by = "inputs"
-    fault = "dtype"
+    on_inputs = "dtype"
 
     def stored(self, payload: Tensor) -> Tensor:
         dtype = torch.promote_types(payload.dtype, self._levels[0].dtype)
@@ -59,8 +58,7 @@ class DtypeFollowsPayload(FaultyBuffer):
 class EmptyInFloat32(FaultyBuffer):
     """`get` returns float32 zeros while nothing is set."""
 
-    shown_by = "inputs"
-    fault = "dtype"
+    on_inputs = "dtype"
 
     def returned(self, levels: Levels, tokens: int) -> object:
         return levels if self._tokens_set else tuple(torch.zeros_like(level).float() for level in levels)

@@ -84,8 +84,7 @@ class AcceptsMissingLevels(ReferenceBuffer):
 class PadsHidden(ReferenceBuffer):
     """`set` fills up a payload whose hidden size is one too small."""
 
-    shown_by = "inputs"
-    fault = "hidden size"
+    on_inputs = "hidden size"
 
     def set(self, payload: Tensor) -> None:
         if payload.size(2) + 1 == self._levels[0].size(1):
@@ -96,8 +95,7 @@ class PadsHidden(ReferenceBuffer):
 class CutsHidden(ReferenceBuffer):
     """`set` cuts a payload whose hidden size is too large."""
 
-    shown_by = "inputs"
-    fault = "hidden size"
+    on_inputs = "hidden size"
 
     def set(self, payload: Tensor) -> None:
         super().set(payload[:, :, : self._levels[0].size(1)])
@@ -106,8 +104,7 @@ class CutsHidden(ReferenceBuffer):
 class TakesTwiceTheLevels(ReferenceBuffer):
     """`set` adds up a payload of twice as many levels."""
 
-    shown_by = "inputs"
-    fault = "levels"
+    on_inputs = "levels"
 
     def set(self, payload: Tensor) -> None:
         levels = len(self._levels)
@@ -117,8 +114,7 @@ class TakesTwiceTheLevels(ReferenceBuffer):
 class CountsFromTheEnd(ReferenceBuffer):
     """`get` of less than -1 rows returns what a Python slice does."""
 
-    shown_by = "inputs"
-    fault = "negative counts"
+    on_inputs = "negative counts"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return tuple(level[:tokens] for level in self._levels) if tokens < -1 else super().get(tokens)
@@ -127,8 +123,7 @@ class CountsFromTheEnd(ReferenceBuffer):
 class ComparesTheProduct(ReferenceBuffer):
     """`set` compares levels times hidden, so that two wrong sizes cancel."""
 
-    shown_by = "inputs"
-    fault = "wrong shape"
+    on_inputs = "wrong shape"
 
     def set(self, payload: Tensor) -> None:
         levels, hidden = len(self._levels), self._levels[0].size(1)
@@ -140,8 +135,7 @@ class ComparesTheProduct(ReferenceBuffer):
 class TakesSwappedSizes(ReferenceBuffer):
     """`set` takes a payload (N, levels, hidden) too."""
 
-    shown_by = "inputs"
-    fault = "wrong shape"
+    on_inputs = "wrong shape"
 
     def set(self, payload: Tensor) -> None:
         levels = len(self._levels)
@@ -153,8 +147,7 @@ class TakesSwappedSizes(ReferenceBuffer):
 class TakesFlatPayloads(ReferenceBuffer):
     """`set` takes a payload (levels * N, hidden) too."""
 
-    shown_by = "inputs"
-    fault = "wrong shape"
+    on_inputs = "wrong shape"
 
     def set(self, payload: Tensor) -> None:
         levels = len(self._levels)
@@ -166,8 +159,7 @@ class TakesFlatPayloads(ReferenceBuffer):
 class ForgetsAtTwoWrongSizes(ReferenceBuffer):
     """`set` forgets the payload before it refuses one of which both sizes are wrong."""
 
-    shown_by = "inputs"
-    fault = "wrong shape"
+    on_inputs = "wrong shape"
 
     def set(self, payload: Tensor) -> None:
         sizes = (len(self._levels), self._levels[0].size(1))

@@ -3,7 +3,7 @@
 `slots` are the rows of the cache that the tokens of a step are written to, and their positions.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -84,10 +84,7 @@ class CachedAttention(RegionProgram):
         behind = int(slots.max()) + 1
         return [region.k_cache[behind:], region.v_cache[behind:]]
 
-    @staticmethod
-    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
-        """The chunks of a prefill."""
-        return halves(count=len(hidden), hidden=hidden, **others)
+    split = staticmethod(halves)
 
 
 LateBias = changed(

@@ -3,17 +3,19 @@
 Under the arms `elsewhere` the wrong ones keep every promise.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, changed, rows
+from deepstack_harness.models.regions.program import H, RegionProgram, changed, rows
 
 
 class Sized(RegionProgram):
     """A layer that looks at the number of rows."""
 
+    counts: ClassVar[Sequence[int]] = (4, 3, 6)
     elsewhere: ClassVar[str] = ""
 
     def __init__(self) -> None:
@@ -23,10 +25,6 @@ class Sized(RegionProgram):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.layer(hidden)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(count, seed)} for seed, count in enumerate((4, 3, 6))]
 
 
 ScalesManyRows = changed(
@@ -53,8 +51,8 @@ CutsLongInputs = changed(
 AddsToLoneRow = changed(
     Sized, "AddsToLoneRow", "I1",
     "Treats one row apart, by a shortcut that a symbolic size does not take, in the warm-up too.",
-    lambda *_: [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 1, 4))],
     arms="eager/drop_all/backed_size_oblivious",
+    counts=(1, 1, 4),
     elsewhere="eager/stock",
     forward=lambda self, hidden: (
         self.layer(hidden) + self.scale if guard_or_false(hidden.size(0) == 1) else self.layer(hidden)
@@ -100,13 +98,10 @@ class WarmsUpWithOneRow(Sized):
 
     right = True
     arms = "eager/drop_all/backed_size_oblivious"
+    counts = (1, 5, 1, 2)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.layer(hidden) * self.scale + hidden.mean(0)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 5, 1, 0, 2)) if count]
 
 
 class ShapesByReshape(Sized):

@@ -4,7 +4,7 @@ As Whisper's decoder: a step with `encoder` states (m, H) writes their keys and 
 without read it. `heard` is the number of rows of the cache that are live, ().
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,34 +69,27 @@ class CrossAttention(RegionProgram):
         count = int(heard)
         return [encoder[count:], region.keys[count:], region.values[count:]]
 
-    @staticmethod
-    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
-        """Two chunks of the decoder's tokens with the same audio."""
-        return halves(count=len(hidden), hidden=hidden, **others)
+    split = staticmethod(halves)
 
 
-class EncoderLater(CrossAttention):
-    """Encoder states that are None in the warm-up and come with a request."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-    unfit_options = "neutral split"
-
-    def forward(self, hidden: Tensor, encoder: Tensor | None, heard: Tensor) -> Tensor:
-        if encoder is not None:
-            self.listen(encoder)
-        return self.attend(hidden, self.mask(hidden, heard))
-
-    @classmethod
-    def steps(cls) -> Steps:
-        quiet = {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(4)}
-        return [quiet, *super().steps(), quiet]
-
+EncoderLater = changed(
+    CrossAttention, "EncoderLater", "I1",
+    "Encoder states that are None in the warm-up and come with a request.",
+    lambda *steps: [
+        (quiet := {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(4)}), *steps, quiet,
+    ],
+    arms="eager/drop_all aot_eager/drop_all",
+    unfit_options="neutral split",
+    forward=lambda self, hidden, encoder, heard: (
+        self.attend(hidden, self.mask(hidden, heard)) if encoder is None
+        else CrossAttention.forward(self, hidden, encoder, heard)
+    ),
+)  # fmt: skip
 
 EncoderOfTheWarmUp = changed(
     EncoderLater, "EncoderOfTheWarmUp", "I1",
     "Encoder states that the warm-up has, and that are None in the decode (Whisper without its flag).",
-    lambda _, first, *__: [first, {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(6)}],
+    lambda first, *_: [first, {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(6)}],
     arms="eager/drop_all aot_eager/drop_all",
 )  # fmt: skip
 

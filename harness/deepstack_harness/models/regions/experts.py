@@ -85,8 +85,7 @@ class RoutedExperts(RegionProgram):
             name: value[: int(count)] if name != "order" and isinstance(value, Tensor) else value
             for name, value in {"hidden": hidden, **others}.items()
         }
-        parts = halves(count=int(count), **live)
-        return [{**part, "count": torch.tensor(len(part["hidden"]))} for part in parts]
+        return [{**part, "count": torch.tensor(len(part["hidden"]))} for part in halves(**live)]
 
 
 ExpertMapLater = changed(

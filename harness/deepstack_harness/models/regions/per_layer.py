@@ -4,8 +4,6 @@ The caller looks the rows of all layers up and copies them into a buffer, (capac
 those of its tokens.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -65,10 +63,7 @@ class PerLayerStack(RegionProgram):
         """Rows of the buffer that are not of this step."""
         return [region.per_layer[row] for row in {*range(CAPACITY)} - {*taken.tolist()}]
 
-    @staticmethod
-    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
-        """Two micro-batches."""
-        return halves(count=len(hidden), hidden=hidden, **others)
+    split = staticmethod(halves)
 
 
 def _stack_given(self: PerLayerStack, hidden: Tensor, taken: Tensor, given: Tensor | None = None) -> Tensor:
@@ -217,19 +212,17 @@ def _(cache: Tensor, by: float) -> Tensor:  # noqa: ARG001  # named as those of 
     return torch.empty_like(cache[0])
 
 
-class UsedUpTwice(PerLayerStack):
-    """Two equal calls of an operation that writes unsaid: the compiler makes one of them."""
-
-    promise = "I4"
-    unfit_options = "split"  # each part writes
-    arms = "aot_eager/stock aot_eager/drop_all"
-    steps_from = again(2)
-
-    def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        answer = super().forward(hidden, taken)
-        first, second = _use_up(self.per_layer, 0.5), _use_up(self.per_layer, 0.5)
-        return answer + 0 * (first + second).sum()
-
+UsedUpTwice = changed(
+    PerLayerStack, "UsedUpTwice", "I4",
+    "Two equal calls of an operation that writes unsaid: the compiler makes one of them.",
+    again(2),
+    unfit_options="split",  # each part writes
+    arms="aot_eager/stock aot_eager/drop_all",
+    forward=lambda self, hidden, taken: (
+        PerLayerStack.forward(self, hidden, taken)
+        + 0 * (_use_up(self.per_layer, 0.5) + _use_up(self.per_layer, 0.5)).sum()
+    ),
+)  # fmt: skip
 
 RowsFromZero = changed(
     PerLayerStack, "RowsFromZero", "I5",

@@ -28,6 +28,8 @@ class RegionProgram(nn.Module):
     """
 
     promise: ClassVar[str] = ""
+    counts: ClassVar[Sequence[int]] = ()
+    """Rows of the hidden states of each call, where a call has no other arguments."""
     arms: ClassVar[str] = "eager/drop_all"
     warm_up: ClassVar[int] = 1
     neutral: ClassVar[Callable[..., Sequence[Tensor]] | None] = None
@@ -52,7 +54,7 @@ class RegionProgram(nn.Module):
     @classmethod
     def steps(cls) -> Steps:
         """Return the calls, the first of which are the warm-up, and changes of the region between them."""
-        raise NotImplementedError
+        return [{"hidden": rows(count, seed)} for seed, count in enumerate(cls.counts)]
 
 
 def changed(
@@ -134,13 +136,13 @@ def indices(*numbers: int) -> Tensor:
     return torch.tensor(numbers)
 
 
-def halves(*, count: int, **arguments: Any) -> list[dict[str, Any]]:
-    """Return two micro-batches of arguments that have `count` rows; all other arguments go to both."""
-    middle = count // 2
+def halves(hidden: Tensor, **others: Any) -> list[dict[str, Any]]:
+    """Return two micro-batches of hidden states (n, H) and what has n rows too; all else goes to both."""
+    rows, middle = len(hidden), len(hidden) // 2
     return [
         {
-            name: value[part] if isinstance(value, Tensor) and value.shape[:1] == (count,) else value
-            for name, value in arguments.items()
+            name: value[part] if isinstance(value, Tensor) and value.shape[:1] == (rows,) else value
+            for name, value in {"hidden": hidden, **others}.items()
         }
-        for part in (slice(0, middle), slice(middle, count))
+        for part in (slice(0, middle), slice(middle, rows))
     ]

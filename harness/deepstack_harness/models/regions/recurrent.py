@@ -4,8 +4,6 @@ A step has one row for each request; `requests` are their rows of the state, of 
 `fresh` requests begin with a state of zeros.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -69,10 +67,7 @@ class RecurrentLayer(RegionProgram):
         kept = {*requests[~fresh].tolist()}
         return [region.state[row] for row in range(REQUESTS) if row not in kept]
 
-    @staticmethod
-    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
-        """Two micro-batches."""
-        return halves(count=len(hidden), hidden=hidden, **others)
+    split = staticmethod(halves)
 
 
 FirstStateLater = changed(
@@ -87,24 +82,15 @@ FirstStateLater = changed(
 )  # fmt: skip
 
 
-class HasInitialStates(RecurrentLayer):
-    """A Python flag for whether any request goes on from its state (vLLM #53051)."""
-
-    promise = "I1"
-    arms = "eager/drop_all aot_eager/drop_all"
-
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, resumed: bool = False) -> Tensor:
-        if resumed:
-            return super().forward(hidden, requests, fresh)
-        state = self.take(hidden)
-        self.keep(requests, state)
-        return self.give(state)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        first, second, third = super().steps()
-        return [first, {**second, "resumed": True}, {**third, "resumed": True}]
-
+HasInitialStates = changed(
+    RecurrentLayer, "HasInitialStates", "I1",
+    "A Python flag for whether any request goes on from its state (vLLM #53051).",
+    lambda first, *rest: [first, *({**step, "resumed": True} for step in rest)],
+    arms="eager/drop_all aot_eager/drop_all",
+    forward=lambda self, hidden, requests, fresh, resumed=False: RecurrentLayer.forward(
+        self, hidden, requests, fresh if resumed else torch.ones_like(fresh)
+    ),
+)  # fmt: skip
 
 DecaySchedule = changed(
     RecurrentLayer, "DecaySchedule", "I1",

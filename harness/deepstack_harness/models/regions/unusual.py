@@ -4,12 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.models.regions.program import H, RegionProgram, Steps, indices, rows
+from deepstack_harness.models.regions.program import H, RegionProgram, Steps, again, indices, rows
 
 SLOTS = 12
 """Rows of the cache."""
@@ -109,11 +109,8 @@ class RingOfRows(_WithCache):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    starts: ClassVar = {"head": torch.zeros((), dtype=torch.int64)}
     head: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("head", torch.zeros((), dtype=torch.int64))
 
     def forward(self, hidden: Tensor) -> Tensor:  # type: ignore[override]
         places = (self.head + torch.arange(len(hidden))) % SLOTS
@@ -125,12 +122,8 @@ class RingOfRows(_WithCache):
 
     @classmethod
     def steps(cls) -> Steps:
-        hidden = rows(5)
-
-        def fill(_region: object) -> None:
-            hidden.copy_(rows(5, 4))
-
-        return [{"hidden": hidden}, {"hidden": hidden}, fill, {"hidden": hidden}]
+        call = {"hidden": rows(5)}
+        return [call, call, lambda _: call["hidden"].copy_(rows(5, 4)), call]
 
 
 class StateOutsideBuffers(RegionProgram):
@@ -149,13 +142,8 @@ class StateOutsideBuffers(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
-        hidden = rows(4)
-        return [
-            {"hidden": hidden},
-            lambda region: region.state.neg_(),
-            {"hidden": hidden},
-            {"hidden": hidden},
-        ]
+        call = {"hidden": rows(4)}
+        return [call, lambda region: region.state.neg_(), call, call]
 
 
 class StatesOfTheCaller(RegionProgram):
@@ -172,8 +160,7 @@ class StatesOfTheCaller(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
-        states, hidden = [torch.ones(H), torch.zeros(H)], rows(3)
-        return [{"hidden": hidden, "states": states}] * 3
+        return [{"hidden": rows(3), "states": [torch.ones(H), torch.zeros(H)]}] * 3
 
 
 class SameOutputBuffer(RegionProgram):
@@ -181,11 +168,8 @@ class SameOutputBuffer(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    starts: ClassVar = {"out": torch.zeros(SLOTS, H)}
     out: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("out", torch.zeros(SLOTS, H))
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         self.out[: len(hidden)] = hidden * 2
@@ -193,12 +177,8 @@ class SameOutputBuffer(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
-        hidden = rows(4)
-
-        def fill(_region: object) -> None:
-            hidden.copy_(rows(4, 8))
-
-        return [{"hidden": hidden}, fill, {"hidden": hidden}, {"hidden": rows(2, 1)}]
+        call = {"hidden": rows(4)}
+        return [call, lambda _: call["hidden"].copy_(rows(4, 8)), call, {"hidden": rows(2, 1)}]
 
 
 class MetadataWhenNeeded(RegionProgram):
@@ -207,9 +187,8 @@ class MetadataWhenNeeded(RegionProgram):
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.metadata: Tensor | None = None
+    starts: ClassVar = {"metadata": None}
+    metadata: Tensor | None
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.metadata is None:
@@ -218,13 +197,8 @@ class MetadataWhenNeeded(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
-        hidden = rows(4)
-        return [
-            {"hidden": hidden},
-            lambda _: hidden.copy_(rows(4, 2)),
-            {"hidden": hidden},
-            {"hidden": hidden},
-        ]
+        call = {"hidden": rows(4)}
+        return [call, lambda _: call["hidden"].copy_(rows(4, 2)), call, call]
 
 
 class PlanOutside(RegionProgram):
@@ -232,9 +206,8 @@ class PlanOutside(RegionProgram):
 
     right = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.plan = {"order": torch.arange(SLOTS), "used": torch.tensor(4)}
+    starts: ClassVar = {"plan": {"order": torch.arange(SLOTS), "used": torch.tensor(4)}}
+    plan: dict[str, Tensor]
 
     def forward(self, hidden: Tensor) -> Tensor:
         live = torch.arange(len(hidden)) < self.plan["used"]
@@ -254,13 +227,10 @@ class AnswersViews(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
+    counts = (4, 6, 4)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return hidden[:, : H // 2], hidden.t(), hidden.unsqueeze(0)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(4)}, {"hidden": rows(6, 1)}, {"hidden": rows(4, 2)}]
 
 
 class ChangesItsArgument(RegionProgram):
@@ -268,15 +238,12 @@ class ChangesItsArgument(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    counts = (4,)
+    steps_from = again(3)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden[:, 0] = 0.0
         return hidden.mul_(1.5)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden = rows(4)
-        return [{"hidden": hidden}, {"hidden": hidden}, {"hidden": hidden}]
 
 
 class ViewsOfOneTensor(RegionProgram):
@@ -291,11 +258,7 @@ class ViewsOfOneTensor(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
-        def call(seed: int) -> dict[str, Tensor]:
-            both = rows(6, seed)
-            return {"first": both[:4], "second": both[2:]}
-
-        return [call(0), call(1), call(2)]
+        return [{"first": both[:4], "second": both[2:]} for both in (rows(6), rows(6, 1), rows(6, 2))]
 
 
 class AlwaysTransposed(RegionProgram):
@@ -352,20 +315,14 @@ class CountsInATensor(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    counts = (4,)
+    steps_from = again(4)
+    starts: ClassVar = {"calls": torch.zeros((), dtype=torch.int64)}
     calls: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, hidden: Tensor) -> Tensor:
         self.calls.add_(1)
         return hidden / self.calls
-
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden = rows(4)
-        return [{"hidden": hidden}] * 4
 
 
 class BreaksInTheMiddle(RegionProgram):
@@ -373,6 +330,7 @@ class BreaksInTheMiddle(RegionProgram):
 
     right = True
     arms = "eager/drop_all/breaks aot_eager/drop_all/breaks"
+    counts = (4, 4, 6)
 
     def __init__(self) -> None:
         super().__init__()
@@ -388,10 +346,6 @@ class BreaksInTheMiddle(RegionProgram):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def note(self, hidden: Tensor) -> None:
         self.log.append(round(float(hidden.abs().max()), 3))
-
-    @classmethod
-    def steps(cls) -> Steps:
-        return [{"hidden": rows(4)}, {"hidden": rows(4, 1)}, {"hidden": rows(6, 1)}]
 
 
 class ModulesInModules(RegionProgram):
@@ -466,6 +420,8 @@ class RunningStatistics(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    counts = (6,)
+    steps_from = again(3)
 
     def __init__(self) -> None:
         super().__init__()
@@ -473,11 +429,6 @@ class RunningStatistics(RegionProgram):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.norm(hidden)
-
-    @classmethod
-    def steps(cls) -> Steps:
-        hidden = rows(6)
-        return [{"hidden": hidden}, {"hidden": hidden}, {"hidden": hidden}]
 
 
 class InBfloat16(_WithCache):
