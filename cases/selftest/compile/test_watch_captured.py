@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
 from cases.specimens.replays import Net, Proxies
 from cases.specimens.replays import ones as x
-from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
+from deepstack_harness.compile.watch_captured import around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 
 ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -227,9 +227,9 @@ class Runner:
 @ON_BOTH
 def test_a_callable_that_captures_and_another_one_that_replays(device: str) -> None:
     watched, runner = WatchedRegions(), Runner()
-    pads = Reading(copies=True, pads=True)
-    runner.model = around(runner.model, name="runner", reading=pads)  # type: ignore[method-assign]
-    runner.execute = around(runner.execute, name="runner", reading=pads)  # type: ignore[method-assign]
+    pads: dict[str, bool] = {"copies": True, "pads": True}
+    runner.model = around(runner.model, name="runner", **pads)  # type: ignore[method-assign]
+    runner.execute = around(runner.execute, name="runner", **pads)  # type: ignore[method-assign]
     with watch_captured(watched):
         runner.capture(8)
         runner.execute(torch.ones(5, 4), session=3)
@@ -275,6 +275,29 @@ def test_a_change_is_counted_after_many_equal_replays() -> None:
             step(3, given, payload if number == 35 else None)
     counts = {guard.name: (guard.first_call, guard.calls) for guard in watched.decisive}
     assert counts == {"self.set_rows": (20, 2), "payload": (35, 1)}
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda tensor: [[({"a": tensor},)]],
+        lambda tensor: {"a": Proxies({"b": tensor})},
+        lambda tensor: tensor,
+    ],
+    ids=["four_deep", "in_a_dataclass", "bare"],
+)
+def test_a_tensor_that_moves_inside_is_found_after_many_equal_replays(
+    nested: Callable[[Tensor], Any],
+) -> None:
+    watched, given = WatchedRegions(), x()
+    with watch_captured(watched):
+        step = Run().start(lambda rows, held: rows * len([held]))
+        for _ in range(12):
+            step(3, given, nested(given))
+        step(3, given, nested(x()))
+    assert [(guard.name[:4], guard.first_call, guard.calls) for guard in watched.decisive] == [
+        ("held", 12, 1)
+    ]
 
 
 def test_a_watch_holds_no_model_and_no_tensor() -> None:
