@@ -137,14 +137,14 @@ def test_a_compiled_session_inside_is_closed_as_well(qwen: Model) -> None:
 
 
 class Deaf(CpuGraph):
-    def _replay(self) -> None:
+    def again(self) -> None:
         """Does nothing."""
 
 
 class Twice(CpuGraph):
-    def _replay(self) -> None:
-        super()._replay()
-        super()._replay()
+    def again(self) -> None:
+        super().again()
+        super().again()
 
 
 @pytest.mark.parametrize(("make", "times"), [(CpuGraph, 1), (Deaf, 0), (Twice, 2)])
