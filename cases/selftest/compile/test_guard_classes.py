@@ -4,15 +4,22 @@ No effect is measured here, so that only the class is judged.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cases.selftest.compile.watched_programs import Layer, Weighted, compile_without_guards, rows
+from cases.selftest.compile.watched_programs import (
+    Layer,
+    Weighted,
+    compile_without_guards,
+    default_dtype,
+    rows,
+    threads,
+)
 from deepstack_harness import watch_guards
 from deepstack_harness.compile.torch_compat.guard_sources import GONE, SHAPE
 from deepstack_harness.compile.torch_compat.guards import FailedLeaf
@@ -97,26 +104,6 @@ class Active(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, 4)."""
         return self.activation(x - 3)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 SETTINGS: dict[str, Callable[[], Any]] = {
