@@ -64,8 +64,7 @@ def _agree(pair: Pair) -> bool:
 def figure_of(real: Measurement, agreeing: Agreement) -> Measured:
     """Return how many kernels of a decoder were predicted, and which were not."""
     moved = [
-        f"{one.kernel if one else 'nothing'} -> {other.kernel if other else 'nothing'}"
-        for one, other in agreeing.differing
+        " -> ".join(kernel.kernel if kernel else "nothing" for kernel in pair) for pair in agreeing.differing
     ]
     conditions: dict[str, str | int | float] = {
         "family": real.family, "revision": real.subject.revision, "predicted for": "h200",

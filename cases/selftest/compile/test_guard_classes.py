@@ -115,21 +115,13 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_a_setting_of_the_process_is_shown(setting: Callable[[], Any]) -> None:
-    def later(run: Any) -> None:  # noqa: ANN401
-        with setting():
-            run(rows())
-
-    guards = failed(times, (rows(),), later)
+    guards = failed(times, (rows(),), lambda run: setting()(run)(rows()))
     assert {guard.guard_class for guard in guards} == {SHOWN}
     assert not any(guard.counts for guard in guards)
 
 
 def test_autocast_decides() -> None:
-    def later(run: Any) -> None:  # noqa: ANN401
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            run(rows())
-
-    guards = failed(times, (rows(),), later)
+    guards = failed(times, (rows(),), lambda run: torch.autocast("cpu", dtype=torch.bfloat16)(run)(rows()))
     deciding = [(guard.name, str(guard.now)) for guard in guards if guard.guard_class is DECIDES]
     assert deciding == [("autocast", "cpu bfloat16")]
 

@@ -27,8 +27,8 @@ def fresh() -> None:
     torch.compiler.reset()
 
 
-def name_of(value: object) -> str:
-    return getattr(value, "__name__", str(value))
+def name_of(value: object) -> str | None:
+    return getattr(value, "__name__", None)
 
 
 def watched_run(program: Program, backend: str) -> tuple[WatchedRegions, bool | None]:
