@@ -50,7 +50,7 @@ def agreement(predicted: GraphCall, real: GraphCall) -> Agreement:
 
 
 def _agree(pair: Pair) -> bool:
-    one, other = pair.one, pair.other
+    one, other = pair
     if one is None or other is None:
         return False
     same = all(
@@ -64,8 +64,7 @@ def _agree(pair: Pair) -> bool:
 def figure_of(real: Measurement, agreeing: Agreement) -> Measured:
     """Return how many kernels of a decoder were predicted, and which were not."""
     moved = [
-        f"{pair.one.kernel if pair.one else 'nothing'} -> {pair.other.kernel if pair.other else 'nothing'}"
-        for pair in agreeing.differing
+        " -> ".join(kernel.kernel if kernel else "nothing" for kernel in pair) for pair in agreeing.differing
     ]
     conditions: dict[str, str | int | float] = {
         "family": real.family, "revision": real.subject.revision, "predicted for": "h200",

@@ -10,29 +10,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from cases.selftest.compile.watched_programs import Compile, Layer, rows
+from cases.selftest.compile.watched_programs import (
+    Compile,
+    Layer,
+    default_dtype,
+    rows,
+)
 
 _EARLY = 12
 """Calls before the one that is wrong."""
-
-
-def compile_by_aot(code: Any) -> Any:  # noqa: ANN401  # what torch.compile takes and returns
-    """Compile with a backend that puts settings of the process into the graph, without guards."""
-    return torch.compile(
-        code,
-        backend="aot_eager",
-        fullgraph=True,
-        dynamic=True,
-        options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
-    )
-
-
-def compile_kernels(code: Any) -> Any:  # noqa: ANN401
-    """Compile with Inductor, without guards."""
-    return torch.compile(
-        code, fullgraph=True, dynamic=True,
-        options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
-    )  # fmt: skip
 
 
 def settle(run: Any, *args: object) -> None:  # noqa: ANN401
@@ -47,20 +33,17 @@ def int_argument(start: Compile) -> Iterator[None]:
     run(rows(), 200)
 
 
-def default_dtype(start: Compile) -> Iterator[None]:
+def number_of_the_default_dtype(start: Compile) -> Iterator[None]:
     run = start(lambda x: x * 2 if torch.get_default_dtype() == torch.float64 else x)
     settle(run, rows())
     yield
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         run(torch.ones(3, 4, dtype=torch.float32))
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 LATE_WRONG: dict[Callable[[Compile], Iterator[None]], str] = {
     int_argument: "n",
-    default_dtype: "default dtype",
+    number_of_the_default_dtype: "default dtype",
 }
 """Wrong programs, and a part of the name of what they change."""
 
@@ -93,11 +76,8 @@ def new_tensor_of_the_default_dtype(start: Compile) -> Iterator[None]:
     run = start(lambda x: x * torch.ones(4))
     settle(run, rows())
     yield
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         run(rows())
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 class Negates(TorchFunctionMode):

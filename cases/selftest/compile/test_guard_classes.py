@@ -4,15 +4,22 @@ No effect is measured here, so that only the class is judged.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cases.selftest.compile.watched_programs import Layer, Weighted, compile_without_guards, rows
+from cases.selftest.compile.watched_programs import (
+    Layer,
+    Weighted,
+    compile_without_guards,
+    default_dtype,
+    rows,
+    threads,
+)
 from deepstack_harness import watch_guards
 from deepstack_harness.compile.torch_compat.guard_sources import GONE, SHAPE
 from deepstack_harness.compile.torch_compat.guards import FailedLeaf
@@ -99,26 +106,6 @@ class Active(nn.Module):
         return self.activation(x - 3)
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 SETTINGS: dict[str, Callable[[], Any]] = {
     "grad-mode": torch.no_grad,
     "threads": lambda: threads(torch.get_num_threads() + 1),
@@ -128,21 +115,13 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_a_setting_of_the_process_is_shown(setting: Callable[[], Any]) -> None:
-    def later(run: Any) -> None:  # noqa: ANN401
-        with setting():
-            run(rows())
-
-    guards = failed(times, (rows(),), later)
+    guards = failed(times, (rows(),), lambda run: setting()(run)(rows()))
     assert {guard.guard_class for guard in guards} == {SHOWN}
     assert not any(guard.counts for guard in guards)
 
 
 def test_autocast_decides() -> None:
-    def later(run: Any) -> None:  # noqa: ANN401
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            run(rows())
-
-    guards = failed(times, (rows(),), later)
+    guards = failed(times, (rows(),), lambda run: torch.autocast("cpu", dtype=torch.bfloat16)(run)(rows()))
     deciding = [(guard.name, str(guard.now)) for guard in guards if guard.guard_class is DECIDES]
     assert deciding == [("autocast", "cpu bfloat16")]
 

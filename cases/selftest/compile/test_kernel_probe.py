@@ -32,9 +32,9 @@ from cases.selftest.compile.toys import (
     weight_summed,
     written_back,
 )
-from deepstack_harness.compile.kernel_probe import KernelLaunch, KernelProbe, _Call, read_launches, with_grids
+from deepstack_harness.compile.kernel_probe import KernelProbe, _Call, read_launches, with_grids
 from deepstack_harness.compile.kernel_steps import Decode, _run
-from deepstack_harness.compile.kernels import Pair, paired
+from deepstack_harness.compile.kernels import paired
 from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel, KernelFacts
@@ -270,13 +270,13 @@ def call(*kernels: Kernel) -> GraphCall:
 
 def test_a_kernel_too_many_has_no_partner() -> None:
     pairs = paired(call(NORM, MATMUL, WHOLE_BUFFER, SILU), call(NORM, MATMUL, SILU))
-    assert pairs == [Pair(NORM, NORM), Pair(MATMUL, MATMUL), Pair(WHOLE_BUFFER, None), Pair(SILU, SILU)]
+    assert pairs == [(NORM, NORM), (MATMUL, MATMUL), (WHOLE_BUFFER, None), (SILU, SILU)]
 
 
 def test_generated_names_may_differ_and_libraries_may_not() -> None:
     renamed, other = replace(NORM, kernel="fused_mean_slice"), replace(MATMUL, kernel="aten.bmm.out")
     assert paired(call(NORM, MATMUL), call(renamed, other)) == [
-        Pair(NORM, renamed), Pair(MATMUL, None), Pair(None, other),
+        (NORM, renamed), (MATMUL, None), (None, other),
     ]  # fmt: skip
 
 
@@ -311,14 +311,14 @@ def trace(*events: tuple[str, float]) -> bytes:
 
 def test_launches_are_read_in_the_order_they_started() -> None:
     found = read_launches(trace(("second", 2.0), ("first", 1.0)))
-    assert found == [KernelLaunch("first", (77, 1, 1)), KernelLaunch("second", (77, 1, 1))]
+    assert found == [("first", (77, 1, 1)), ("second", (77, 1, 1))]
 
 
 def test_launches_of_libraries_lie_between() -> None:
     launches = [
-        KernelLaunch(NORM.function or "", (77, 1, 1)),
-        KernelLaunch("nvjet", (1, 1, 1)),
-        KernelLaunch(SILU.function or "", (20, 1, 1)),
+        (NORM.function or "", (77, 1, 1)),
+        ("nvjet", (1, 1, 1)),
+        (SILU.function or "", (20, 1, 1)),
     ]
     (found,) = with_grids([call(NORM, MATMUL, SILU)], launches)
     assert [kernel.grid for kernel in found.kernels] == [(77, 1, 1), None, (20, 1, 1)]
@@ -326,4 +326,4 @@ def test_launches_of_libraries_lie_between() -> None:
 
 def test_a_kernel_that_was_not_launched_is_not_measured() -> None:
     with pytest.raises(NotMeasured, match="triton_poi_fused_silu_1 was generated and not launched"):
-        with_grids([call(NORM, SILU)], [KernelLaunch(NORM.function or "", (77, 1, 1))])
+        with_grids([call(NORM, SILU)], [(NORM.function or "", (77, 1, 1))])

@@ -1,6 +1,7 @@
 """`watch_guards` on programs that go wrong after calls in which every guard held."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +13,6 @@ from cases.selftest.compile.late_programs import (
     LATE_RIGHT,
     LATE_WRONG,
     autocast,
-    compile_by_aot,
-    compile_kernels,
     new_tensor_of_the_default_dtype,
 )
 from cases.selftest.compile.watched_programs import Compile, compile_without_guards, play
@@ -28,15 +27,15 @@ def fresh() -> None:
     torch.compiler.reset()
 
 
-def name_of(value: object) -> str:
-    return getattr(value, "__name__", "")
+def name_of(value: object) -> str | None:
+    return getattr(value, "__name__", None)
 
 
-def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool | None]:
+def watched_run(program: Program, backend: str) -> tuple[WatchedRegions, bool | None]:
     """Return what was watched, and whether the outputs differ; None where the graph raised."""
     with watch_guards() as watched:
         try:
-            outputs = play(program, start)
+            outputs = play(program, partial(compile_without_guards, backend=backend))
         except (RuntimeError, TypeError, IndexError):
             return watched, None
     return watched, any(
@@ -49,19 +48,19 @@ def watched_run(program: Program, start: Compile) -> tuple[WatchedRegions, bool 
 
 
 @pytest.mark.parametrize(
-    ("program", "start"),
+    ("program", "backend"),
     by_day(
         [
-            *((wrong, compile_without_guards) for wrong in LATE_WRONG),
-            *((wrong, compile_by_aot) for wrong in AOT_WRONG),
-            *(pytest.param(wrong, compile_kernels, marks=pytest.mark.slow) for wrong in INDUCTOR_WRONG),
+            *((wrong, "eager") for wrong in LATE_WRONG),
+            *((wrong, "aot_eager") for wrong in AOT_WRONG),
+            *(pytest.param(wrong, "inductor", marks=pytest.mark.slow) for wrong in INDUCTOR_WRONG),
         ],
         count=12,
     ),
     ids=name_of,
 )
-def test_a_late_failure_is_found_by_its_name(program: Program, start: Compile) -> None:
-    watched, differs = watched_run(program, start)
+def test_a_late_failure_is_found_by_its_name(program: Program, backend: str) -> None:
+    watched, differs = watched_run(program, backend)
     assert differs is not False
     names = {guard.name: str(guard.effect) for guard in watched.decisive}
     wanted = {**LATE_WRONG, **AOT_WRONG, **INDUCTOR_WRONG}[program]
@@ -69,9 +68,9 @@ def test_a_late_failure_is_found_by_its_name(program: Program, start: Compile) -
     assert all(guard.effect.distance for guard in watched.decisive), watched.report()
 
 
-@pytest.mark.parametrize("start", by_day([compile_without_guards, compile_by_aot], count=12), ids=name_of)
+@pytest.mark.parametrize("backend", by_day(["eager", "aot_eager"], count=12))
 @pytest.mark.parametrize("program", [*LATE_RIGHT, autocast, new_tensor_of_the_default_dtype], ids=name_of)
-def test_nothing_decides_in_a_right_program(program: Program, start: Compile) -> None:
-    watched, differs = watched_run(program, start)
+def test_nothing_decides_in_a_right_program(program: Program, backend: str) -> None:
+    watched, differs = watched_run(program, backend)
     assert differs is False
     assert watched.decisive == [], watched.report()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
 from cases.specimens.replays import Net, Proxies
 from cases.specimens.replays import ones as x
-from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
+from deepstack_harness.compile.watch_captured import around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 
 ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -227,9 +227,8 @@ class Runner:
 @ON_BOTH
 def test_a_callable_that_captures_and_another_one_that_replays(device: str) -> None:
     watched, runner = WatchedRegions(), Runner()
-    pads = Reading(copies=True, pads=True)
-    runner.model = around(runner.model, name="runner", reading=pads)  # type: ignore[method-assign]
-    runner.execute = around(runner.execute, name="runner", reading=pads)  # type: ignore[method-assign]
+    runner.model = around(runner.model, name="runner", copies=True, pads=True)  # type: ignore[method-assign]
+    runner.execute = around(runner.execute, name="runner", copies=True, pads=True)  # type: ignore[method-assign]
     with watch_captured(watched):
         runner.capture(8)
         runner.execute(torch.ones(5, 4), session=3)
@@ -275,6 +274,23 @@ def test_a_change_is_counted_after_many_equal_replays() -> None:
             step(3, given, payload if number == 35 else None)
     counts = {guard.name: (guard.first_call, guard.calls) for guard in watched.decisive}
     assert counts == {"self.set_rows": (20, 2), "payload": (35, 1)}
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [lambda tensor: [[({"a": tensor},)]], lambda tensor: {"a": Proxies({"b": tensor})}],
+    ids=["four_deep", "in_a_dataclass"],
+)
+def test_a_tensor_that_moves_inside_is_found_after_many_equal_replays(
+    nested: Callable[[Tensor], Any],
+) -> None:
+    watched, given = WatchedRegions(), x()
+    with watch_captured(watched):
+        step = Run().start(lambda *inputs: inputs[0] * 2)
+        for held in [given] * 12 + [x()]:
+            step(3, given, nested(held))
+    found = [(guard.name[:9], guard.first_call, guard.calls) for guard in watched.decisive]
+    assert found == [("inputs[1]", 12, 1)]
 
 
 def test_a_watch_holds_no_model_and_no_tensor() -> None:

@@ -22,7 +22,6 @@ from cases.shallow import shallow
 from deepstack_harness import restore_guards, watch_guards
 from deepstack_harness.compile.torch_compat import guards
 from deepstack_harness.compile.torch_compat.guards import GuardTree
-from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.errors import MachineError
 
 SCALE = torch.ones(4)
@@ -151,8 +150,8 @@ def test_nothing_is_counted_after_the_end() -> None:
 
 
 def test_a_stranger_understands_a_report() -> None:
-    assert watch_nothing().report() == "no region was compiled, so nothing was watched"
     with watch_guards() as watched:
+        assert watched.report() == "no region was compiled, so nothing was watched"
         run = compile_without_guards(Layer())
         run(rows())
         run(rows(), rows())
@@ -161,12 +160,6 @@ def test_a_stranger_understands_a_report() -> None:
         "Layer.forward: `payload` was None when compiled, and float32 tensor [3, 4] on cpu in 1 of 2"
     )
     assert counts.endswith("decides the answer: 1")
-
-
-def watch_nothing() -> WatchedRegions:
-    with watch_guards() as watched:
-        pass
-    return watched
 
 
 def test_a_branch_of_user_code_decides_and_a_bound_of_torch_does_not() -> None:

@@ -6,6 +6,7 @@ nothing.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +16,31 @@ from torch import Tensor, nn
 Compile = Callable[[Any], Any]
 
 
-def compile_without_guards(code: Any) -> Any:  # noqa: ANN401  # what torch.compile takes and returns
+def compile_without_guards(code: Any, backend: str = "eager") -> Any:  # noqa: ANN401  # as torch.compile
     return torch.compile(
-        code,
-        backend="eager",
-        fullgraph=True,
-        dynamic=True,
+        code, backend=backend, fullgraph=True, dynamic=True,
         options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
-    )
+    )  # fmt: skip
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Layer(nn.Module):
@@ -95,12 +113,8 @@ def other_thread_count(start: Compile) -> Iterator[None]:
     run = start(Layer())
     run(rows())
     yield
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    try:
+    with threads(torch.get_num_threads() + 1):
         run(rows())
-    finally:
-        torch.set_num_threads(before)
 
 
 def other_settings_of_the_process(start: Compile) -> Iterator[None]:
@@ -108,11 +122,8 @@ def other_settings_of_the_process(start: Compile) -> Iterator[None]:
     with torch.no_grad():
         run(rows())
         yield
-        torch.set_default_dtype(torch.float64)
-        try:
+        with default_dtype(torch.float64):
             run(rows())
-        finally:
-            torch.set_default_dtype(torch.float32)
     run(rows())
 
 

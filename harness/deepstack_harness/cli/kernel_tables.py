@@ -189,7 +189,7 @@ def _figures(kernel: Kernel) -> list[str]:
 
 def _differences(pairs: Sequence[Pair]) -> Document:
     """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
-    shown = [(_kernel_cells(pair.one), _kernel_cells(pair.other)) for pair in pairs]
+    shown = [(_kernel_cells(left), _kernel_cells(right)) for left, right in pairs]
     differing = [(left, right) for left, right in shown if left.figures != right.figures]
     yield Line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
     if not differing:

@@ -71,11 +71,6 @@ class Captured:
     slots: Inputs
     out: Tensor
 
-    def fill(self, inputs: Inputs) -> None:
-        """Copy the inputs of a step into the slots."""
-        self.slots.hidden.copy_(inputs.hidden)
-        self.slots.positions.copy_(inputs.positions)
-
     def decode(self, lane: Lane, payload: tuple[Tensor, ...] | None) -> None:
         """Decode from slot to slot with a payload, one (P, h) per level or None -> (P, h)."""
         self.graph.call(lambda: self.out.copy_(lane.run(replace(self.slots, payload=payload))))
@@ -103,21 +98,29 @@ class CapturedSession:
         An earlier graph for as many tokens is dropped. Adds to `lane.allocated`.
         """
         slots = Inputs(inputs.hidden.clone(), inputs.positions.clone(), None)
+        tokens = _tokens(inputs)
         with self._graphs.warming_up():
-            out = _outer(slots, lane)
+            out = lane.run(replace(slots, payload=lane.get(tokens)))
+            lane.clear(tokens)
         both = self._spec.capture is Capture.FULL_AND_PIECEWISE
         captured = Captured(self._graphs.graph(whole=both), slots, torch.empty_like(out))
         if self._spec.capture is Capture.PIECEWISE:
             _record_decoder(captured, lane)
         else:
-            _record_all(captured, lane)
+            graph = captured.graph
+            with graph.recording():
+                payload = graph.record(lambda: lane.call_get(tokens))
+                # A replay notes what get returned once it has run get.
+                graph.at_replay(lambda: lane.record_graph_input(payload))
+                captured.decode(lane, payload)
+                graph.record(lambda: lane.clear(tokens))
         lane.allocated += captured.graph.allocated
-        self._captured[_tokens(inputs)] = captured
+        self._captured[tokens] = captured
         if both:
             mixed = Captured(self._graphs.graph(), slots, torch.empty_like(out))
             _record_decoder(mixed, lane)
             lane.allocated += mixed.graph.allocated
-            self._of_mixed[_tokens(inputs)] = mixed
+            self._of_mixed[tokens] = mixed
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
         """Replay the graph; return (P, h). Raises `StepUnavailable` for a size that was not captured."""
@@ -129,7 +132,8 @@ class CapturedSession:
             )
         mixed = self._of_mixed.get(tokens) if lane.mixed else None
         captured = mixed or self._captured[tokens]
-        captured.fill(inputs)
+        captured.slots.hidden.copy_(inputs.hidden)
+        captured.slots.positions.copy_(inputs.positions)
         if mixed is not None or self._spec.capture is Capture.PIECEWISE:
             with _decoding(captured.graph, lane.get(tokens)):
                 captured.graph.replay()
@@ -149,23 +153,6 @@ class CapturedSession:
         self._captured.clear()
         self._of_mixed.clear()
         self.inner.close()
-
-
-def _outer(inputs: Inputs, lane: Lane) -> Tensor:
-    """Run the outer forward without a graph; return (P, hidden)."""
-    out = lane.run(replace(inputs, payload=lane.get(_tokens(inputs))))
-    lane.clear(_tokens(inputs))
-    return out
-
-
-def _record_all(captured: Captured, lane: Lane) -> None:
-    """Record get, decode and clear in the graph; a replay notes what get returned once it has run get."""
-    tokens, graph = _tokens(captured.slots), captured.graph
-    with graph.recording():
-        payload = graph.record(lambda: lane.call_get(tokens))
-        graph.at_replay(lambda: lane.record_graph_input(payload))
-        captured.decode(lane, payload)
-        graph.record(lambda: lane.clear(tokens))
 
 
 def _record_decoder(captured: Captured, lane: Lane) -> None:

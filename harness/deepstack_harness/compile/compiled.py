@@ -20,8 +20,8 @@ from deepstack_harness.compile.eager import EagerSession
 from deepstack_harness.compile.reloaded import ReloadedDecoder
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.guards import missing_names
-from deepstack_harness.compile.torch_compat.modes import tensors_in
-from deepstack_harness.compile.watch_facts import WatchedRegions
+from deepstack_harness.compile.torch_compat.structures import tensors_in
+from deepstack_harness.compile.watch_facts import GuardClass, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
 from deepstack_harness.contract.arm import (
     ArmSpec,
@@ -57,22 +57,20 @@ class GuardRecorder:
 
     def __call__(self, guards: Sequence[Any]) -> list[bool]:
         """Decide for each guard entry (`guard_filter_fn` of torch.compile) whether it stays."""
-        keep = self._decide(guards)
+        match self._policy:
+            case GuardPolicy.DROP_ALL:
+                keep = list(torch.compiler.skip_all_guards_unsafe(guards))  # type: ignore[no-untyped-call]
+            case GuardPolicy.KEEP_TENSOR:
+                keep = list(torch.compiler.keep_tensor_guards_unsafe(guards))  # type: ignore[no-untyped-call]
+            case GuardPolicy.SHAPE_ENV_ONLY:
+                keep = [guard.guard_type == "SHAPE_ENV" for guard in guards]
+            case _:
+                keep = [True] * len(guards)
         self.calls += 1
         self.seen += len(keep)
         self.kept += sum(keep)
         self.dropped.update(guard.guard_type for guard, kept in zip(guards, keep, strict=True) if not kept)
         return keep
-
-    def _decide(self, guards: Sequence[Any]) -> list[bool]:
-        match self._policy:
-            case GuardPolicy.DROP_ALL:
-                return list(torch.compiler.skip_all_guards_unsafe(guards))  # type: ignore[no-untyped-call]
-            case GuardPolicy.KEEP_TENSOR:
-                return list(torch.compiler.keep_tensor_guards_unsafe(guards))  # type: ignore[no-untyped-call]
-            case GuardPolicy.SHAPE_ENV_ONLY:
-                return [guard.guard_type == "SHAPE_ENV" for guard in guards]
-        return [True] * len(guards)
 
 
 def compile_options(spec: ArmSpec, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
@@ -128,13 +126,20 @@ class CompiledSession(EagerSession):
         if self._reloaded is not None:
             return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
         graphs, began = dynamo.graphs_built(), time.process_time()
+        # As in vLLM's mode `evaluate_guards`; only once warm, as the stance raises on the first compile too.
+        refuses = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
         try:
-            with torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext():
+            with torch.compiler.set_stance("fail_on_recompile") if refuses else nullcontext():
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
         except Exception as error:
             self.limit_hit |= dynamo.is_recompile_limit(error)
-            if self._refuses and dynamo.is_refusal(error):
-                raise RuntimeError(f"{self._failed_guard(inputs)}; {error}") from error
+            if refuses and dynamo.is_refusal(error):  # torch's refusal names no guard
+                bound = inspect.signature(self._decoder.forward).bind(  # type: ignore[attr-defined]
+                    inputs.hidden, inputs.positions, inputs.payload
+                )
+                failed = dynamo.failing_guards(self._code, {"self": self._decoder, **bound.arguments})
+                guards = " and ".join(failed) or "not known"
+                raise RuntimeError(f"guard evaluated and failed: {guards}; {error}") from error
             raise
         if dynamo.graphs_built() > graphs:
             self._compile_seconds += time.process_time() - began
@@ -161,11 +166,14 @@ class CompiledSession(EagerSession):
     def failed_guards(self) -> tuple[DroppedGuard, ...]:
         """Return the dropped guards that decide, and would have refused a call since `forget_failures`."""
         return tuple(
-            guard.dropped(guard.where.rpartition("/")[2])
+            DroppedGuard(
+                guard.name, guard.rule, guard.where.rpartition("/")[2], str(guard.then), str(guard.now),
+                guard.first_call, guard.calls, guard.guard_class is GuardClass.DECIDES,
+            )
             for region in self._watched.regions
             if not region.captured
             for guard in region.decisive
-        )
+        )  # fmt: skip
 
     def forget_failures(self) -> None:
         """Count calls and failed guards from zero, for another case on the same graphs."""
@@ -202,22 +210,6 @@ class CompiledSession(EagerSession):
         self._reloading.close()
         self._cleanup.close()
         torch.compiler.reset()
-
-    @property
-    def _refuses(self) -> bool:
-        """Return whether recompiles are refused, as in vLLM's mode `evaluate_guards`.
-
-        Only once warm: the stance raises on the first compile as well.
-        """
-        return self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
-
-    def _failed_guard(self, inputs: Inputs) -> str:
-        """Return the guard that was evaluated and refused these inputs; torch's refusal names none."""
-        bound = inspect.signature(self._decoder.forward).bind(  # type: ignore[attr-defined]
-            inputs.hidden, inputs.positions, inputs.payload
-        )
-        failed = dynamo.failing_guards(self._code, {"self": self._decoder, **bound.arguments})
-        return f"guard evaluated and failed: {' and '.join(failed) or 'not known'}"
 
 
 class ReduceOverheadSession(CompiledSession):

@@ -25,7 +25,12 @@ class EagerSession:
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Run the decoder on the buffer's payload, or on the control's; return (n, h)."""
-        return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
+        payload = inputs.payload if self._spec.payload is PayloadPolicy.BUFFER else None
+        if self._spec.payload not in {PayloadPolicy.BUFFER, PayloadPolicy.NONE}:
+            sizes, shape = self._profile, (inputs.positions.size(-1), self._profile.hidden)
+            zeros = (torch.zeros(shape, dtype=sizes.dtype, device=sizes.device) for _ in range(sizes.levels))
+            payload = tuple(zeros)
+        return self._decoder(inputs.hidden, inputs.positions, payload)
 
     def capture(self, inputs: Inputs, lane: Lane) -> None:
         """Refuse to capture: this arm has no graphs."""
@@ -48,12 +53,3 @@ class EagerSession:
 
     def close(self) -> None:
         """Do nothing: there is nothing to drop."""
-
-    def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
-        if self._spec.payload is PayloadPolicy.BUFFER:
-            return inputs.payload
-        if self._spec.payload is PayloadPolicy.NONE:
-            return None
-        sizes = self._profile
-        shape = inputs.positions.size(-1), sizes.hidden
-        return tuple(torch.zeros(shape, dtype=sizes.dtype, device=sizes.device) for _ in range(sizes.levels))

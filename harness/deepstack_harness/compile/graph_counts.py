@@ -37,9 +37,7 @@ class GraphCounter:
             self._graphs_before, self._breaks_before = dynamo.graphs_built(), dynamo.graph_breaks()
             if self._graphs_before < 1:
                 raise NotMeasured("nothing is compiled yet: call what is measured once before, to warm it up")
-            dynamo.forget_metrics()
-        else:
-            dynamo.start_counting()
+        dynamo.start_counting(warm=self._warm)
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         self._runs = self._cleanup.enter_context(dynamo.counting_runs())
         return self

@@ -15,7 +15,7 @@ copied before a replay, and its results after it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,32 +69,17 @@ class Graph(ABC):
     def replay(self) -> None:
         """Do again what was recorded; raises `NotMeasured` where that was not done exactly once."""
         before = int(self._replays)
-        self._replay()
+        self.again()
         done = int(self._replays) - before
         if done != 1:
             raise NotMeasured(f"a replay did the recorded operations {done} times, not once")
 
+    @abstractmethod
     def again(self) -> None:
         """Do again what was recorded, without waiting to see that it was done: for clocks."""
-        self._replay()
 
     @abstractmethod
     def _recording(self) -> AbstractContextManager[object]: ...
-
-    @abstractmethod
-    def _replay(self) -> None: ...
-
-
-class Graphs(Protocol):
-    """Source of the graphs of one session."""
-
-    def warming_up(self) -> AbstractContextManager[object]:
-        """Open while the work is done once, before it is captured."""
-        ...
-
-    def graph(self, *, whole: bool = False) -> Graph:
-        """Return a new graph, in which nothing is recorded yet; a `whole` one never breaks at attention."""
-        ...
 
 
 class CpuGraph(Graph):
@@ -131,7 +116,7 @@ class CpuGraph(Graph):
         return watched_capture(self)
 
     @override
-    def _replay(self) -> None:
+    def again(self) -> None:
         watched_replay(self)
         self._tape.replay()
 
@@ -139,12 +124,12 @@ class CpuGraph(Graph):
 class CpuGraphs:
     """Graphs of one session on a CPU."""
 
-    def warming_up(self) -> AbstractContextManager[object]:
+    def warming_up(self) -> AbstractContextManager[None]:
         """Do nothing: a CPU needs no warm-up."""
         return nullcontext()
 
     def graph(self, *, whole: bool = False) -> CpuGraph:
-        """Return a new graph."""
+        """Return a new graph, in which nothing is recorded yet; it never breaks at attention."""
         return CpuGraph()
 
 
@@ -171,7 +156,7 @@ class CudaGraphs:
         current.wait_stream(self._stream)
 
     def graph(self, *, whole: bool = False) -> "CudaGraph":
-        """Return a new graph."""
+        """Return a new graph, in which nothing is recorded yet; a `whole` one never breaks at attention."""
         capture = {"pool": self._pool, "stream": self._stream}
         broken = self._broken_at_attention and not whole
         return CudaGraph(self._device, capture, broken_at_attention=broken)
@@ -221,7 +206,7 @@ class CudaGraph(Graph):
             self._open.close()
 
     @override
-    def _replay(self) -> None:
+    def again(self) -> None:
         for part in self._parts:
             part()
 
@@ -247,6 +232,10 @@ class CudaGraph(Graph):
     @property
     def _allocations(self) -> int:
         return int(torch.cuda.memory_stats(self._device)["allocation.all.allocated"])
+
+
+Graphs = CpuGraphs | CudaGraphs
+"""Source of the graphs of one session."""
 
 
 def graphs_on(device: torch.device, *, broken_at_attention: bool = False) -> Graphs:

@@ -9,7 +9,6 @@ This is the source with one configuration, programs one after the other; matrix 
 torch's. Races, PTX, layouts and CUDA graphs are not seen.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 
@@ -17,7 +16,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.compile.compiled import CompiledSession
-from deepstack_harness.compile.torch_compat.targets import check_support, interprets_here, naming_what_moved
+from deepstack_harness.compile.torch_compat.targets import (
+    H200,
+    check_support,
+    interprets_here,
+    naming_what_moved,
+)
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.facts import AccessFacts, join_accesses
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
@@ -33,7 +37,16 @@ class InterpretedSession(CompiledSession):
         From now on this process pretends to have an H200. Raises `MachineError` for a process that was
         started without `ENVIRONMENT`, and for a torch or triton that is not known.
         """
-        _check(spec, profile)
+        check_support()
+        if not interprets_here():
+            raise MachineError(
+                f"arm {spec.name} needs a worker that was started for it: TRITON_INTERPRET=1 is read when "
+                "triton is imported (play_case starts one)"
+            )
+        if profile.device.type != "cpu":
+            raise MachineError(
+                f"arm {spec.name} interprets on the CPU, whatever GPU is here, not on '{profile.device}'"
+            )
         _pretend()
         with naming_what_moved():
             from deepstack_harness.compile.torch_compat.inductor import cold
@@ -44,6 +57,9 @@ class InterpretedSession(CompiledSession):
         self.graphs = self._cleanup.enter_context(interpreted_graphs())
         self._module: nn.Module = decoder  # type: ignore[assignment]
         self._traced = False
+        # Guards check devices, or sizes are unbacked: fake tensors serve neither.
+        drops_all, unbacked = spec.guards is GuardPolicy.DROP_ALL, spec.shapes is ShapePolicy.MARK_UNBACKED
+        self._needs_cuda_tensors = unbacked or not drops_all
         self._facts: list[AccessFacts] = []
 
     @override
@@ -54,9 +70,17 @@ class InterpretedSession(CompiledSession):
         """
         if not self._traced and not self._needs_cuda_tensors:
             self.trace(inputs)
-        memory, out = self.graphs.begin(dict(self._named(inputs))), None
+        named = {"hidden": inputs.hidden, "positions": inputs.positions}
+        named |= {f"payload[{index}]": level for index, level in enumerate(inputs.payload or ())}
+        named |= {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        memory, out = self.graphs.begin(named), None
         try:
-            out = self._on_host_gpu(inputs) if self._needs_cuda_tensors else super().forward(inputs)
+            if self._needs_cuda_tensors:  # on a fake `cuda:0`, where the first call traces too
+                with self.graphs.host.holding(self._module) as on_gpu:
+                    payload = inputs.payload and tuple(map(on_gpu, inputs.payload))
+                    out = super().forward(Inputs(on_gpu(inputs.hidden), on_gpu(inputs.positions), payload))
+            else:
+                out = super().forward(inputs)
         finally:
             self._facts.append(memory.facts(out, inputs.positions.size(-1)))
         return out
@@ -69,24 +93,10 @@ class InterpretedSession(CompiledSession):
         from deepstack_harness.compile.torch_compat.inductor import NotRun
         from deepstack_harness.compile.torch_compat.modes import on_fake_gpu
 
-        with on_fake_gpu(self._module) as copies, suppress(NotRun):
-            payload = inputs.payload and tuple(map(copies.copy_tensor, inputs.payload))
-            super().forward(
-                Inputs(copies.copy_tensor(inputs.hidden), copies.copy_tensor(inputs.positions), payload)
-            )
+        with on_fake_gpu(self._module) as copied, suppress(NotRun):
+            payload = inputs.payload and tuple(map(copied, inputs.payload))
+            super().forward(Inputs(copied(inputs.hidden), copied(inputs.positions), payload))
         self._traced = True
-
-    @property
-    def _needs_cuda_tensors(self) -> bool:
-        """Return whether guards check devices, or sizes are unbacked: fake tensors serve neither."""
-        spec = self._spec
-        return spec.guards is not GuardPolicy.DROP_ALL or spec.shapes is ShapePolicy.MARK_UNBACKED
-
-    def _on_host_gpu(self, inputs: Inputs) -> Tensor:
-        """Run, and trace at first, with tensors on a fake `cuda:0`; return (n, h) on the CPU."""
-        with self.graphs.host.holding(self._module) as on_gpu:
-            payload = inputs.payload and tuple(map(on_gpu, inputs.payload))
-            return super().forward(Inputs(on_gpu(inputs.hidden), on_gpu(inputs.positions), payload))
 
     def take_accesses(self) -> AccessFacts | None:
         """Return what the kernels touched since the last call, None where none ran."""
@@ -97,31 +107,11 @@ class InterpretedSession(CompiledSession):
     def reload(self) -> None:
         raise StepUnavailable(f"arm {self._spec.name}: torch saves no code that is interpreted")
 
-    def _named(self, inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
-        yield from (("hidden", inputs.hidden), ("positions", inputs.positions))
-        yield from ((f"payload[{index}]", level) for index, level in enumerate(inputs.payload or ()))
-        yield from self._module.named_parameters()
-        yield from self._module.named_buffers()
-
 
 @cache
 def _pretend() -> None:
     """Pretend to have an H200 for the rest of this process."""
     with naming_what_moved():
         from deepstack_harness.compile.torch_compat.fake_gpu import pretend
-        from deepstack_harness.compile.torch_compat.targets import H200
 
     pretend(H200)
-
-
-def _check(spec: ArmSpec, profile: Profile) -> None:
-    check_support()
-    if not interprets_here():
-        raise MachineError(
-            f"arm {spec.name} needs a worker that was started for it: TRITON_INTERPRET=1 is read when triton "
-            "is imported (play_case starts one)"
-        )
-    if profile.device.type != "cpu":
-        raise MachineError(
-            f"arm {spec.name} interprets on the CPU, whatever GPU is here, not on '{profile.device}'"
-        )

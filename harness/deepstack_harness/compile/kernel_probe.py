@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +23,7 @@ from deepstack_harness.compile.torch_compat.inductor import (
     ScannedKernel,
     Symbols,
     Watched,
+    cache_hits,
     watch,
 )
 from deepstack_harness.contract.facts import TOKENS, GraphCall, Kernel, KernelFacts
@@ -59,7 +60,7 @@ class KernelProbe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop watching."""
-        self._hits = self.watched.cache_hits
+        self._hits = cache_hits()
         self._watch.__exit__(kind, error, trace)
 
     def facts(self) -> KernelFacts:
@@ -81,15 +82,12 @@ class KernelProbe:
         lowered = self.watched.graphs[index]
         assert lowered is not None, "a graph that could not be read has no calls"
         named = lowered.sizes_of[self._arguments[0]]
-        return _checked(_Call(index, lowered, symbols, named, self._tokens, self._capacity).facts())
-
-
-def _checked(call: GraphCall) -> GraphCall:
-    if not call.generated or not call.bytes:
-        raise NotMeasured(
-            f"graph {call.graph} shows {len(call.generated)} generated kernels and {call.bytes} bytes moved"
-        )
-    return call
+        call = _Call(index, lowered, symbols, named, self._tokens, self._capacity).facts()
+        if not call.generated or not call.bytes:
+            raise NotMeasured(
+                f"graph {index} shows {len(call.generated)} generated kernels and {call.bytes} bytes moved"
+            )
+        return call
 
 
 class _Call:
@@ -185,15 +183,11 @@ class _Call:
         return str(expression.xreplace(self._names))
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
-    """One launch: the kernel's name, and its grid in blocks."""
-
-    kernel: str
-    grid: tuple[int, int, int]
+Launch = tuple[str, tuple[int, int, int]]
+"""The name of a kernel that was launched, and its grid in blocks."""
 
 
-def launched(run: Callable[[], object]) -> list[KernelLaunch]:
+def launched(run: Callable[[], object]) -> list[Launch]:
     """Return the launches of `run` in the order they started.
 
     Call `run` once before, so that autotuning is over.
@@ -212,32 +206,31 @@ def launched(run: Callable[[], object]) -> list[KernelLaunch]:
     return launches
 
 
-def read_launches(trace: bytes) -> list[KernelLaunch]:
+def read_launches(trace: bytes) -> list[Launch]:
     """Read the launches in a trace of `torch.profiler` (Chrome's format: events of category `kernel`)."""
     events = [event for event in json.loads(trace)["traceEvents"] if event.get("cat") == "kernel"]
     events.sort(key=lambda event: event["ts"])
-    return [KernelLaunch(event["name"], tuple(event["args"]["grid"])) for event in events]
+    return [(event["name"], tuple(event["args"]["grid"])) for event in events]
 
 
-def with_grids(calls: Iterable[GraphCall], launches: Iterable[KernelLaunch]) -> tuple[GraphCall, ...]:
+def with_grids(calls: Iterable[GraphCall], launches: Iterable[Launch]) -> tuple[GraphCall, ...]:
     """Return the calls with the grid of each Triton kernel.
 
     Raises `NotMeasured` where a kernel was not launched, or in another order.
     """
     remaining = iter(launches)
-    return tuple(
-        replace(call, kernels=tuple(_with_grid(kernel, remaining) for kernel in call.kernels))
-        for call in calls
-    )
-
-
-def _with_grid(kernel: Kernel, remaining: Iterable[KernelLaunch]) -> Kernel:
-    if kernel.function is None:
-        return kernel
-    # Launches of libraries may come before it; the launches that are skipped belong to them.
-    own = next((launch for launch in remaining if launch.kernel == kernel.function), None)
-    if own is None:
-        raise NotMeasured(
-            f"kernel {kernel.function} was generated and not launched, or launched out of order"
-        )
-    return replace(kernel, grid=own.grid)
+    changed = []
+    for call in calls:
+        kernels = list(call.kernels)
+        for index, kernel in enumerate(kernels):
+            if kernel.function is None:
+                continue
+            # Launches of libraries may come before it; the launches that are skipped belong to them.
+            grid = next((grid for name, grid in remaining if name == kernel.function), None)
+            if grid is None:
+                raise NotMeasured(
+                    f"kernel {kernel.function} was generated and not launched, or launched out of order"
+                )
+            kernels[index] = replace(kernel, grid=grid)
+        changed.append(replace(call, kernels=tuple(kernels)))
+    return tuple(changed)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from deepstack_harness.compile.kernels import Measurement
-from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess
+from deepstack_harness.contract.facts import AccessFacts, Kernel, KernelAccess
 from deepstack_harness.errors import NotMeasured
 
 SCHEMA_VERSION = 1
@@ -33,12 +33,8 @@ def kernel_rows(measured: Measurement) -> Iterator[JsonRow]:
     subject = measured.subject
     common = {
         **_measured_fields(measured),
-        "profile_tokens": subject.profile_tokens,
-        "layers": subject.layers,
-        "hidden": subject.hidden,
-        "seconds": measured.seconds,
-        "processor_seconds": measured.processor_seconds,
-        "peak_bytes": measured.peak_bytes,
+        **{name: getattr(subject, name) for name in ("profile_tokens", "layers", "hidden")},
+        **{name: getattr(measured, name) for name in ("seconds", "processor_seconds", "peak_bytes")},
     }
     for call in measured.calls:
         for kernel in call.kernels:
@@ -50,24 +46,18 @@ def kernel_rows(measured: Measurement) -> Iterator[JsonRow]:
                 "carries_tokens": kernel.carries_tokens if call.symbolic else None,
                 **dict.fromkeys(("kernels", "largest", "extern_bytes")),
             }
-        yield {**common, **_graph_fields(call)}
-
-
-def _graph_fields(call: GraphCall) -> JsonRow:
-    return {
-        **dict.fromkeys((*_KERNEL_FIELDS, "carries_tokens")),
-        "graph": call.graph,
-        "kind": "graph",
-        "points": call.points,
-        "symbolic_points": call.largest.symbolic_points,
-        "rows": call.rows,
-        "bytes": call.bytes,
-        "ideal_bytes": call.ideal_bytes,
-        "candidates": (),
-        "kernels": len(call.generated),
-        "largest": call.largest.points,
-        "extern_bytes": call.extern_bytes,
-    }
+        yield {
+            **common,
+            **dict.fromkeys((*_KERNEL_FIELDS, "carries_tokens")),
+            "graph": call.graph,
+            "kind": "graph",
+            **{name: getattr(call, name) for name in ("points", "rows", "bytes", "ideal_bytes")},
+            "symbolic_points": call.largest.symbolic_points,
+            "candidates": (),
+            "kernels": len(call.generated),
+            "largest": call.largest.points,
+            "extern_bytes": call.extern_bytes,
+        }
 
 
 def _measured_fields(measured: Measurement) -> JsonRow:
@@ -76,13 +66,9 @@ def _measured_fields(measured: Measurement) -> JsonRow:
         "schema_version": SCHEMA_VERSION,
         "system": "deepstack",
         "family": measured.family,
-        "revision": subject.revision,
-        "arm": subject.arm,
-        "target": subject.target,
+        **{name: getattr(subject, name) for name in ("revision", "arm", "target")},
         "device": measured.device,
-        "dtype": subject.dtype,
-        "tokens": subject.tokens,
-        "capacity": subject.capacity,
+        **{name: getattr(subject, name) for name in ("dtype", "tokens", "capacity")},
         "torch": measured.torch,
         "triton": measured.triton,
     }

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.compile.captured import open_arm
@@ -63,11 +63,13 @@ class Decode:
         """
         family, dtype = sized_family(subject), parse_dtype(subject.dtype)
         device = parse_device("cpu" if subject.target == CPU or subject.execute else "cuda")
-        decoder = (
-            family.build(dtype=dtype, device=device, seed=0)
-            if subject.runs
-            else _undrawn(family, dtype, device)
-        )
+        if subject.runs:
+            decoder = family.build(dtype=dtype, device=device, seed=0)
+        else:
+            with torch.device("meta"):
+                decoder = family.decoder()
+            give_storage(decoder, dtype, device)
+            decoder.eval()
         make = buffer_named(subject.revision)
         decoder = in_graph(make, decoder)
         buffer = make(subject.capacity, family.width, family.levels, dtype=dtype, device=device)
@@ -102,10 +104,15 @@ class Decode:
 def sized_family(subject: Subject) -> TinyFamily[Any]:
     """Return the family with the subject's layers and hidden size; heads and feed-forward widen with it.
 
+    It has each of `_DEFAULTS` that the family knows and its name does not decide.
     Granite's levels before layers that are left out are left out too.
     Raises `UsageError` for an unknown family, and for sizes that do not go together.
     """
-    family = _with_defaults(subject.family)
+    base, _, chosen = subject.family.partition(":")
+    names, variants = chosen.split("+") if chosen else [], tiny_family_named(subject.family).variants
+    decided = {field for name in names for field in variants[name].changes}
+    names += [name for name in _DEFAULTS if name in variants and not decided & variants[name].changes.keys()]
+    family = tiny_family_named(":".join([base, "+".join(names)] if names else [base]))
     config, hidden = family.config, subject.hidden or family.config.hidden
     changes: dict[str, Any] = {"layers": subject.layers or config.layers, "hidden": hidden}
     if isinstance(config, Granite4VisionConfig):
@@ -120,22 +127,6 @@ def sized_family(subject: Subject) -> TinyFamily[Any]:
     return type(family)(replace(config, **changes), family.name)
 
 
-def _with_defaults(text: str) -> TinyFamily[Any]:
-    """Return the family of that name, with each of `_DEFAULTS` that it has and `text` does not decide."""
-    base, _, chosen = text.partition(":")
-    names, variants = chosen.split("+") if chosen else [], tiny_family_named(text).variants
-    decided = {field for name in names for field in variants[name].changes}
-    names += [name for name in _DEFAULTS if name in variants and not decided & variants[name].changes.keys()]
-    return tiny_family_named(":".join([base, "+".join(names)] if names else [base]))
-
-
-def _undrawn(family: TinyFamily[Any], dtype: torch.dtype, device: torch.device) -> nn.Module:
-    with torch.device("meta"):
-        decoder = family.decoder()
-    give_storage(decoder, dtype, device)
-    return decoder.eval()
-
-
 def measure_step(subject: Subject) -> Measurement:
     """Compile and call one step of a subject, and return its kernels with what measuring them cost.
 
@@ -144,6 +135,8 @@ def measure_step(subject: Subject) -> Measurement:
 
     Raises `UsageError` for an unknown family, `NotMeasured` where no kernel was seen.
     """
+    device = torch.cuda.get_device_name() if subject.target == CUDA else subject.target
+    device = GPUS[subject.target].name if subject.target in GPUS else device
     started, used = time.monotonic(), _processor_seconds()
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -174,7 +167,7 @@ def measure_step(subject: Subject) -> Measurement:
         graphs=facts.graphs,
         torch=str(torch.__version__),
         triton=None if subject.target == CPU else version("triton"),
-        device=_device_name(subject.target),
+        device=device,
         seconds=time.monotonic() - started,
         processor_seconds=_processor_seconds() - used,
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -182,12 +175,6 @@ def measure_step(subject: Subject) -> Measurement:
         step_processor_seconds=step_seconds,
         code=tuple(graph.code for graph in probe.watched.graphs if graph) if subject.code else (),
     )
-
-
-def _device_name(target: str) -> str:
-    if target == CUDA:
-        return torch.cuda.get_device_name()
-    return GPUS[target].name if target in GPUS else target
 
 
 def _processor_seconds() -> float:

@@ -13,20 +13,17 @@ from deepstack_harness.compile.torch_compat.targets import GPUS, naming_what_mov
 
 def measure_subjects(subjects: list[Subject]) -> list[Measurement]:
     """Measure subjects, which have one target."""
+    target, executes = subjects[0].target, subjects[0].execute
     with tempfile.TemporaryDirectory(prefix="deepstack-kernels-", ignore_cleanup_errors=True) as folder:
-        _prepare(subjects[0], folder)
+        # Caches of its own: Inductor does not generate code again that an earlier run left in a cache.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
+        os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
+        if target in GPUS and not executes:  # an interpreted session prepares by itself
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            with naming_what_moved():
+                from deepstack_harness.compile.torch_compat.fake_gpu import pretend
+
+            pretend(GPUS[target])
         from deepstack_harness.compile.kernel_steps import measure_step
 
         return [measure_step(subject) for subject in subjects]
-
-
-def _prepare(subject: Subject, folder: str) -> None:
-    # Caches of its own: Inductor does not generate code again that an earlier run left in a cache.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
-    os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
-    if subject.target in GPUS and not subject.execute:  # an interpreted session prepares by itself
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        with naming_what_moved():
-            from deepstack_harness.compile.torch_compat.fake_gpu import pretend
-
-        pretend(GPUS[subject.target])

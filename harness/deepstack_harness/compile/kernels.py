@@ -99,29 +99,6 @@ class Subject:
             raise unknown_name("family", base, FAMILIES)
         if self.revision not in BUFFERS:
             raise unknown_name("revision", self.revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
-        self._check_sizes()
-        if self.cubin and self.target not in GPUS:
-            raise UsageError(
-                f"--cubin compiles for a GPU that is not here ({', '.join(GPUS)}), not '{self.target}'"
-            )
-        if self.run and self.target in GPUS:
-            raise UsageError(
-                f"generated code cannot be run for '{self.target}', which is not here: "
-                "interpret it with --execute"
-            )
-        if self.execute and self.target not in GPUS:
-            raise UsageError(
-                f"--execute interprets code for a GPU that need not be here ({', '.join(GPUS)}), "
-                f"not '{self.target}'"
-            )
-        if self.execute and self.cubin:
-            raise UsageError(
-                "--execute interprets the source, and --cubin compiles it: leave one of them out"
-            )
-        if self.configurations and not self.execute:
-            raise UsageError("--configurations compares what --execute runs: add --execute")
-
-    def _check_sizes(self) -> None:
         counts = {"tokens": self.tokens, "capacity": self.capacity, "profile-tokens": self.profile_tokens}
         chosen = {"layers": self.layers, "hidden": self.hidden}
         for name, value in {**counts, **chosen}.items():
@@ -131,6 +108,26 @@ class Subject:
             if counts[name] > self.capacity:
                 more = f"--{name} {counts[name]} is above --capacity {self.capacity}"
                 raise UsageError(f"{more}: the buffer has fewer rows")
+        gpus, is_gpu = ", ".join(GPUS), self.target in GPUS
+        refusals = {
+            f"--cubin compiles for a GPU that is not here ({gpus}), not '{self.target}'": (
+                self.cubin and not is_gpu
+            ),
+            f"generated code cannot be run for '{self.target}', which is not here: interpret it with "
+            "--execute": self.run and is_gpu,
+            f"--execute interprets code for a GPU that need not be here ({gpus}), not '{self.target}'": (
+                self.execute and not is_gpu
+            ),
+            "--execute interprets the source, and --cubin compiles it: leave one of them out": (
+                self.execute and self.cubin
+            ),
+            "--configurations compares what --execute runs: add --execute": (
+                self.configurations and not self.execute
+            ),
+        }
+        for sentence, applies in refusals.items():
+            if applies:
+                raise UsageError(sentence)
 
 
 @dataclass(frozen=True)
@@ -181,12 +178,8 @@ def measure(subjects: Sequence[Subject]) -> list[Measurement]:
     return value_of(result, f"measuring kernels for target '{target}'")
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A kernel of one call and its counterpart in another call; None where there is none."""
-
-    one: Kernel | None
-    other: Kernel | None
+Pair = tuple[Kernel | None, Kernel | None]
+"""A kernel of one call and its counterpart in another call; None where there is none."""
 
 
 def paired(one: GraphCall, other: GraphCall) -> list[Pair]:
@@ -197,10 +190,10 @@ def paired(one: GraphCall, other: GraphCall) -> list[Pair]:
     pairs: list[Pair] = []
     for _, begin, end, other_begin, other_end in matcher.get_opcodes():
         if keys[begin:end] == other_keys[other_begin:other_end]:
-            pairs += map(Pair, left[begin:end], right[other_begin:other_end])
+            pairs += zip(left[begin:end], right[other_begin:other_end], strict=True)
         else:
-            pairs += [Pair(kernel, None) for kernel in left[begin:end]]
-            pairs += [Pair(None, kernel) for kernel in right[other_begin:other_end]]
+            pairs += [(kernel, None) for kernel in left[begin:end]]
+            pairs += [(None, kernel) for kernel in right[other_begin:other_end]]
     return pairs
 
 

@@ -14,7 +14,7 @@ import threading
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial
@@ -121,7 +121,10 @@ def places(
         ):
             continue
         if isinstance(value, _CONTAINERS):
-            if _is_around(place, value):
+            outer = place.outer
+            while outer is not None and outer.value is not value:
+                outer = outer.outer
+            if outer is not None:  # one of its own members, or a member of one
                 continue
         else:
             seen[id(value)] = value
@@ -151,22 +154,14 @@ def has_attributes(value: object) -> bool:
     return plain and bool(getattr(value, "__dict__", None))
 
 
-def _is_around(place: StatePlace, value: object) -> bool:
-    """Return whether a container is one of its own members, or a member of one."""
-    outer = place.outer
-    while outer is not None:
-        if outer.value is value:
-            return True
-        outer = outer.outer
-    return False
-
-
 def _parts_of(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:  # a table
     """Yield the places in the value of a place."""
     value: Any = place.value
     match value:
         case FunctionType():
-            if _is_root(place) or not is_of_library(value.__module__ or ""):
+            outer = place.outer  # the code of a root is of interest, or of a partial that is one
+            is_root = outer is None or (outer.outer is None and isinstance(outer.value, partial))
+            if is_root or not is_of_library(value.__module__ or ""):
                 yield from _parts_of_function(place, value)
         case type():
             yield from _parts_of_class(place, value, ())
@@ -191,12 +186,6 @@ def _parts_of(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:  # a t
         case _ if not is_iterator(value):
             yield from _members(place, whole=whole) if isinstance(value, _CONTAINERS) else ()
             yield from _parts_of_object(place, whole=whole)
-
-
-def _is_root(place: StatePlace) -> bool:
-    """Return whether a function is a root, or is in a partial that is one: its code is of interest."""
-    outer = place.outer
-    return outer is None or (outer.outer is None and isinstance(outer.value, partial))
 
 
 def _members(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:
@@ -227,7 +216,8 @@ def _parts_of_object(place: StatePlace, *, whole: bool) -> Iterator[StatePlace]:
     path, owner = place.path, place.value
     if type(owner) in _CONTAINERS:  # without attributes
         return
-    slots, held = slots_of(owner), attributes_in(owner)
+    kind: Any = type(owner)
+    slots, held = slots_of(kind), attributes_in(owner)
     for name, value in held.items():
         yield place.within(
             f"{path}.{name}", value, partial(_put_attribute, owner, name), single=name in slots
@@ -321,31 +311,32 @@ def _resize(container: Any, size: Any) -> None:  # noqa: ANN401  # a container, 
         raise TypeError(f"a {type(container).__name__} of another size")
 
 
-def attributes_in(owner: object) -> dict[str, Any]:
-    """Return the attributes of an object, those in slots too; of a module also what its parts have."""
+def attributes_in(owner: object, names: Container[str] | None = None) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots too; of a module also what its parts have.
+
+    With `names` only those.
+    """
+    kind: Any = type(owner)
+    of_module = isinstance(owner, nn.Module)
     held = {
         name: value
         for name, value in getattr(owner, "__dict__", {}).items()
-        if not str(name).startswith("_dynamo") and name != "__orig_class__"
+        if (names is None or name in names)
+        and not (
+            str(name).startswith("_dynamo") or name == "__orig_class__" or (of_module and name in OF_TORCH)
+        )
     }
-    for slot in slots_of(owner):
+    for slot in slots_of(kind):
         if hasattr(owner, slot):
             held[slot] = getattr(owner, slot)
-    if isinstance(owner, nn.Module):
-        held = {name: value for name, value in held.items() if name not in OF_TORCH}
-        for part in PARTS_OF_MODULES:
-            held |= vars(owner).get(part) or {}
-    return held
-
-
-def slots_of(owner: object) -> tuple[str, ...]:
-    """Return the names of the slots that the class of an object and its bases of no library add."""
-    kind: Any = type(owner)
-    return _slots_of_class(kind)
+    for part in PARTS_OF_MODULES if of_module else ():
+        held |= vars(owner).get(part) or {}
+    return held if names is None else {name: value for name, value in held.items() if name in names}
 
 
 @lru_cache(maxsize=4096)
-def _slots_of_class(kind: type) -> tuple[str, ...]:
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the slots that a class and its bases of no library add."""
     names: list[str] = []
     for base in kind.__mro__:
         slots = () if is_of_library(base.__module__) else vars(base).get("__slots__", ())

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import artifact, dynamo
 from deepstack_harness.compile.torch_compat.guards import call_own_guards
+from deepstack_harness.compile.torch_compat.structures import map_leaves
 from deepstack_harness.contract.protocols import Decoder, Inputs
 from deepstack_harness.errors import NotMeasured, text_of
 from deepstack_harness.workers.limits import Limits
@@ -36,39 +37,29 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True)
-class ArtifactError:
-    """Exception of an artifact: its class name, its text, and its `file:line` outside torch, or ""."""
-
-    name: str
-    message: str
-    where: str
-
-
-@dataclass(frozen=True)
 class ReloadResult:
     """Result of a load or of a call.
 
     `out` is the result (n, h) of a call, as `packed` writes it; `compiled` is the number of graphs that the
-    process compiled itself since the last load; `raised` is the exception of the artifact.
+    process compiled itself since the last load; `raised` is the exception of the artifact: the name of its
+    class, its text, and its `file:line` outside torch, or "".
     """
 
     out: bytes | None = None
     compiled: int = 0
-    raised: ArtifactError | None = None
+    raised: tuple[str, str, str] | None = None
 
 
 def packed(value: object) -> bytes:
     """Return tensors, in tuples, as bytes: every bit of a tensor, its strides and `requires_grad`."""
     file = io.BytesIO()
-    torch.save(_without_marks(value), file)
+
+    def unmarked(leaf: object) -> object:
+        """Return a tensor without Python attributes: guards refuse a dimension that only now is marked."""
+        return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+    torch.save(map_leaves(unmarked, value), file)
     return file.getvalue()
-
-
-def _without_marks(value: object) -> object:
-    """Return tensors without Python attributes: guards refuse a dimension that only now is marked dynamic."""
-    if isinstance(value, tuple):
-        return tuple(map(_without_marks, value))
-    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def unpacked(content: bytes) -> Any:  # noqa: ANN401  # tensors in tuples
@@ -121,9 +112,7 @@ def _raised(error: Exception) -> ReloadResult:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_TORCH) and frame.filename != __file__
     ]
-    return ReloadResult(
-        raised=ArtifactError(type(error).__name__, text_of(error), places[-1] if places else "")
-    )
+    return ReloadResult(raised=(type(error).__name__, text_of(error), places[-1] if places else ""))
 
 
 _LOAD = Remote(f"{__name__}:load_artifact", ReloadResult)
@@ -222,9 +211,11 @@ class ReloadedDecoder:
             raise NotMeasured("the process that had loaded the artifact has ended")
         match self._worker.call(remote, {"key": self._key, **arguments}, timeout_s=self.timeout_s):
             case Answered(value=result):
-                if result.raised is not None:
-                    raise _as_raised(result.raised)
-                return result
+                if result.raised is None:
+                    return result
+                name, message, where = result.raised
+                kind: Callable[[str], RaisedElsewhere] = type(name, (RaisedElsewhere,), {"where": where})
+                raise kind(textwrap.shorten(message, 400))  # on one line: torch spreads it over many
             case RaisedInWorker() as raised:
                 raise NotMeasured(f"the process that loads artifacts failed: {raised.as_error}")
             case WorkerEnd() as end:
@@ -238,10 +229,3 @@ class RaisedElsewhere(Exception):
     """Exception of a loaded artifact; `where` is its `file:line` outside torch, if it has one."""
 
     where = ""
-
-
-def _as_raised(error: ArtifactError) -> RaisedElsewhere:
-    # On one line: torch spreads the reason of a failed guard over many.
-    kind = type(error.name, (RaisedElsewhere,), {"where": error.where})
-    raised: RaisedElsewhere = kind(textwrap.shorten(error.message, 400))
-    return raised

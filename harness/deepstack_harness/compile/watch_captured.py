@@ -19,9 +19,8 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,18 +47,6 @@ _FIRST_REPLAYS, _SAMPLE = 8, 256
 """Attributes of submodules are read in the first replays and in each 256th, all others in every one."""
 _MOST_FINGERPRINTS = 64
 """Of one capture: attributes that are numbers may have many values."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The way in which a callable reads its inputs.
-
-    `copies`: into tensors of its own, so that addresses and strides mean nothing; `pads`: into longer ones,
-    so that their shapes mean nothing either.
-    """
-
-    copies: bool = False
-    pads: bool = False
 
 
 @dataclass
@@ -100,7 +87,8 @@ class _Call:
     code: CapturedCode
     args: Sequence[object]
     kwargs: Mapping[str, object]
-    reading: Reading
+    copies: bool = False
+    pads: bool = False
     captured: _Capture | None = None
     replayed: _Capture | None = None
     """What it captured, and replayed, so far: the pieces of a broken graph are one capture."""
@@ -126,7 +114,7 @@ _OPEN: list["_Watch"] = []
 
 
 def around(
-    call: Callable[..., Any], *, code: object = None, name: str = "", reading: Reading | None = None
+    call: Callable[..., Any], *, code: object = None, name: str = "", copies: bool = False, pads: bool = False
 ) -> Callable[..., Any]:
     """Return a callable that does what `call` does, and whose arguments are those of the graphs in it.
 
@@ -134,13 +122,16 @@ def around(
     `code` is what is captured, where it is not `call` itself: its signature names the arguments, and the
     attributes that it reads are compared too. Callables of one `name` are one, such as a method that captures
     and one that replays: the arguments that both have are compared.
+
+    `copies`: it copies its inputs into tensors of its own, so that addresses and strides mean nothing;
+    `pads`: into longer ones, so that their shapes mean nothing either.
     """
 
     @functools.wraps(call)
     def marked(*args: Any, **kwargs: Any) -> object:
         if not _OPEN:
             return call(*args, **kwargs)
-        with calling(call if code is None else code, args, kwargs, name=name, reading=reading):
+        with calling(call if code is None else code, args, kwargs, name=name, copies=copies, pads=pads):
             return call(*args, **kwargs)
 
     return marked
@@ -149,10 +140,10 @@ def around(
 @contextmanager
 def calling(
     code: object, args: Sequence[object], kwargs: Mapping[str, object] | None = None, *, name: str = "",
-    reading: Reading | None = None,
+    copies: bool = False, pads: bool = False,
 ) -> Iterator[None]:  # fmt: skip
     """Mark a block as a call of `code` with these arguments; see `around`."""
-    call = _Call(CapturedCode.of_callable(code, name), args, kwargs or {}, reading or Reading())
+    call = _Call(CapturedCode.of_callable(code, name), args, kwargs or {}, copies, pads)
     capture = _THREAD.capturing
     if capture is not None and capture.before is None:  # nothing was around it: this call is what is captured
         call.captured = capture
@@ -166,7 +157,7 @@ def calling(
         if call.captured is not None:
             call.captured.end(call)
         elif call.replayed is None and _OPEN:
-            _OPEN[-1].ran(call)
+            _OPEN[-1].ran[call.code.key] = sizes_of((call.args, call.kwargs))
 
 
 @contextmanager
@@ -200,17 +191,12 @@ def watch_captured(
     `on_call` after each replay.
     """
     watch = _Watch(watched, on_change, on_call)
-    with _events_of_torch() if not _OPEN else _nothing():
+    with _events_of_torch() if not _OPEN else nullcontext():
         _OPEN.append(watch)
         try:
             yield
         finally:
             _OPEN.remove(watch)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager
@@ -232,7 +218,9 @@ def _events_of_torch() -> Iterator[None]:
 
     def report_and_replay(self: object) -> object:
         frame = inspect.currentframe()
-        if frame is None or not _is_inductor(frame.f_back):
+        caller = frame.f_back.f_code.co_filename if frame and frame.f_back else ""
+        # Torch itself replays for `mode="reduce-overhead"`, and looks at the inputs.
+        if not caller.startswith(f"{torch.__path__[0]}/_inductor"):
             replaying(self)
         return replay(self)
 
@@ -270,11 +258,6 @@ def _events_of_torch() -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def _is_inductor(frame: FrameType | None) -> bool:
-    """Return whether torch itself replays, for `mode="reduce-overhead"`: it looks at the inputs."""
-    return frame is not None and frame.f_code.co_filename.startswith(f"{torch.__path__[0]}/_inductor")
-
-
 def _marked_graphed(made: Any, code: CapturedCode, facts: Facts) -> Any:  # noqa: ANN401  # function or module
     """Return what `make_graphed_callables` returned, marked: it copies its inputs, of one shape."""
     run = made.forward if isinstance(made, torch.nn.Module) else made
@@ -287,7 +270,7 @@ def _marked_graphed(made: Any, code: CapturedCode, facts: Facts) -> Any:  # noqa
         watch = _OPEN[-1]
         if watch not in captured:
             captured[watch] = watch.captured_by(code, facts)
-        call = _Call(code, args, kwargs, Reading(copies=True), made=captured[watch])
+        call = _Call(code, args, kwargs, copies=True, made=captured[watch])
         _THREAD.calls.append(call)
         try:
             return run(*args, **kwargs)
@@ -307,16 +290,12 @@ class _Watch:
         self._watched, self._on_change, self._on_call = watched, on_change, on_call
         self._captures: WeakKeyDictionary[object, _Capture | None] = WeakKeyDictionary()
         self._regions: dict[object, WatchedRegion] = {}
-        self._ran: dict[object, object] = {}
+        self.ran: dict[object, object] = {}
         """The sizes of the last run of each code without a graph."""
-
-    def ran(self, call: _Call) -> None:
-        """Note a run without a graph."""
-        self._ran[call.code.key] = sizes_of((call.args, call.kwargs))
 
     def state_of_rerun(self, call: _Call) -> Facts | None:
         """Return the state before a run that has the sizes of the last one; None where it has others."""
-        is_rerun = self._ran.get(call.code.key) == sizes_of((call.args, call.kwargs))
+        is_rerun = self.ran.get(call.code.key) == sizes_of((call.args, call.kwargs))
         return call.code.state() if is_rerun else None
 
     def captures(self, graph: object) -> _Capture | None:
@@ -352,7 +331,7 @@ class _Watch:
         region = capture.region
         region.calls += 1
         code = capture.code
-        if call is None or code is None or not call.code.is_like(code):
+        if call is None or code is None or call.code.key != code.key:
             region.unseen += 1
         else:
             call.replayed = capture
@@ -381,7 +360,7 @@ class _Watch:
             is_bound = name in capture.bound
             pair = (after if is_bound else before).get(name, ABSENT), now.get(name, ABSENT)
             is_state = code.is_state(name)
-            copies, pads = call.reading.copies, call.reading.pads
+            copies, pads = call.copies, call.pads
             if is_state:
                 copies = pads = code.stores(name) and not is_bound
             aspect = difference(*pair, copies=copies, pads=pads)

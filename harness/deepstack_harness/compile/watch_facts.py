@@ -24,7 +24,6 @@ from deepstack_harness.compile.torch_compat.guard_sources import (
 )
 from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
 from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
-from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
 _LONGEST = 60
@@ -102,11 +101,15 @@ ABSENT = InputFacts("absent")
 def input_facts(value: object) -> InputFacts:
     """Return the facts of a value that a graph read: an argument, an attribute, a member of a container."""
     if isinstance(value, Tensor):
+        try:
+            address = value.data_ptr()
+        except RuntimeError:  # a tensor without storage
+            address = 0
         subclass = "" if type(value) in {Tensor, nn.Parameter} else type(value).__name__
         return InputFacts(
             "tensor", "", subclass, str(value.dtype).removeprefix("torch."), str(value.device),
             tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else (),
-            value.requires_grad, _address(value),
+            value.requires_grad, address,
         )  # fmt: skip
     if value is None:
         return InputFacts("None")
@@ -122,13 +125,6 @@ def input_facts(value: object) -> InputFacts:
     members = value.tensors  # vLLM's IntermediateTensors: tensors by name
     names = ", ".join(map(str, members)) if isinstance(members, Mapping) else ""
     return InputFacts(kind, words_of(names, _LONGEST))
-
-
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:  # a tensor without storage
-        return 0
 
 
 @dataclass
@@ -186,13 +182,6 @@ class FailedGuard:
     calls: int = 1
     effect: GuardEffect = field(default_factory=GuardEffect)
     relation: SizeRelation | None = None
-
-    def dropped(self, where: str) -> DroppedGuard:
-        """Return it as plain facts, with the place of the code that needed it as readers are to see it."""
-        decides = self.guard_class is GuardClass.DECIDES
-        return DroppedGuard(
-            self.name, self.rule, where, str(self.then), str(self.now), self.first_call, self.calls, decides
-        )
 
     @property
     def name(self) -> str:
@@ -361,7 +350,27 @@ def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any
         for field in fields(region)
         if field.name not in {"failed", "inputs"}
     }
-    facts["failed"] = [_guard_facts(guard) for guard in region.failed.values()]
+    facts["failed"] = [
+        {
+            "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": readable(guard.rule),
+            "where": guard.where, "is_setting": guard.is_setting, "in_doubt": guard.in_doubt,
+            **{
+                name: getattr(guard.relation, name) if guard.relation else ""
+                for name in ("assumed", "code", "reason")
+            },
+            "class": guard.guard_class.value,
+            "then": guard.then.text_next_to(guard.now), "now": guard.now.text_next_to(guard.then),
+            "first_call": guard.first_call, "calls": guard.calls,
+            "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),
+            "has_effect": guard.effect.distance > 0 if guard.effect.calls else None,
+            "distance": (
+                guard.effect.distance
+                if guard.effect.calls and math.isfinite(guard.effect.distance)
+                else None
+            ),
+        }
+        for guard in region.failed.values()
+    ]  # fmt: skip
     if inputs:
         facts["inputs"] = [
             {
@@ -372,22 +381,6 @@ def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any
             for given in region.inputs.values()
         ]  # fmt: skip
     return facts
-
-
-def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
-    measured, distance = guard.effect.calls > 0, guard.effect.distance
-    return {
-        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": readable(guard.rule),
-        "where": guard.where, "is_setting": guard.is_setting, "in_doubt": guard.in_doubt,
-        "assumed": guard.relation.assumed if guard.relation else "",
-        "code": guard.relation.code if guard.relation else "",
-        "reason": guard.relation.reason if guard.relation else "", "class": guard.guard_class.value,
-        "then": guard.then.text_next_to(guard.now), "now": guard.now.text_next_to(guard.then),
-        "first_call": guard.first_call, "calls": guard.calls,
-        "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),
-        "has_effect": distance > 0 if measured else None,
-        "distance": distance if measured and math.isfinite(distance) else None,
-    }  # fmt: skip
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]

@@ -213,6 +213,7 @@ def _start() -> None:
 
     numbers: dict[int, int] = {}
     counts = _Counts()
+    counts.open()
 
     def on_change(region: WatchedRegion, guard: FailedGuard | None) -> None:
         number = numbers.setdefault(id(region), len(numbers))
@@ -227,7 +228,11 @@ def _start() -> None:
         for region in watched.regions:
             on_change(region, None)
         for name in _ENGINES:
-            if name not in _LOADED and _runs_engine(name, compiled=bool(watched.regions)):
+            if name in _LOADED or f"{name}.plugins" not in sys.modules:
+                continue
+            # Clients and drivers of an engine import its plugins too, and run no model.
+            runners = (module for module in sys.modules if module.startswith(f"{name}.v1.worker."))
+            if watched.regions or any(module.endswith("model_runner") for module in runners):
                 report_problem(
                     f"{name} did not load the plugin 'deepstack_harness': graphs that are captured, or come "
                     "from its cache, are not watched"
@@ -261,14 +266,6 @@ def _start() -> None:
     util.register_after_fork(watched, finish_multiprocessing)
 
 
-def _runs_engine(name: str, *, compiled: bool) -> bool:
-    """Return whether this process runs a model of an engine: clients and drivers import its plugins too."""
-    runners = (module for module in sys.modules if module.startswith(f"{name}.v1.worker."))
-    return f"{name}.plugins" in sys.modules and (
-        compiled or any(module.endswith("model_runner") for module in runners)
-    )
-
-
 class _Counts:
     """The calls of this process's regions and of their failed guards, in a file that outlives a SIGKILL.
 
@@ -280,9 +277,6 @@ class _Counts:
     """Rows, and guards of a row (`watch_facts.MOST_LISTED`); the file is sparse. What does not fit is in
     the lines of the process, as it was when they were written."""
     _ROW = 8 * (2 + _GUARDS)
-
-    def __init__(self) -> None:
-        self.open()
 
     def open(self) -> None:
         """Write into the file of this process from now on; a forked child must not count for its parent."""
@@ -339,7 +333,13 @@ def read_processes(folder: Path) -> list[WatchedProcess]:
     processes = []
     for path in sorted(folder.glob("process-*.jsonl")):
         process: WatchedProcess | None = None
-        for event in _events(path):
+        for line in path.read_text("utf-8", errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # the process died while it wrote this line
+                continue
+            if not isinstance(event, dict) or "event" not in event:
+                continue
             if event["event"] == "python":
                 process = WatchedProcess(event["pid"], event["command"], event["rank"])
             elif process is not None:
@@ -350,16 +350,6 @@ def read_processes(folder: Path) -> list[WatchedProcess]:
                 _Counts.add_to(process, counts)
             processes.append(process)
     return processes
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text("utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:  # the process died while it wrote this line
-            continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
 
 
 def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
@@ -419,7 +409,11 @@ class Unreached:
         It may be about to become any program. A fork of a watched Python that goes on has registered; the
         child of a parent without torch has loaded its own.
         """
-        flags, parent = (_stat_field(pid, field) for field in (_FLAGS, _PARENT))
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            flags, parent = int(fields[_FLAGS]), int(fields[_PARENT])
+        except (OSError, IndexError, ValueError):  # it has ended
+            return False
         return bool(flags & _FORKED_NOT_EXECUTED) and (self._is_watched(parent) or _has_torch(parent))
 
     def _is_watched(self, pid: int) -> bool:
@@ -444,14 +438,6 @@ _PARENT, _FLAGS = 1, 6
 """Fields of /proc/PID/stat after the name of the program (proc_pid_stat(5))."""
 _FORKED_NOT_EXECUTED = 0x40
 """PF_FORKNOEXEC of Linux (include/linux/sched.h): set by fork and vfork, cleared by execve."""
-
-
-def _stat_field(pid: int, field: int) -> int:
-    """Return a field of a process; 0 where it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[field])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _has_torch(pid: int) -> bool:

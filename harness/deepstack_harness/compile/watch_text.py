@@ -77,7 +77,10 @@ def finding_text(finding: FailureGroup, who: str = "") -> str:
     often = f"{most} of {calls}" if least == most else f"{least} to {most} of {calls}"
     was = "were" if " and " in guard["name"] else "was"
     moment = "captured" if region["captured"] else "compiled"
-    name = f"{region['name']}: `{guard['name']}`{_how_many(finding)}"
+    names, regions = len({name for name, _ in finding.names}), len(finding.regions)
+    several = [f"{names} of them"] if names > 1 else []
+    several += [f"in {regions} regions"] if regions > 1 else []
+    name = f"{region['name']}: `{guard['name']}`" + (f" ({', '.join(several)})" if several else "")
     ends = [f"{name} {was} {guard['then']} when {moment}, and {guard['now']} in {often}"]
     if guard["kind"] == WRITTEN:
         ends = [f"{name} was {guard['then']} before the capture, and {guard['now']} after it"]
@@ -85,7 +88,12 @@ def finding_text(finding: FailureGroup, who: str = "") -> str:
     elif region["captured"]:
         ends.append("a replay reads what was captured")
     elif guard["assumed"]:
-        ends += [_assumed(guard), "the guard was dropped, so the graph computes as it was traced"]
+        reason, code = guard["reason"], words_of(guard["code"], 70)
+        by = f", by `{code}` ({place(guard['where'])})" if code else f" ({reason})"
+        ends += [
+            f"{guard['assumed']} was assumed{by}",
+            "the guard was dropped, so the graph computes as it was traced",
+        ]
     else:
         rule = f" '{guard['rule']}'" if len(guard["rule"]) <= _LONGEST_RULE else ""
         where = place(guard["where"] or region["where"])
@@ -97,20 +105,6 @@ def finding_text(finding: FailureGroup, who: str = "") -> str:
 
 _LONGEST_RULE = 80
 """Characters; torch's text of a guard on a tensor is longer, and has no more facts."""
-
-
-def _how_many(finding: FailureGroup) -> str:
-    names, regions = len({name for name, _ in finding.names}), len(finding.regions)
-    texts = [f"{names} of them"] if names > 1 else []
-    texts += [f"in {regions} regions"] if regions > 1 else []
-    return f" ({', '.join(texts)})" if texts else ""
-
-
-def _assumed(guard: Facts) -> str:
-    """Return what was assumed of a size, with the line that compares it, or why there is none."""
-    if guard["code"]:
-        return f"{guard['assumed']} was assumed, by `{words_of(guard['code'], 70)}` ({place(guard['where'])})"
-    return f"{guard['assumed']} was assumed ({guard['reason']})"
 
 
 def to_do(finding: FailureGroup) -> tuple[str, str]:

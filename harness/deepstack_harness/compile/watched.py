@@ -166,8 +166,12 @@ def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> 
         Counter(guard.kind for guard in tree.guards if guard.kept is keep) for keep in (True, False)
     )
     where = f"{code.co_filename}:{code.co_firstlineno}"
+    # A graph read data there, and not code, modules and hooks.
     inputs = {
-        source: WatchedInput(source, facts) for source, facts in then.items() if _is_input(source, facts)
+        source: WatchedInput(source, facts)
+        for source, facts in then.items()
+        if facts.kind in {"None", "tensor"} or facts.value
+        if not SETTINGS.search(source) and not _INTERNAL.search(source)
     }
     problem = "a graph that was loaded from a file: what was dropped is not saved" if tree.is_loaded else ""
     return WatchedRegion(name, where, kept, dropped, problem=problem, inputs=inputs)
@@ -215,7 +219,9 @@ class _Watch:
             self._look_at_inputs(values)
         if region.calls > _FIRST_CALLS and region.calls.bit_count() == 1:
             self._notify(region, None)  # a process may be killed before its end
-        if not tree.is_unguarded or (not region.failed and tree.holds(values)):
+        # Some guards were dropped, or all are skipped: else no call uses the graph where one fails.
+        unguarded = tree.drops or tree.stance_skips_guards()
+        if not unguarded or (not region.failed and tree.holds(values)):
             return
         known = len(region.failed)
         failing = [guard for leaf in tree.failing(values) if (guard := self._note(leaf, values))]
@@ -280,14 +286,20 @@ class _Watch:
         """Return whether a graph may compute something else under another setting, or with one tensor."""
         tree = self._tree
         if guard.kind == ALIAS:
-            return tree.writes_inputs
+            return tree.region is None or tree.region.writes_inputs
         match guard.source:
             case "grad mode":
-                return guard.now.value == "on" and any(map(_requires_grad, values.values()))
+                leaves = [
+                    leaf
+                    for value in values.values()
+                    for leaf in (value.parameters() if isinstance(value, nn.Module) else [value])
+                ]
+                requires = any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
+                return guard.now.value == "on" and requires
             case "autocast" | "level of forward-mode AD":
                 return True
             case "default dtype" | "default device" | "torch function modes":
-                return tree.makes_tensors
+                return tree.region is None or tree.region.makes_tensors
         return guard.kind == "FUNCTORCH_STACK_MATCH"
 
     def _look_at_inputs(self, values: Locals) -> None:
@@ -364,7 +376,9 @@ class _Watch:
                 self._refusals += 1
                 self._refusal = str(refused)
             return GuardEffect(reason=str(refused))
-        if not apart.matters and not self._tree.is_interpreted and any(map(_is_of_kernels, failing)):
+        # Where the backend runs the traced graph itself, no kernel was made for a layout.
+        runs_kernels = self._tree.region is None or not self._tree.region.interpreted
+        if not apart.matters and runs_kernels and any(map(_is_of_kernels, failing)):
             return GuardEffect(
                 reason="its kernels are for another dtype, device, size or stride, and are not run again"
             )
@@ -403,12 +417,6 @@ def _as_before(value: object, then: InputFacts) -> object:
     return _UNKNOWN
 
 
-def _requires_grad(value: object) -> bool:
-    if isinstance(value, nn.Module):
-        return any(parameter.requires_grad for parameter in value.parameters())
-    return isinstance(value, Tensor) and value.requires_grad
-
-
 def _is_of_kernels(guard: FailedGuard) -> bool:
     """Return whether the failed guard is on what kernels may be made for, and no eager kernel shows."""
     if guard.guard_class is not GuardClass.DECIDES:
@@ -430,12 +438,6 @@ _INTERNAL = re.compile(r"(?:\.|\[')(?:__dict__|_modules|_parameters|_buffers|__\
 _IDENTITY = frozenset({"ID_MATCH", "DICT_VERSION"})
 _SHOWN = frozenset({ALIAS, *SETTING_KINDS.values(), "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"})
 _LAYOUT = ("kind", "subclass", "dtype", "device")
-
-
-def _is_input(source: str, facts: InputFacts) -> bool:
-    """Return whether a graph read data there; False for code, modules and hooks."""
-    is_data = facts.kind in {"None", "tensor"} or bool(facts.value)
-    return is_data and not SETTINGS.search(source) and not _INTERNAL.search(source)
 
 
 def guard_class(leaf: FailedLeaf, then: InputFacts, now: InputFacts) -> GuardClass:

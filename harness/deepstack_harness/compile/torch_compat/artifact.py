@@ -12,10 +12,10 @@ attributes: those parts are saved to a file of their own.
 import copy
 import pickle
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -48,13 +48,27 @@ def save(
     `MachineError` where its caches are switched off, and whatever torch raises while it compiles.
     """
     from torch._dynamo import config
+    from torch._dynamo.guards import CheckFunctionManager
+    from torch._dynamo.utils import counters
+
+    keep: GuardFilter = options.get("guard_filter_fn", lambda guards: [True] * len(guards))
+    # What torch drops by itself where no filter is given; with one, they end in a PackageError.
+    unsaveable = CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES
+
+    def keep_saveable(guards: Sequence["GuardFilterEntry"]) -> list[bool]:
+        return [
+            kept and not guard.is_global and guard.guard_type not in unsaveable
+            for kept, guard in zip(keep(guards), guards, strict=True)
+        ]
 
     if torch.compiler.config.force_disable_caches:
         raise MachineError("torch saves no artifact while force_disable_caches is set: unset it")
-    with _uncounted(), config.patch(enable_aot_compile=True):
+    # aot_compile counts as a graph built, and nothing in the session was compiled again.
+    with patch.dict(counters, copy.deepcopy(counters)), config.patch(enable_aot_compile=True):
         compiled: Any = torch.compile(
-            forward, fullgraph=True, dynamic=False, backend=backend, options=_saveable(options)
-        )
+            forward, fullgraph=True, dynamic=False, backend=backend,
+            options={**options, "guard_filter_fn": keep_saveable},
+        )  # fmt: skip
         try:
             compiled.aot_compile((arguments, {})).save_compiled_function(str(path))
         except (RuntimeError, AssertionError) as error:
@@ -74,36 +88,6 @@ def load(path: Path) -> Callable[..., Any]:
     with path.open("rb") as file:
         loaded: Callable[..., Any] = torch.compiler.load_compiled_function(file)
     return loaded
-
-
-def _saveable(options: Mapping[str, Any]) -> dict[str, Any]:
-    keep: GuardFilter = options.get("guard_filter_fn", lambda guards: [True] * len(guards))
-
-    def keep_saveable(guards: Sequence["GuardFilterEntry"]) -> list[bool]:
-        return [kept and _can_save(guard) for kept, guard in zip(keep(guards), guards, strict=True)]
-
-    return {**options, "guard_filter_fn": keep_saveable}
-
-
-def _can_save(guard: "GuardFilterEntry") -> bool:
-    from torch._dynamo.guards import CheckFunctionManager
-
-    # What torch drops by itself where no filter is given; with one, they end in a PackageError.
-    unsaveable = CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES
-    return not guard.is_global and guard.guard_type not in unsaveable
-
-
-@contextmanager
-def _uncounted() -> Iterator[None]:
-    # aot_compile counts as a graph built, and nothing in the session was compiled again.
-    from torch._dynamo.utils import counters
-
-    before = copy.deepcopy(counters)
-    try:
-        yield
-    finally:
-        counters.clear()
-        counters.update(before)
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}

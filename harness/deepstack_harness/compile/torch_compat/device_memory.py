@@ -108,15 +108,12 @@ class TouchedTensor:
         if self._lowest >= self.first and self._highest <= self.end:
             return active
         wild = touched[(touched < self.first) | (touched + itemsize > self.end)]
-        self._wild |= set(((wild - self.first) // self._row_bytes).tolist())
+        stride = self.tensor.stride(0) if self.tensor.dim() else 1
+        row_bytes = max(1, stride) * self.tensor.element_size()
+        self._wild |= set(((wild - self.first) // row_bytes).tolist())
         inside: Lanes = active & (at >= 0) & (at + itemsize <= len(self.storage.data))
         self._in_storage &= bool((inside == active).all())
         return inside
-
-    @property
-    def _row_bytes(self) -> int:
-        stride = self.tensor.stride(0) if self.tensor.dim() else 1
-        return max(1, stride) * self.tensor.element_size()
 
     def _rows(self, touched: Bytes | None) -> tuple[Span, ...]:
         tensor = self.tensor
@@ -236,21 +233,20 @@ class DeviceMemory:
 
     def called(self, operation: str, operands: Mapping[str, Tensor], written: Sequence[Tensor]) -> None:
         """Note an operation of torch on tensors of any shapes, and what it has written."""
-        unwritten = [self.name(operand) for operand in operands.values() if not self._is_written(operand)]
+        unwritten = []
+        for operand in operands.values():
+            # Between the rows of a view are bytes that belong to others.
+            itemsize, first = operand.element_size(), _offset(operand)
+            last = first + _reach(operand) * itemsize
+            marks = np.ascontiguousarray(self.storage(operand).written[first:last:itemsize])
+            if not torch.from_numpy(marks).as_strided(operand.shape, operand.stride()).all():
+                unwritten.append(self.name(operand))
         moved = sum(tensor.numel() * tensor.element_size() for tensor in (*operands.values(), *written))
         names = tuple(map(self.name, operands.values()))
         self._calls.append(LibraryCall(operation, names, moved, tuple(unwritten)))
         for tensor in written:
             first = _offset(tensor)
             self.storage(tensor).written[first : first + _reach(tensor) * tensor.element_size()] = 0xFF
-
-    def _is_written(self, tensor: Tensor) -> bool:
-        # Between the rows of a view are bytes that belong to others.
-        itemsize, first = tensor.element_size(), _offset(tensor)
-        marks = np.ascontiguousarray(
-            self.storage(tensor).written[first : first + _reach(tensor) * itemsize : itemsize]
-        )
-        return bool(torch.from_numpy(marks).as_strided(tensor.shape, tensor.stride()).all())
 
     def facts(self, out: Tensor | None, tokens: int) -> AccessFacts:
         """Return the facts of the call; its output has shape (rows, hidden), and is None where it raised."""

@@ -33,19 +33,16 @@ def load() -> None:
     import_module("torch._dynamo")
 
 
-def start_counting() -> None:
-    """Drop every compiled graph and set all counters to zero."""
+def start_counting(*, warm: bool = False) -> None:
+    """Drop every compiled graph and set all counters to zero.
+
+    `warm` only drops the recompiles that were recorded: graphs and the counts of graphs and breaks stay.
+    """
     from torch._dynamo.utils import clear_compilation_metrics, counters
 
-    torch.compiler.reset()
-    counters.clear()
-    clear_compilation_metrics()
-
-
-def forget_metrics() -> None:
-    """Drop the recompiles that were recorded; compiled graphs and the counts of graphs and breaks stay."""
-    from torch._dynamo.utils import clear_compilation_metrics
-
+    if not warm:
+        torch.compiler.reset()
+        counters.clear()
     clear_compilation_metrics()
 
 

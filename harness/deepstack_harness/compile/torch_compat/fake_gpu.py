@@ -18,11 +18,11 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -44,6 +44,7 @@ from triton.runtime.driver import driver
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.inductor import Function
+from deepstack_harness.compile.torch_compat.modes import holding
 from deepstack_harness.compile.torch_compat.targets import GpuProperties
 from deepstack_harness.contract.facts import Candidate
 from deepstack_harness.errors import MachineError
@@ -100,18 +101,8 @@ def always(result: object) -> Callable[..., Any]:
     return lambda *_, **__: result
 
 
-class NoDevice:
-    """Replacement of `torch.cuda.device`: there is nothing to switch to."""
-
-    def __init__(self, device: object = None) -> None:
-        """Accept any device."""
-
-    def __enter__(self) -> Self:
-        """Do nothing: there is nothing to switch."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: there is nothing to switch back."""
+NoDevice = nullcontext
+"""Replacement of `torch.cuda.device`: there is nothing to switch to."""
 
 
 def properties_of(gpu: GpuProperties) -> SimpleNamespace:
@@ -195,18 +186,7 @@ def pretend(gpu: GpuProperties) -> None:
     interface = interface_for(gpu)
     for device in ("cuda", "cuda:0"):
         interfaces.register_interface_for_device(device, interface)
-    for name, result in _cuda_functions(gpu).items():
-        _replace(torch.cuda, name, always(result))
-    _prevent_device_init()
-    stand_in = driver_for(gpu)
-    driver.set_active(stand_in)
-    # Kernels set the driver anew when they are compiled.
-    _replace(triton_helpers, "set_driver_to_gpu", lambda: driver.set_active(stand_in))
-
-
-def _cuda_functions(gpu: GpuProperties) -> Mapping[str, object]:
-    """Return the results of functions of `torch.cuda`; heuristics of Inductor call several of them."""
-    return {
+    results = {  # heuristics of Inductor call several of them
         "get_device_properties": properties_of(gpu),
         "get_device_capability": gpu.capability,
         "get_device_name": gpu.name,
@@ -220,10 +200,9 @@ def _cuda_functions(gpu: GpuProperties) -> Mapping[str, object]:
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
     }
-
-
-def _prevent_device_init() -> None:
-    """Replace the functions that would start the device once torch is told that it is available."""
+    for name, result in results.items():
+        _replace(torch.cuda, name, always(result))
+    # These would start the device once torch is told that it is available.
     _replace(torch.cuda, "device", NoDevice)
     _replace(torch.accelerator, "is_available", always(result=False))
     _replace(FakeTensorMode, "avoid_device_init", property(always(result=True)))
@@ -231,6 +210,10 @@ def _prevent_device_init() -> None:
     # It makes a zero on the device for each product with a size that is 0: those of a step of no tokens.
     _replace(UniformValueConstantFolder, "__init__", _on_cpu(UniformValueConstantFolder.__init__))
     _replace(fake_tensor, "init_gpu_context", always(None))
+    stand_in = driver_for(gpu)
+    driver.set_active(stand_in)
+    # Kernels set the driver anew when they are compiled.
+    _replace(triton_helpers, "set_driver_to_gpu", lambda: driver.set_active(stand_in))
 
 
 def _replace(owner: object, name: str, value: object) -> None:
@@ -279,27 +262,19 @@ def compile_candidates(function: Function, numels: Mapping[str, int]) -> Iterato
     with config.patch(use_static_cuda_launcher=False):
         autotuner = getattr(PyCodeCache.load(function.source), function.name)
         autotuner.precompile(warm_cache_only=True)
+    sizes = {f"{prefix}numel": value for prefix, value in numels.items()}
     for result in autotuner.compile_results:
+        chosen = result.config
+        blocks = [f"{name}={value}" for name, value in chosen.kwargs.items()]
+        x, y, z = GridExpr.from_meta(autotuner.inductor_meta, chosen).eval_slow(sizes)
         registers, spills = _registers_and_spills(result.kernel)
         yield Candidate(
-            config=_configuration_text(result.config),
-            grid=_grid(autotuner.inductor_meta, result.config, numels),
+            config=" ".join([*blocks, f"warps={chosen.num_warps}", f"stages={chosen.num_stages}"]),
+            grid=(int(x), int(y), int(z)),
             registers=registers,
             spills=spills,
             shared=int(result.kernel.metadata.shared),
         )
-
-
-def _configuration_text(chosen: Any) -> str:  # noqa: ANN401  # triton.Config
-    blocks = [f"{name}={value}" for name, value in chosen.kwargs.items()]
-    return " ".join([*blocks, f"warps={chosen.num_warps}", f"stages={chosen.num_stages}"])
-
-
-# `meta` is an InductorMeta for type checkers from torch 2.14 on, and a dict before; `chosen` a triton.Config.
-def _grid(meta: Any, chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, int]:  # noqa: ANN401
-    sizes = {f"{prefix}numel": value for prefix, value in numels.items()}
-    x, y, z = GridExpr.from_meta(meta, chosen).eval_slow(sizes)
-    return int(x), int(y), int(z)
 
 
 def _registers_and_spills(kernel: Any) -> tuple[int, int]:  # noqa: ANN401  # triton.compiler.CompiledKernel
@@ -390,18 +365,8 @@ class HostGpu:
         Tensors may have any shape. The memory stays the same, so that a buffer that is written between two
         steps has its new rows.
         """
-        saved = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
-        try:
-            for part, parameters, buffers in saved:
-                for name, parameter in parameters.items():
-                    part._parameters[name] = None if parameter is None else self.parameter(parameter)
-                for name, buffer in buffers.items():
-                    part._buffers[name] = None if buffer is None else self.on_gpu(buffer)
+        with holding(module, self.parameter, self.on_gpu):
             yield self.on_gpu
-        finally:
-            for part, parameters, buffers in saved:
-                part._parameters.update(parameters)
-                part._buffers.update(buffers)
 
 
 def _geometry(tensor: Tensor) -> Geometry:

@@ -88,7 +88,13 @@ def size_relations(part: str) -> Iterator[SizeRelation]:
 
 
 def _relation(text: str, place: re.Match[str] | None, reason: str) -> SizeRelation:
-    subject, assumed = _compared(text)
+    subject, assumed = text, "true"
+    match ast.parse(text, mode="eval").body:
+        case ast.Compare(left, [operator], [right]) if type(operator) in _WORDS:
+            flipped = isinstance(left, ast.Constant)
+            compared, other = (right, left) if flipped else (left, right)
+            subject = ast.unparse(compared)
+            assumed = _WORDS[type(operator)][flipped].format(readable(ast.unparse(other)))
     if _SPECIALISED in reason:
         note = "torch's 0/1 specialisation: no line of the program compares it"
         return SizeRelation(text, subject, assumed, reason=note, specialised=True)
@@ -132,17 +138,6 @@ _WORDS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.NotEq: ("other than {}", "other than {}"),
 }
 """What is assumed of the left side, and of the right side where a number is on the left."""
-
-
-def _compared(text: str) -> tuple[str, str]:
-    """Return the compared expression of a relation, and in words what was assumed of it."""
-    match ast.parse(text, mode="eval").body:
-        case ast.Compare(left, [operator], [right]) if type(operator) in _WORDS:
-            flipped = isinstance(left, ast.Constant)
-            subject, other = (right, left) if flipped else (left, right)
-            words = _WORDS[type(operator)][flipped].format(readable(ast.unparse(other)))
-            return ast.unparse(subject), words
-    return text, "true"
 
 
 @cache

@@ -28,6 +28,7 @@ from itertools import islice
 from operator import attrgetter
 from types import CodeType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -45,7 +46,6 @@ from deepstack_harness.compile.torch_compat.guard_sources import (
 )
 from deepstack_harness.compile.torch_compat.process_settings import (
     SETTING_KINDS,
-    changed_settings,
     process_settings,
 )
 from deepstack_harness.compile.torch_compat.rerun import (
@@ -65,15 +65,13 @@ OnCall = Callable[[Locals], None]
 class BuiltGuard:
     """One guard of a graph: the expression that it reads, its type, and the line that needed it.
 
-    `where` is FILE:LINE, empty where Dynamo does not record it. `of_user` is False for a line of torch
-    itself, such as the 0/1 specialisation of sizes.
+    `where` is FILE:LINE, empty where Dynamo does not record it.
     """
 
     source: str
     kind: str
     kept: bool
     where: str = ""
-    of_user: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,8 @@ class GuardTree:
 
         self._whole, self._sources = whole, sources
         self._names, self._scope = {**SYMPY_INTERP, **_get_closure_vars()}, scope
-        self._stance_skips_guards = _is_skip_guard_eval_unsafe_stance
-        self._region = region
+        self.stance_skips_guards = _is_skip_guard_eval_unsafe_stance
+        self.region = region
         self._expressions: dict[str, CodeType] = {}
         self._failed_nodes: dict[str, Any] = {}
         self._rests: dict[frozenset[str], Any] = {}
@@ -130,29 +128,9 @@ class GuardTree:
         self.settings = process_settings()
         self.code = code
         self.guards = tuple(guards)
-        self._drops = not all(guard.kept for guard in guards)
+        self.drops = not all(guard.kept for guard in guards)
         self.is_loaded = False
         """Whether the graph was loaded from a file: the guards that were dropped did not come with it."""
-
-    @property
-    def is_unguarded(self) -> bool:
-        """Return whether a call uses the graph without all guards: some were dropped, or all are skipped."""
-        return self._drops or self._stance_skips_guards()
-
-    @property
-    def is_interpreted(self) -> bool:
-        """Return whether the backend runs the traced graph itself: then no kernel was made for a layout."""
-        return self._region is not None and self._region.interpreted
-
-    @property
-    def makes_tensors(self) -> bool:
-        """Return whether the graph makes tensors of the default dtype or device; True if unknown."""
-        return self._region is None or self._region.makes_tensors
-
-    @property
-    def writes_inputs(self) -> bool:
-        """Return whether the graph writes into a tensor that is there already; True if unknown."""
-        return self._region is None or self._region.writes_inputs
 
     def holds(self, values: Locals) -> bool:
         """Return whether every guard holds for these local variables."""
@@ -164,9 +142,9 @@ class GuardTree:
 
         `put_back` are values by source expression that both runs use in place of those of the call.
         """
-        if self._region is None:
+        if self.region is None:
             raise CannotRerun(f"torch {torch.__version__} does not give the traced code")
-        return self._region.difference(dict(values), self.settings, put_back or {})
+        return self.region.difference(dict(values), self.settings, put_back or {})
 
     def sources(self) -> Iterator[str]:
         """Yield the expression of each node of the whole tree."""
@@ -198,7 +176,14 @@ class GuardTree:
             for source, node in self._failed_nodes.items()
             if (leaves := self._failing_leaves(node, values))
         }
-        if not self._rest(frozenset(failed)).check(values):
+        key = frozenset(failed)
+        if key not in self._rests:
+            if len(self._rests) >= _MOST_RESTS:
+                self._rests.pop(next(iter(self._rests)))
+            root = self._sources.root
+            keep = root.clone_manager(lambda node: node.get_source() not in key) if key else root
+            self._rests[key] = keep
+        if not self._rests[key].check(values):
             for node in _nodes(self._sources.root):
                 source = node.get_source()
                 if source not in failed and (leaves := self._failing_leaves(node, values)):
@@ -206,17 +191,6 @@ class GuardTree:
                     below = list(islice(_nodes(node), _MOST_BELOW))
                     self._failed_nodes |= {lower.get_source(): lower for lower in below}
         return [leaf for leaves in failed.values() for leaf in leaves]
-
-    def _rest(self, failed: frozenset[str]) -> Any:  # noqa: ANN401
-        """Return the tree of sources without the nodes that fail, and without the nodes below them."""
-        if failed not in self._rests:
-            if len(self._rests) >= _MOST_RESTS:
-                self._rests.pop(next(iter(self._rests)))
-            root = self._sources.root
-            self._rests[failed] = (
-                root.clone_manager(lambda node: node.get_source() not in failed) if failed else root
-            )
-        return self._rests[failed]
 
     def _failing_leaves(self, node: Any, values: Locals) -> list[FailedLeaf]:  # noqa: ANN401
         source = node.get_source()
@@ -273,8 +247,9 @@ class GuardTree:
             kind = next(
                 (kind for part, kind in _KINDS.items() if part in f"{type(leaf).__name__} {text}"), ""
             )
-            names = [name for name in changed_settings(self.settings) if SETTING_KINDS[name] == kind]
-            for name in names or [text]:
+            now = process_settings()
+            names = [name for name, then in self.settings.items() if now[name] != then]
+            for name in [name for name in names if SETTING_KINDS[name] == kind] or [text]:
                 yield FailedLeaf(name, kind or type(leaf).__name__, name)
 
 
@@ -450,7 +425,7 @@ _INSIDE = threading.local()
 @contextmanager
 def _patched() -> Iterator[None]:
     """Report each graph that Dynamo builds, and each call of a saved artifact, to the observers."""
-    from torch._dynamo.aot_compile import AOTCompiledFunction
+    from torch._dynamo.aot_compile import AOTCompiledFunction, bind_locals
     from torch._dynamo.guards import CheckFunctionManager
     from torch._dynamo.output_graph import OutputGraph
 
@@ -463,7 +438,9 @@ def _patched() -> Iterator[None]:
         bound = signature.bind(self, *args, **kwargs)
         # A tree cannot be evaluated while it is being checked (a lock): a filter lets Dynamo build two.
         restored = frozenset[str]().union(*(observer.restored for observer in _OBSERVERS))
-        recorder = _GuardRecorder(bound.arguments.get("guard_filter_fn") or _keep_all, restored)
+        recorder = _GuardRecorder(
+            bound.arguments.get("guard_filter_fn") or (lambda entries: [True] * len(entries)), restored
+        )
         bound.arguments["guard_filter_fn"] = recorder
         build(*bound.args, **bound.kwargs)
         graph = bound.arguments["output_graph"]
@@ -480,44 +457,32 @@ def _patched() -> Iterator[None]:
         guards = _IN_PLACE[code, id(traced.get("self"))] = callbacks[id(self.guard_manager)] = [
             observer.guard(observer.on_graph(tree, traced)) for observer in _OBSERVERS
         ]
+        root = self.guard_manager.root
+        # From torch 2.11 on each guard takes the user's stack too.
+        stack = () if "arg2" not in type(root).add_epilogue_lambda_guard.__doc__ else (None,)
         for guard in guards:
-            _add_guard(self.guard_manager.root, guard)
+            root.add_epilogue_lambda_guard(guard, [OWN_GUARD], *stack)
         self.guard_manager.populate_diff_guard_manager()
 
     def check_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not self._guard_check_enabled:
+            # It adds free variables; torch 2.10 has no such method, and only binds the arguments.
+            prepare = getattr(self, "prepare_f_locals", None) or partial(
+                bind_locals, self._artifacts.signature
+            )
             for guard in callbacks.get(id(self._artifacts.guard_manager), ()):
-                guard(_locals_of(self, args, kwargs))
+                guard(prepare(*args, **kwargs))
         return call_saved(self, *args, **kwargs)
 
-    CheckFunctionManager.__init__ = build_and_observe  # type: ignore[method-assign]
-    AOTCompiledFunction.__call__ = check_and_call  # type: ignore[method-assign]
-    OutputGraph.call_user_compiler = copies.around(call_backend)  # type: ignore[method-assign]
-    try:
+    with ExitStack() as stack:
+        stack.callback(_IN_PLACE.clear)
+        for owner, name, value in (
+            (CheckFunctionManager, "__init__", build_and_observe),
+            (AOTCompiledFunction, "__call__", check_and_call),
+            (OutputGraph, "call_user_compiler", copies.around(call_backend)),
+        ):
+            stack.enter_context(patch.object(owner, name, value))
         yield
-    finally:
-        _IN_PLACE.clear()
-        CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
-        AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
-        OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
-
-
-def _add_guard(root: Any, guard: Callable[[Locals], bool]) -> None:  # noqa: ANN401
-    """Add `guard` after the guards of `root`; from torch 2.11 on each guard takes the user's stack too."""
-    stack = () if "arg2" not in type(root).add_epilogue_lambda_guard.__doc__ else (None,)
-    root.add_epilogue_lambda_guard(guard, [OWN_GUARD], *stack)
-
-
-def _locals_of(saved: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Locals:  # noqa: ANN401
-    """Return the local variables that guards of an `AOTCompiledFunction` read in a call with these arguments.
-
-    Its `prepare_f_locals` adds free variables; torch 2.10 has no such method, and only binds the arguments.
-    """
-    from torch._dynamo.aot_compile import bind_locals
-
-    prepare = getattr(saved, "prepare_f_locals", None) or partial(bind_locals, saved._artifacts.signature)
-    local_variables: Locals = prepare(*args, **kwargs)
-    return local_variables
 
 
 _IN_PLACE: dict[tuple[CodeType, int], list[Callable[[Locals], bool]]] = {}
@@ -532,10 +497,6 @@ def call_own_guards(code: CodeType, values: Locals) -> None:
     """
     for guard in _IN_PLACE.get((code, id(values.get("self"))), ()):
         guard(values)
-
-
-def _keep_all(entries: Sequence[Any]) -> list[bool]:
-    return [True] * len(entries)
 
 
 class _GuardRecorder:
@@ -565,7 +526,12 @@ class _GuardRecorder:
         self.manager = caller.f_locals.get("guard_manager") if caller else None
         if caller is not None and self.manager is not None:
             self.sources = _build_trees(caller.f_locals, guards)
-        self.guards = [_built(entry.orig_guard, kept=keep) for entry, keep in zip(entries, kept, strict=True)]
+        self.guards.clear()
+        for guard, keep in zip(guards, kept, strict=True):
+            stack = guard.user_stack or (guard.stack.summary() if guard.stack else None)
+            frames = [frame for frame in stack or () if not frame.filename.startswith(str(torch.__path__[0]))]
+            where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+            self.guards.append(BuiltGuard(guard.name, guard.create_fn_name(), keep, where))
         return kept
 
 
@@ -589,10 +555,3 @@ def _build_trees(names: Mapping[str, Any], guards: Sequence[Any]) -> Any:  # noq
 
 SETTINGS = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
 """Modes and hooks of modules in a source: a graph was traced for them, and as a rule is right without."""
-
-
-def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401
-    stack = guard.user_stack or (guard.stack.summary() if guard.stack else None)
-    frames = [frame for frame in stack or () if not frame.filename.startswith(str(torch.__path__[0]))]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return BuiltGuard(guard.name, guard.create_fn_name(), kept, where, bool(guard.user_stack))

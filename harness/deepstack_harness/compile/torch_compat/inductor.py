@@ -269,18 +269,15 @@ def kernels_in(code: str) -> Iterator[str]:
             ):
                 generated.add(name)
             case ast.FunctionDef(name="call", body=body):
-                for call in _calls_in(body):
+                # In the order of the lines; `ast.walk` goes level by level.
+                walked = (inner for statement in body for inner in ast.walk(statement))
+                calls = (inner for inner in walked if isinstance(inner, ast.Call))
+                for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
                     function = ast.unparse(call.func).removesuffix(".run")
                     if function in generated:
                         yield _NUMBER.sub("", function)
                     elif function.startswith(_LIBRARIES):
                         yield function
-
-
-def _calls_in(statements: Sequence[ast.stmt]) -> Iterator[ast.Call]:
-    """Yield the calls in statements in the order of the lines; `ast.walk` goes level by level."""
-    calls = (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call))
-    yield from sorted(calls, key=lambda call: (call.lineno, call.col_offset))
 
 
 class NotRun(Exception):
@@ -323,13 +320,18 @@ class Lowered:
     def bind(self, arguments: Sequence[Any]) -> Symbols:
         """Return the value of each symbol in a call with these arguments, as the generated wrapper has it."""
         bound: dict[sympy.Symbol, int] = {}
-        given = list(zip(self.inputs.values(), arguments, strict=True))
-        for value, argument in given:
+        inputs = list(zip(self.inputs.values(), arguments, strict=True))
+        for value, argument in inputs:
             if isinstance(value, sympy.Symbol):
                 bound.setdefault(value, int(argument))
-        for value, argument in given:
-            if isinstance(value, ir.TensorBox):
-                _bind_tensor(bound, value, argument)
+        for value, argument in inputs:
+            if not isinstance(value, ir.TensorBox):
+                continue
+            sizes = zip(value.get_size(), argument.shape, strict=True)
+            strides = zip(value.get_stride(), argument.stride(), strict=True)
+            for extent, size in chain(sizes, strides):
+                if isinstance(extent, sympy.Symbol):
+                    bound.setdefault(extent, int(size))
         return bound
 
 
@@ -345,11 +347,6 @@ class Watched:
     calls: list[tuple[int, Symbols]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    @property
-    def cache_hits(self) -> int:
-        """Graphs that came out of a warm cache, and so were never seen."""
-        return cache_hits()
-
     def add(
         self, graph: GraphLowering, functions: Sequence[Function], arguments: Sequence[str], code: str
     ) -> int:
@@ -361,12 +358,6 @@ class Watched:
             self.unread.append(f"graph {len(self.graphs)}: {error}")
         self.graphs.append(lowered)
         return len(self.graphs) - 1
-
-    def called(self, number: int, arguments: Sequence[Any]) -> None:
-        """Bind the symbols of a graph that is about to run."""
-        lowered = self.graphs[number]
-        if lowered is not None:
-            self.calls.append((number, lowered.bind(arguments)))
 
 
 @contextmanager
@@ -383,19 +374,42 @@ def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
 
     def compile_to_module(graph: GraphLowering) -> SimpleNamespace:
         functions.clear()
-        module: Any = original(graph) if run else _generate(graph)
-        code = Path(module.__file__).read_text("utf-8") if run else module.code
+        module: Any = None
+        if run:
+            module = original(graph)
+            code = Path(module.__file__).read_text("utf-8")
+        else:
+            wrapper, *_ = graph.codegen_with_cpp_wrapper() if graph.cpp_wrapper else graph.codegen()
+            code = wrapper.value
         number = watched.add(graph, functions, arguments, code)
 
-        def call(given: list[Any]) -> object:
-            watched.called(number, given)
-            return module.call(given)
+        def call(inputs: list[Any]) -> object:
+            lowered = watched.graphs[number]
+            if lowered is not None:
+                watched.calls.append((number, lowered.bind(inputs)))
+            if module is None:
+                raise NotRun("the graph was generated and not compiled")
+            return module.call(inputs)
 
-        return SimpleNamespace(call=call, runner=getattr(module, "runner", None), __file__=module.__file__)
+        file = getattr(module, "__file__", "<generated>")
+        return SimpleNamespace(call=call, runner=getattr(module, "runner", None), __file__=file)
+
+    define: Callable[..., str] = TritonScheduling.define_kernel
+
+    def define_kernel(
+        scheduling: TritonScheduling, source: str, schedule: Sequence[Any], kernel: object
+    ) -> str:
+        name = define(scheduling, source, schedule, kernel)
+        named = source.replace(str(Placeholder.DESCRIPTIVE_NAME), name)
+        named = named.replace(str(Placeholder.KERNEL_NAME), name)
+        nodes = [node for node in schedule if isinstance(node, BaseSchedulerNode)]
+        operations = frozenset(inner.get_name() for node in nodes for inner in node.get_nodes())
+        functions.append(Function(name, named, operations, dict(getattr(kernel, "numels", {}))))
+        return name
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(GraphLowering, "compile_to_module", compile_to_module))
-        stack.enter_context(patch.object(TritonScheduling, "define_kernel", _recording(functions)))
+        stack.enter_context(patch.object(TritonScheduling, "define_kernel", define_kernel))
         yield watched
 
 
@@ -417,20 +431,21 @@ def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
         yield
 
 
-def _generate(graph: GraphLowering) -> SimpleNamespace:
-    wrapper, *_ = graph.codegen_with_cpp_wrapper() if graph.cpp_wrapper else graph.codegen()
-
-    def call(_: list[Any]) -> object:
-        raise NotRun("the graph was generated and not compiled")
-
-    return SimpleNamespace(call=call, __file__="<generated>", code=wrapper.value)
-
-
 def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: Sequence[str]) -> Lowered:
     names = list(graph.graph_inputs)
     tracing = TracingContext.try_get()
     static = tracing.fw_metadata.static_input_indices if tracing and tracing.fw_metadata else []
-    sizes_of = {argument: list(_symbols_of(graph, argument)) for argument in arguments}
+    environment, sizes_of = graph.sizevars.shape_env, {}
+    for argument in arguments:
+        # Symbols of its own sizes, or those that tracing found to be equal.
+        own = [
+            symbol
+            for symbol, sources in environment.var_to_sources.items()
+            for name in [source.name for source in sources]  # a method before torch 2.12
+            if f"['{argument}']" in str(name() if callable(name) else name)
+        ]
+        equal = (environment.replacements.get(symbol, symbol) for symbol in dict.fromkeys(own))
+        sizes_of[argument] = [symbol for expression in equal for symbol in expression.free_symbols]
     sizes = frozenset(chain(*sizes_of.values()))
     return Lowered(
         kernels=scan(graph),
@@ -439,48 +454,6 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
         parameters=frozenset(names[index] for index in static) | frozenset(graph.constants),
         sizes_of=sizes_of,
         equal=frozenset(
-            symbol
-            for symbol, replacement in graph.sizevars.shape_env.replacements.items()
-            if replacement in sizes
+            symbol for symbol, replacement in environment.replacements.items() if replacement in sizes
         ),
     )
-
-
-def _symbols_of(graph: GraphLowering, argument: str) -> Iterator[sympy.Symbol]:
-    """Yield the symbols of the sizes of one argument: its own, or those that tracing found to be equal."""
-    environment = graph.sizevars.shape_env
-    for symbol, sources in environment.var_to_sources.items():
-        if any(f"['{argument}']" in _source_name(source) for source in sources):
-            yield from environment.replacements.get(symbol, symbol).free_symbols
-
-
-def _source_name(source: Any) -> str:  # noqa: ANN401  # torch._guards.Source
-    name = source.name  # a method before torch 2.12
-    return str(name() if callable(name) else name)
-
-
-def _bind_tensor(bound: dict[sympy.Symbol, int], value: ir.TensorBox, tensor: torch.Tensor) -> None:
-    extents = chain(
-        zip(value.get_size(), tensor.shape, strict=True),
-        zip(value.get_stride(), tensor.stride(), strict=True),
-    )
-    for extent, size in extents:
-        if isinstance(extent, sympy.Symbol):
-            bound.setdefault(extent, int(size))
-
-
-def _recording(functions: list[Function]) -> Callable[..., str]:
-    original: Callable[..., str] = TritonScheduling.define_kernel
-
-    def define_kernel(
-        scheduling: TritonScheduling, source: str, schedule: Sequence[Any], kernel: object
-    ) -> str:
-        name = original(scheduling, source, schedule, kernel)
-        named = source.replace(str(Placeholder.DESCRIPTIVE_NAME), name)
-        named = named.replace(str(Placeholder.KERNEL_NAME), name)
-        nodes = [node for node in schedule if isinstance(node, BaseSchedulerNode)]
-        operations = frozenset(inner.get_name() for node in nodes for inner in node.get_nodes())
-        functions.append(Function(name, named, operations, dict(getattr(kernel, "numels", {}))))
-        return name
-
-    return define_kernel

@@ -28,7 +28,7 @@ from deepstack_harness.compile.torch_compat.device_memory import DeviceMemory
 from deepstack_harness.compile.torch_compat.fake_gpu import HostGpu, NoDevice, always
 from deepstack_harness.compile.torch_compat.inductor import NotRun
 from deepstack_harness.compile.torch_compat.interpreter import interpreting
-from deepstack_harness.compile.torch_compat.modes import tensors_in
+from deepstack_harness.compile.torch_compat.structures import tensors_in
 from deepstack_harness.contract.facts import Disagreement
 from deepstack_harness.contract.tolerances import CONFIGURATIONS
 from deepstack_harness.errors import MachineError, StepUnavailable
@@ -195,8 +195,24 @@ def interpreted_graphs() -> Iterator[InterpretedGraphs]:
             graphs.launch(run, kernel, args, options)
 
         def compile_to_module(graph: GraphLowering) -> Any:  # noqa: ANN401
+            """Let the loaded wrapper allocate in host memory."""
             module: Any = load(graph)
-            _make_callable(module, graphs)
+            generated, allocates = module.call, hasattr(module, "empty_strided_cuda")
+            module.empty_strided_cuda = graphs.allocate
+
+            def call(inputs: Sequence[Any]) -> object:
+                if any(isinstance(argument, FakeTensor) for argument in inputs):
+                    raise NotRun("the graph was traced, and not called with real tensors")
+                if not allocates:
+                    raise MachineError(
+                        f"the wrapper that torch {torch.__version__} generates has no empty_strided_cuda: "
+                        "look for the new name in torch/_inductor/codegen/wrapper.py, and change "
+                        "deepstack_harness/compile/torch_compat/interpreted_graphs.py"
+                    )
+                with _LibraryCalls(graphs.memory):
+                    return generated(list(map(graphs.host.on_host, inputs)))
+
+            module.call = call
             return module
 
         for owner, name, value in (
@@ -209,23 +225,3 @@ def interpreted_graphs() -> Iterator[InterpretedGraphs]:
         stream = patch.object(torch._C, _RAW_STREAM, always(0), create=True)
         stack.enter_context(stream)
         yield graphs
-
-
-def _make_callable(module: Any, graphs: InterpretedGraphs) -> None:  # noqa: ANN401
-    """Let the loaded wrapper allocate in host memory."""
-    generated, allocates = module.call, hasattr(module, "empty_strided_cuda")
-    module.empty_strided_cuda = graphs.allocate
-
-    def call(given: Sequence[Any]) -> object:
-        if any(isinstance(argument, FakeTensor) for argument in given):
-            raise NotRun("the graph was traced, and not called with real tensors")
-        if not allocates:
-            raise MachineError(
-                f"the wrapper that torch {torch.__version__} generates has no empty_strided_cuda: look "
-                "for the new name in torch/_inductor/codegen/wrapper.py, and change "
-                "deepstack_harness/compile/torch_compat/interpreted_graphs.py"
-            )
-        with _LibraryCalls(graphs.memory):
-            return generated(list(map(graphs.host.on_host, given)))
-
-    module.call = call

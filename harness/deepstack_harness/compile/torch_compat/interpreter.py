@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -70,7 +71,12 @@ GENERATED = ("empty_strided_cuda", "_cuda_getCurrentRawStream")
 
 def check_names() -> None:
     """Raise `MachineError`, which names what moved and what to do, unless all of this is as it was read."""
-    lost = [*_lost_methods(), *_lost_members(), *_lost_in_wrappers(), *_new_ways_to_memory()]
+    text = inspect.getsource(wrapper) + inspect.getsource(device_op_overrides)
+    lost = [
+        *_lost_methods(), *_lost_members(),
+        *((f"generates no {name} in its wrappers", _GRAPHS) for name in GENERATED if name not in text),
+        *_new_ways_to_memory(),
+    ]  # fmt: skip
     if lost:
         raise MachineError(
             f"triton {triton.__version__} with torch {torch.__version__}: "
@@ -115,23 +121,11 @@ def _new_ways_to_memory() -> Iterator[tuple[str, str]]:
 def _lost_members() -> Iterator[tuple[str, str]]:
     """Yield members that neither the class has nor its `__init__`, nor that of a base, sets."""
     for owner, (kind, names, where) in MEMBERS.items():
-        known = {
-            name
-            for base in kind.__mro__
-            for name in (*vars(base), *vars(base).get("__annotations__", ()), *_set_by(base))
-        }
+        known = set[str]()
+        for base in kind.__mro__:
+            code = getattr(vars(base).get("__init__"), "__code__", None)
+            known.update(vars(base), vars(base).get("__annotations__", ()), code.co_names if code else ())
         yield from ((f"has no {name} in its {owner}", where) for name in names if name not in known)
-
-
-def _set_by(kind: type[Any]) -> tuple[str, ...]:
-    code = getattr(vars(kind).get("__init__"), "__code__", None)
-    return code.co_names if code is not None else ()
-
-
-def _lost_in_wrappers() -> Iterator[tuple[str, str]]:
-    """Yield names that Inductor no longer writes into the wrappers that it generates."""
-    text = inspect.getsource(wrapper) + inspect.getsource(device_op_overrides)
-    yield from ((f"generates no {name} in its wrappers", _GRAPHS) for name in GENERATED if name not in text)
 
 
 _OTHER_NAMES = {"nearbyint": "round", "rint": "round", "fabs": "abs", "finitef": "isfinite"}
@@ -243,47 +237,6 @@ def _from_torch(name: str) -> Callable[..., Any]:
     return call
 
 
-def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Reduce by Inductor's maximum and minimum in one call of numpy, which passes NaN on as they do."""
-    known = {id(triton_helpers.maximum): np.max, id(triton_helpers.minimum): np.min}
-
-    def apply_impl(self: Any, given: Any) -> Any:  # noqa: ANN401
-        reduces = known.get(id(self.combine_fn))
-        return original(self, given) if reduces is None else self.min_max(given[0], val_reduce_op=reduces)
-
-    return apply_impl
-
-
-def _convert(original: Callable[[Any], Any], builder: Any) -> Callable[[Any], Any]:  # noqa: ANN401
-    """Convert an argument of a kernel; a tensor's address becomes one of the made-up space."""
-
-    def convert(given: Any) -> Any:  # noqa: ANN401
-        converted = original(given)
-        if isinstance(given, Tensor):
-            converted.handle.data[0] = builder.memory.address(given)
-        return converted
-
-    return convert
-
-
-def _index_scalars(original: Callable[..., None]) -> Callable[..., None]:
-    """Let a tensor of one element end a loop; triton 3.6 does it in a way that numpy 2.4 refuses."""
-
-    def patch_lang_tensor(tensor: Any, scope: Any) -> None:  # noqa: ANN401
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
-
-    return patch_lang_tensor
-
-
-def _count_programs(original: Callable[..., None], builder: Any) -> Callable[..., None]:  # noqa: ANN401
-    def set_grid_dim(x: int, y: int, z: int) -> None:
-        builder.memory.programs += math.prod((x, y, z))
-        original(x, y, z)
-
-    return set_grid_dim
-
-
 @contextmanager
 def interpreting() -> Iterator[Callable[[DeviceMemory], None]]:
     """Replace parts of the interpreter while open; yield the function that sets the memory of the next step.
@@ -299,24 +252,47 @@ def interpreting() -> Iterator[Callable[[DeviceMemory], None]]:
     if isinstance(builder, InterpretedMemoryBuilder):
         raise HarnessError("close the session that interprets before another is opened: they share triton")
 
-    def use(memory: DeviceMemory) -> None:
-        builder.memory = memory
+    set_dim, convert, index = builder.set_grid_dim, interpreter._implicit_cvt, interpreter._patch_lang_tensor
+    reduce: Callable[..., Any] = interpreter.ReduceOps.apply_impl
+    in_numpy = {id(triton_helpers.maximum): np.max, id(triton_helpers.minimum): np.min}
+
+    def count_programs(x: int, y: int, z: int) -> None:
+        builder.memory.programs += math.prod((x, y, z))
+        set_dim(x, y, z)
+
+    def convert_argument(argument: Any) -> Any:  # noqa: ANN401
+        """Convert an argument of a kernel; a tensor's address becomes one of the made-up space."""
+        converted = convert(argument)
+        if isinstance(argument, Tensor):
+            converted.handle.data[0] = builder.memory.address(argument)
+        return converted
+
+    def index_scalars(tensor: Any, scope: Any) -> None:  # noqa: ANN401
+        """Let a tensor of one element end a loop; triton 3.6 does it in a way that numpy 2.4 refuses."""
+        index(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    def reduce_at_once(self: Any, operands: Any) -> Any:  # noqa: ANN401
+        """Reduce by Inductor's maximum and minimum in one call of numpy, which passes NaN on as they do."""
+        function = in_numpy.get(id(self.combine_fn))
+        return (
+            reduce(self, operands) if function is None else self.min_max(operands[0], val_reduce_op=function)
+        )
 
     with ExitStack() as stack:
         # Sums and products of integers are else done three times, for an assertion that nobody turns on.
         quick = interpreter.InterpreterOptions(sanitize_overflow=False)
-        stack.enter_context(patch.object(builder, "options", quick))
-        counted = _count_programs(builder.set_grid_dim, builder)
-        stack.enter_context(patch.object(builder, "set_grid_dim", counted))
-        converted = _convert(interpreter._implicit_cvt, builder)
-        stack.enter_context(patch.object(interpreter, "_implicit_cvt", converted))
-        indexed = _index_scalars(interpreter._patch_lang_tensor)
-        stack.enter_context(patch.object(interpreter, "_patch_lang_tensor", indexed))
-        reduces = _reduce(interpreter.ReduceOps.apply_impl)
-        stack.enter_context(patch.object(interpreter.ReduceOps, "apply_impl", reduces))
+        for owner, name, value in (
+            (builder, "options", quick),
+            (builder, "set_grid_dim", count_programs),
+            (interpreter, "_implicit_cvt", convert_argument),
+            (interpreter, "_patch_lang_tensor", index_scalars),
+            (interpreter.ReduceOps, "apply_impl", reduce_at_once),
+        ):
+            stack.enter_context(patch.object(owner, name, value))
         for name in [name for name, stub in vars(libdevice).items() if callable(stub) and name[0] != "_"]:
             stack.enter_context(patch.object(libdevice, name, _from_torch(name)))
         # The builder is one object, which other modules have imported: its class is changed in place.
         stack.callback(setattr, builder, "__class__", type(builder))
         builder.__class__ = InterpretedMemoryBuilder
-        yield use
+        yield partial(setattr, builder, "memory")

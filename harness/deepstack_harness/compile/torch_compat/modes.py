@@ -27,25 +27,16 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.moved import MOVED
-
-
-def tensors_in(tree: object) -> Iterator[Tensor]:
-    """Yield the tensors of any shape in arguments or results, however they are nested."""
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+from deepstack_harness.compile.torch_compat.structures import storage_of, tensors_in
 
 
 def _allocated(arguments: object, results: object) -> Iterator[bool]:
     """Yield for each tensor of `results` True if no tensor of `arguments` has its storage."""
-    storages = set(map(_storage, tensors_in(arguments)))
-    return (_storage(result) not in storages for result in tensors_in(results))
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    storages = set(map(storage_of, tensors_in(arguments)))
+    return (storage_of(result) not in storages for result in tensors_in(results))
 
 
 _NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -85,7 +76,12 @@ class OpRecorder(_WithoutDynamo):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if _NEEDS_DATA & set(func.tags) and not _indexes_by_integers(func, args):
+        # Sizes are those of the indices where these are integers, which CUDA captures. A mask of truth values
+        # is counted first, and that waits for the device.
+        by_integers = func is torch.ops.aten.index.Tensor and not any(
+            index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1])
+        )
+        if _NEEDS_DATA & set(func.tags) and not by_integers:
             raise RuntimeError(f"{func} is not permitted while a graph is captured: it depends on data")
         out = func(*args, **(kwargs or {}))
         self._tape.append(partial(_repeat, func, args, kwargs or {}, out))
@@ -100,16 +96,6 @@ class OpRecorder(_WithoutDynamo):
         """Do everything again, in order."""
         for entry in self._tape:
             entry()
-
-
-def _indexes_by_integers(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
-    """Return whether the index is a tensor of integers: sizes are those of the indices, which CUDA captures.
-
-    A mask of truth values is counted first, and that waits for the device.
-    """
-    if func is not torch.ops.aten.index.Tensor:
-        return False
-    return not any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
 
 
 def _repeat(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> None:
@@ -259,54 +245,54 @@ def _inputs_of_own_mode() -> AbstractContextManager[object]:
     return patch.object(OutputGraph, "example_inputs", example_inputs)
 
 
-class FakeCopies:
-    """Copies without storage, with the shapes and strides of real tensors.
+@contextmanager
+def on_fake_gpu(module: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give a module fake parameters and buffers on `cuda` while open; yield the function for further copies.
 
-    Tensors that share a storage have copies that share one, because the compiler looks at that.
+    Copies have the shapes and strides of real tensors and no storage. Those of tensors that share a storage
+    share one, because the compiler looks at that. The module is the same object, so that what is compiled of
+    it can be called with its own tensors later.
     """
+    bases: dict[tuple[int, torch.dtype], Tensor] = {}
+    fakes: dict[int, nn.Parameter] = {}
 
-    def __init__(self) -> None:
-        self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
-
-    def copy_tensor(self, tensor: Tensor) -> Tensor:
-        """Return the copy of a tensor of any shape, which shares storage and is no view.
-
-        Dynamo would trace a view by way of its base, whose size no mark makes symbolic.
-        """
+    def copy_tensor(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         key = (storage.data_ptr(), tensor.dtype)
-        if key not in self._bases:
+        if key not in bases:
             elements = storage.nbytes() // tensor.element_size()
-            self._bases[key] = torch.empty(elements, dtype=tensor.dtype, device="cuda")
-        copy = self._bases[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        return copy.data
+            bases[key] = torch.empty(elements, dtype=tensor.dtype, device="cuda")
+        copied = bases[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        # It is no view: Dynamo would trace one by way of its base, whose size no mark makes symbolic.
+        return copied.data
+
+    def copy_parameter(parameter: nn.Parameter) -> nn.Parameter:
+        fake = nn.Parameter(copy_tensor(parameter), requires_grad=parameter.requires_grad)
+        return fakes.setdefault(id(parameter), fake)
+
+    with without_storage(), holding(module, copy_parameter, copy_tensor):
+        yield copy_tensor
 
 
 @contextmanager
-def on_fake_gpu(module: nn.Module) -> Iterator[FakeCopies]:
-    """Give a module fake parameters and buffers on `cuda` while open; yield the maker of further copies.
-
-    The module is the same object, so that what is compiled of it can be called with its own tensors later.
-    """
-    with without_storage():
-        copies = FakeCopies()
-        saved = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
-        fakes: dict[int, nn.Parameter] = {}
-        try:
-            for part, parameters, buffers in saved:
-                for name, parameter in parameters.items():
-                    if parameter is not None:
-                        fake = nn.Parameter(
-                            copies.copy_tensor(parameter), requires_grad=parameter.requires_grad
-                        )
-                        part._parameters[name] = fakes.setdefault(id(parameter), fake)
-                for name, buffer in buffers.items():
-                    part._buffers[name] = None if buffer is None else copies.copy_tensor(buffer)
-            yield copies
-        finally:
-            for part, parameters, buffers in saved:
-                part._parameters.update(parameters)
-                part._buffers.update(buffers)
+def holding(
+    module: nn.Module,
+    parameter_for: Callable[[nn.Parameter], nn.Parameter],
+    buffer_for: Callable[[Tensor], Tensor],
+) -> Iterator[None]:
+    """Replace each parameter and buffer of a module, of any shape, by what is returned for it, while open."""
+    saved = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
+    try:
+        for part, parameters, buffers in saved:
+            for name, parameter in parameters.items():
+                part._parameters[name] = None if parameter is None else parameter_for(parameter)
+            for name, buffer in buffers.items():
+                part._buffers[name] = None if buffer is None else buffer_for(buffer)
+        yield
+    finally:
+        for part, parameters, buffers in saved:
+            part._parameters.update(parameters)
+            part._buffers.update(buffers)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ MOVED: Mapping[str, Moved] = {
     "__index__": Moved(
         "triton", "3.7", "triton.runtime.interpreter:_patch_lang_tensor", None, None,
         "a tensor of one element is made an integer as numpy 2.4 allows; a looped reduction ended before",
-        "interpreter._index_scalars does the same on every triton",
+        "interpreter.interpreting does the same on every triton",
     ),
     "process_inputs": Moved(
         "torch", "2.11", "torch._functorch._aot_autograd.frontend_utils:process_inputs", None, None,

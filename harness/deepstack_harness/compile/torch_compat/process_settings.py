@@ -51,12 +51,6 @@ def process_settings() -> Settings:
     return dict(zip(SETTING_KINDS, values, strict=True))
 
 
-def changed_settings(then: Settings) -> list[str]:
-    """Return the names of the settings that are others now."""
-    now = process_settings()
-    return [name for name, value in then.items() if now[name] != value]
-
-
 def setting_text(value: object) -> str:
     """Return the value of a setting in a few words."""
     if isinstance(value, bool):

@@ -39,6 +39,7 @@ from deepstack_harness.compile.distances import apart, largest
 from deepstack_harness.compile.members import StatePlace, places
 from deepstack_harness.compile.torch_compat.guard_sources import readable
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
+from deepstack_harness.compile.torch_compat.structures import storage_of, tensors_in
 from deepstack_harness.compile.watch_text import words_of
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.tolerances import WATCH_ROUNDINGS
@@ -124,13 +125,20 @@ class TracedRegion:
                 with (
                     nullcontext() if self.interpreted else applied(settings, eager_kernels=self.eager_kernels)
                 ):
-                    traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, put_back)
+                    traced = self._run(self.bytecode, {**self.scope, **self._called_graphs}, values, put_back)
             except _TracedCodeError:
                 return OutputDifference(math.inf, why="the traced graph raises")
         (answers, left), (traced_answers, traced_left) = written, traced
         differs = _difference(answers, traced_answers) if answers else OutputDifference(0.0)
         for source in () if differs.matters else sorted(left.keys() | traced_left.keys()):
-            if _is_other(left.get(source, _NOTHING), traced_left.get(source, _NOTHING)):
+            one, other = left.get(source, _NOTHING), traced_left.get(source, _NOTHING)
+            if one is other:  # a tensor that is no copy is one in both runs
+                continue
+            if isinstance(one, Tensor) and isinstance(other, Tensor):
+                is_other = _difference([one.detach()], [other.detach()]).matters
+            else:
+                is_other = type(one) is not type(other) or repr(one) != repr(other)
+            if is_other:
                 return OutputDifference(math.inf, why=f"the call leaves another {readable(source)}")
         if not answers:
             raise CannotRerun("its output has no tensor")
@@ -139,7 +147,7 @@ class TracedRegion:
     def _refuse_unsafe(self, values: Locals) -> None:
         if any(name.startswith(_RESUMES) for name in self.bytecode.co_names):
             raise CannotRerun("the graph is broken, and its rest would run too")
-        if not self._graphs():
+        if not self._called_graphs:
             raise CannotRerun("the traced graph is not known")
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise CannotRerun("a CUDA graph is being captured")
@@ -153,12 +161,11 @@ class TracedRegion:
         if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
             raise CannotRerun("hooks of its modules would run again")
 
-    def _graphs(self) -> Mapping[str, fx.GraphModule]:
-        return {name: graph for name, graph in self.graphs.items() if name in self.bytecode.co_names}
-
-    def _calls(self) -> Mapping[str, Callable[..., Any]]:
+    @property
+    def _called_graphs(self) -> Mapping[str, Callable[..., Any]]:
         # A call of the module itself would print a traceback where the graph raises.
-        return {name: graph.forward for name, graph in self._graphs().items()}
+        names = self.graphs.keys() & set(self.bytecode.co_names)
+        return {name: self.graphs[name].forward for name in names}
 
     def _run(
         self, code: CodeType, scope: Mapping[str, Any], values: Locals, put_back: Mapping[str, object]
@@ -213,14 +220,6 @@ class _TracedCodeError(Exception):
     """The traced code raised, where the code as written did not."""
 
 
-def copy_of_graph(module: fx.GraphModule) -> fx.GraphModule:
-    """Return the traced graph, which a backend may change, without the examples that it was traced with."""
-    graph = copy.deepcopy(module.graph)
-    for node in graph.nodes:
-        node.meta.clear()
-    return fx.GraphModule(module, graph)
-
-
 @contextmanager
 def _isolated() -> Iterator[None]:
     """Compile nothing, draw the same random numbers in both runs, and leave the generators as they were."""
@@ -269,8 +268,10 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
     shared: dict[int, Any] = {}
     clones = _Clones()
     try:
+        # Every tensor that a module has in any attribute, and every object that is not copied.
         for value in values.values():
-            _share(value, shared)
+            for module in value.modules() if isinstance(value, nn.Module) else ():
+                shared |= {id(item): item for item in _loose(vars(module), ())}
         memo: dict[int, Any] = dict(shared)
         for item in _loose(values, set(shared)):
             memo[id(item)] = clones.clone_tensor(item) if isinstance(item, Tensor) else item
@@ -280,15 +281,6 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
     except Exception as error:  # an object of the program that cannot be walked or copied
         text = words_of(f"{type(error).__name__}: {error}", 170)
         raise CannotRerun(f"its inputs cannot be copied: {text}") from error
-
-
-def _share(value: object, shared: dict[int, Any]) -> None:
-    """Note every tensor that a module holds in any attribute, and every object that is not copied."""
-    if not isinstance(value, nn.Module):
-        return
-    for module in value.modules():
-        for item in _loose(vars(module), ()):
-            shared[id(item)] = item
 
 
 _MOST_OBJECTS = 20_000
@@ -387,12 +379,12 @@ class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CannotRerun(f"it runs a collective, {func}")
         if not _may_run(func):
             raise CannotRerun(f"it runs {func}, which is not torch's own and may keep state")
-        inside = set(map(_storage, _tensors((args, named))))
+        inside = set(map(storage_of, tensors_in((args, named))))
         for tensor in _written(func, args, named):
-            if _storage(tensor) not in self._writable:
+            if storage_of(tensor) not in self._writable:
                 raise CannotRerun(f"it writes into a tensor that is no argument ({func})")
         out = func(*args, **named)
-        self._writable.update(key for key in map(_storage, _tensors(out)) if key not in inside)
+        self._writable.update(key for key in map(storage_of, tensors_in(out)) if key not in inside)
         return out
 
 
@@ -425,19 +417,16 @@ def _may_run(func: OpOverload[..., Any]) -> bool:
     without writes proves nothing: that of `vllm.unified_kv_cache_update` has none.
     """
     name = f"{func.namespace}.{func._schema.name.partition('::')[2]}"
+    # A vLLM in this process may send its KV cache elsewhere in each attention.
+    transfer = sys.modules.get("vllm.distributed.kv_transfer")
+    has_group = getattr(transfer, "has_kv_transfer_group", None)
+    sends_cache = has_group is not None and bool(has_group())
     return (
         func.namespace in _OPERATORS
         or torch.Tag.pointwise in func.tags
         or name in _WITHOUT_STATE
-        or (name in _WRITTEN_AGAIN and not _sends_its_cache())
+        or (name in _WRITTEN_AGAIN and not sends_cache)
     )
-
-
-def _sends_its_cache() -> bool:
-    """Return whether a vLLM in this process sends its KV cache elsewhere in each attention."""
-    transfer = sys.modules.get("vllm.distributed.kv_transfer")
-    has_group = getattr(transfer, "has_kv_transfer_group", None)
-    return has_group is not None and bool(has_group())
 
 
 def _written(func: OpOverload[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -446,18 +435,10 @@ def _written(func: OpOverload[..., Any], args: Sequence[Any], named: Mapping[str
     bound = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(named)
     # Batch norm in training writes its running statistics, which its schema does not declare.
     if "batch_norm" in str(func) and bound.get("training", bound.get("train")):
-        yield from _tensors([bound.get("running_mean"), bound.get("running_var")])
+        yield from tensors_in([bound.get("running_mean"), bound.get("running_var")])
     for argument in arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(bound.get(argument.name))
-
-
-def _tensors(tree: object) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+            yield from tensors_in(bound.get(argument.name))
 
 
 def _left(copies: Locals) -> Iterator[tuple[str, object]]:
@@ -473,13 +454,6 @@ def _left(copies: Locals) -> Iterator[tuple[str, object]]:
 
 
 _NOTHING = object()
-
-
-def _is_other(one: object, other: object) -> bool:
-    """Return whether two runs left different values; a tensor that is no copy is one in both of them."""
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return one is not other and (type(one) is not type(other) or repr(one) != repr(other))
-    return one is not other and _difference([one.detach()], [other.detach()]).matters
 
 
 def _comparable(output: object) -> Iterator[Any]:
@@ -526,7 +500,11 @@ class GraphCopies:
 
         def call_and_copy(output_graph: Any, module: fx.GraphModule, inputs: list[Tensor]) -> object:  # noqa: ANN401
             name = str(module.meta.get("backend_id"))
-            graph = copy_of_graph(module)
+            # A backend may change the graph. Its examples are not held.
+            traced = copy.deepcopy(module.graph)
+            for node in traced.nodes:
+                node.meta.clear()
+            graph = fx.GraphModule(module, traced)
             compiled = call_backend(output_graph, module, inputs)
             is_run = getattr(compiled, "__self__", None) is module
             backend = getattr(output_graph.compiler_fn, "compiler_name", "")

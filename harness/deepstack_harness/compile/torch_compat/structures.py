@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import (
     keystr,
     tree_flatten_with_path,
+    tree_leaves,
     tree_map,
     tree_structure,
     tree_unflatten,
@@ -23,6 +24,16 @@ def leaves(structure: object) -> list[tuple[str, object]]:
     """Return what a structure holds, each with its place as Python writes it, such as `[1]['image']`."""
     flat, _ = tree_flatten_with_path(structure)
     return [(keystr(path), leaf) for path, leaf in flat]
+
+
+def tensors_in(structure: object) -> Iterator[Tensor]:
+    """Yield the tensors of any shape in arguments or results, however they are nested."""
+    return (leaf for leaf in tree_leaves(structure) if isinstance(leaf, Tensor))
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return a number that is equal for tensors of any shapes that share a storage."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def map_leaves(change: Callable[[object], object], structure: T) -> T:
@@ -44,11 +55,11 @@ def kind(structure: object) -> str:
     It has the containers and their keys, dtype and all sizes but the first of each tensor, and the value or
     the type of anything else.
     """
-    return f"{tree_structure(structure)} {[_kind_of_leaf(leaf) for _, leaf in leaves(structure)]}"
-
-
-def _kind_of_leaf(leaf: object) -> str:
-    if isinstance(leaf, Tensor):
-        return f"{leaf.dtype} {tuple(leaf.shape[1:])} {leaf.dim()}"
-    plain = leaf is None or isinstance(leaf, bool | int | float | str)
-    return repr(leaf) if plain else type(leaf).__qualname__
+    kinds = []
+    for _, leaf in leaves(structure):
+        if isinstance(leaf, Tensor):
+            kinds.append(f"{leaf.dtype} {tuple(leaf.shape[1:])} {leaf.dim()}")
+        else:
+            is_plain = leaf is None or isinstance(leaf, bool | int | float | str)
+            kinds.append(repr(leaf) if is_plain else type(leaf).__qualname__)
+    return f"{tree_structure(structure)} {kinds}"
