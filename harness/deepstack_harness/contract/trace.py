@@ -68,6 +68,10 @@ _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*
 _SPAN = re.compile(r"(\d+)-(\d+)")
 _OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values", "shape")
 _OF_CALLS = ("on", "fail", "count", "calls", "after")
+_CHOICES = {
+    "layout": LAYOUTS, "dtype": (*DTYPES, *INTEGERS), "values": VALUES, "shape": SHAPES, "on": (SECOND,),
+    "count": COUNTS,
+}  # fmt: skip
 _HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
 _OFTEN = 10
 """Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
@@ -144,12 +148,10 @@ class Step:
         edges = [edge for span in self.spans or () for edge in span]
         if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
-        self._check_option("layout", LAYOUTS)
-        self._check_option("dtype", (*DTYPES, *INTEGERS))
-        self._check_option("values", VALUES)
-        self._check_option("shape", SHAPES)
-        self._check_option("on", (SECOND,))
-        self._check_option("count", COUNTS)
+        for key, known in _CHOICES.items():
+            value = getattr(self, key)
+            if value is not None and value not in known:
+                raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
         if self.count is not None and self.op not in CALLS_BUFFER - {Op.SET}:
             raise TraceError(f"step '{self}': only get, clear and resize take count=")
         if self.count == "bool" and self.tokens not in (0, 1):
@@ -170,11 +172,6 @@ class Step:
             raise TraceError(f"step '{self}': calls= takes 2 to {MOST_STEPS}, not {self.calls}")
         if self.after is not None and not 1 <= self.after <= MOST_TOKENS:
             raise TraceError(f"step '{self}': after= takes 1 to {MOST_TOKENS} seconds, not {self.after}")
-
-    def _check_option(self, key: str, known: tuple[str, ...]) -> None:
-        value = getattr(self, key)
-        if value is not None and value not in known:
-            raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
 
     def __str__(self) -> str:
         """Return the text that `Step.parse` reads."""
@@ -239,7 +236,11 @@ class Trace:
         """Return the text that `Trace.parse` reads."""
         header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
         header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
-        return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_texts_of(self.steps))
+        texts: list[str] = []
+        for text, run in groupby(map(str, self.steps)):
+            times = len(list(run))
+            texts += [f"{text} times={times}"] if times >= _OFTEN else [text] * times
+        return f"{' '.join([f'cap {self.capacity}', *header])}: {'; '.join(texts)}"
 
     def __iter__(self) -> Iterator[Step]:
         """Iterate over the steps in order."""
@@ -274,13 +275,6 @@ class Trace:
             mode=header.get("mode"),
             buffers=_count(text, header, "buffers") or 1,
         )
-
-
-def _texts_of(steps: tuple[Step, ...]) -> Iterator[str]:
-    """Iterate over the steps as text, long runs of one step as one."""
-    for text, run in groupby(map(str, steps)):
-        times = len(list(run))
-        yield from [f"{text} times={times}"] if times >= _OFTEN else [text] * times
 
 
 def _parse_steps(text: str) -> tuple[Step, ...]:

@@ -40,6 +40,7 @@ from deepstack_harness.contract.oracles.outputs import (
     diagnose,
     evaluate,
     judge_output,
+    measured_steps,
     tolerance,
     worst_step,
 )
@@ -177,7 +178,7 @@ def seen(visual: Distances | None, text: Distances | None) -> Observation:
 
 def test_a_step_without_a_payload_may_be_the_worst() -> None:
     wrong = seen(RIGHT, replace(QUIET, eager=4.0, no_deepstack=4.0, zero_deepstack=4.0))
-    worst = worst_step(CASE, wrong)
+    worst = worst_step(CASE, measured_steps(CASE, wrong))
     assert worst is not None
     assert (worst.number, str(worst.step), worst.distances.eager) == (3, "forward 8", 4.0)
     assert case_distances(CASE, wrong) == replace(RIGHT, eager=4.0)
@@ -187,7 +188,7 @@ def test_a_step_without_a_payload_may_be_the_worst() -> None:
 def test_the_worst_is_furthest_above_its_own_tolerance() -> None:
     rounded = replace(RIGHT, eager=0.2, rounding=0.1)  # three roundings are accepted
     found = seen(rounded, replace(QUIET, eager=0.1))
-    worst = worst_step(CASE, found)
+    worst = worst_step(CASE, measured_steps(CASE, found))
     assert worst is not None
     assert worst.distances.eager == 0.1
     assert case_distances(CASE, found) == replace(rounded, eager=0.1)
@@ -210,7 +211,7 @@ def test_equal_outputs_of_a_payload_that_was_never_read_are_no_distance() -> Non
 
 
 def test_a_case_that_ran_no_decoder_has_no_distances() -> None:
-    assert worst_step(CASE, seen(None, None)) is None
+    assert worst_step(CASE, measured_steps(CASE, seen(None, None))) is None
     assert case_distances(CASE, seen(None, None)) is None
 
 
