@@ -35,16 +35,8 @@ _SHAPE_TYPES = {
 
 def engine_flags(arm: ArmSpec) -> str:
     """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
-    if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
-        return ""
-    if not arm.compiled and not arm.captured and arm.ranks == 1:
-        return "--enforce-eager"
-    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
-    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
-
-
-def _engine_has(arm: ArmSpec) -> bool:
-    unknown = (
+    not_in_engine = (
+        arm.payload is not PayloadPolicy.BUFFER,
         arm.guards is GuardPolicy.KEEP_TENSOR,
         arm.shapes is ShapePolicy.STATIC,
         arm.capture is Capture.REDUCE_OVERHEAD,
@@ -54,7 +46,12 @@ def _engine_has(arm: ArmSpec) -> bool:
         # vLLM asserts that evaluate_guards is off for unbacked sizes: they have no guards.
         arm.guards is GuardPolicy.SHAPE_ENV_ONLY and arm.shapes is ShapePolicy.MARK_UNBACKED,
     )
-    return not any(unknown)
+    if any(not_in_engine):
+        return ""
+    if not arm.compiled and not arm.captured and arm.ranks == 1:
+        return "--enforce-eager"
+    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
+    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
 
 
 def _config(arm: ArmSpec) -> dict[str, object]:

@@ -16,9 +16,10 @@ A run of ten or more equal steps is written once: `get 16 times=300`.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.text import shortened
@@ -68,6 +69,7 @@ _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*
 _SPAN = re.compile(r"(\d+)-(\d+)")
 _OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values", "shape")
 _OF_CALLS = ("on", "fail", "count", "calls", "after")
+_COUNTED = ("levels", "hidden", "fail", "calls", "after")
 _CHOICES = {
     "layout": LAYOUTS, "dtype": (*DTYPES, *INTEGERS), "values": VALUES, "shape": SHAPES, "on": (SECOND,),
     "count": COUNTS,
@@ -289,27 +291,14 @@ def _parse_steps(text: str) -> tuple[Step, ...]:
         wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
         raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
     options = _options(text, match["options"])
-    step = Step(
-        op,
-        _number(text, match["tokens"] or "0"),
-        levels=_count(text, options, "levels"),
-        hidden=_count(text, options, "hidden"),
-        request=options.get("request"),
-        spans=_spans(text, options.get("spans")),
-        layout=options.get("layout"),
-        dtype=options.get("dtype"),
-        values=options.get("values"),
-        on=options.get("on"),
-        fail=_count(text, options, "fail"),
-        count=options.get("count"),
-        shape=options.get("shape"),
-        calls=_count(text, options, "calls"),
-        after=_count(text, options, "after"),
-    )
+    values: dict[str, Any] = {key: _count(text, options, key) for key in _COUNTED}
+    values |= {key: options.get(key) for key in ("request", *_CHOICES)}
+    spans = _spans(text, options.get("spans"))
+    step = Step(op, _number(text, match["tokens"] or "0"), spans=spans, grad="grad" in options, **values)
     times = _count(text, options, "times")
     if times is not None and not 1 <= times <= MOST_STEPS:
         raise TraceError(f"step '{text.strip()}': times= takes 1 to {MOST_STEPS}, not {times}")
-    return (replace(step, grad="grad" in options),) * (1 if times is None else times)
+    return (step,) * (1 if times is None else times)
 
 
 def _header(trace: str, text: str) -> dict[str, str]:

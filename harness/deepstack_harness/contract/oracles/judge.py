@@ -215,11 +215,42 @@ class JudgedCase(RuleVerdicts):
         return [row_against_expectation(row, broken=self.planned.expects(row.rule)) for row in self.rows()]
 
 
+_OF_COMPILED_CODE = frozenset({Rule.OUTPUT, Rule.WORK, Rule.GRAPHS})
+"""Rules that nothing puts to the test where the compiler made no code."""
+_OF_DECODERS = _OF_COMPILED_CODE | {Rule.SHARDING, Rule.MEMORY}
+
+
 def judge_case(
     planned: PlannedCase, observation: Observation, rules: Collection[Rule] | None = None
 ) -> JudgedCase:
-    """Judge what was observed of a case by all rules, or only by `rules`."""
-    return JudgedCase(planned, observation, tuple(_judgements(planned.case, observation, rules)))
+    """Judge what was observed of a case by all rules, or only by `rules`.
+
+    Where ranks died or hung, every rule is ERROR, and R9 has what they printed. ERROR are all rules where
+    code under test changed what measures it, those that nothing had put to the test before the process
+    ended, and those of compiled code where the compiler failed in code of its own.
+    """
+    if observation.tampering or not observation.steps:
+        why = f"tampered: {observation.tampering}" if observation.tampering else observation.error
+        why = why or "no step was played"
+        unjudged = (
+            error(oracle.rule, why if oracle.rule is Rule.SHARDING else why.splitlines()[0])
+            for oracle in ORACLES
+            if rules is None or oracle.rule in rules
+        )
+        return JudgedCase(planned, observation, tuple(unjudged))
+    failed = (facts.raised for facts in observation.steps if facts.raised and facts.raised.by_compiler)
+    raised = next(failed, None)
+    judgements = []
+    for judgement in judge_all(ObservedCase(planned.case, observation), rules):
+        untested = judgement.verdict is Verdict.SKIP
+        if raised and judgement.rule in (_OF_COMPILED_CODE if untested else _OF_DECODERS):
+            why = f"the compiler of torch {observation.torch} failed here: {raised.type}: {raised.message}"
+            judgements.append(replace(error(judgement.rule, why), exception=raised.type))
+        elif untested and observation.ended is not None:
+            judgements.append(error(judgement.rule, observation.ended))
+        else:
+            judgements.append(judgement)
+    return JudgedCase(planned, observation, tuple(judgements))
 
 
 def judge_cases(
@@ -244,46 +275,3 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
     judgements = tuple(error(oracle.rule, why) for oracle in ORACLES)
     nothing = Observation(planned.case.dtype, planned.case.device, 0, 0, torch, (), error=why)
     return JudgedCase(planned, nothing, judgements)
-
-
-_OF_COMPILED_CODE = frozenset({Rule.OUTPUT, Rule.WORK, Rule.GRAPHS})
-"""Rules that nothing puts to the test where the compiler made no code."""
-_OF_DECODERS = _OF_COMPILED_CODE | {Rule.SHARDING, Rule.MEMORY}
-
-
-def _without_compiler(judgement: Judgement, observation: Observation) -> Judgement:
-    """Return ERROR for a rule of compiled code where the compiler failed in code of its own."""
-    failed = (facts.raised for facts in observation.steps if facts.raised and facts.raised.by_compiler)
-    raised = next(failed, None)
-    concerned = _OF_COMPILED_CODE if judgement.verdict is Verdict.SKIP else _OF_DECODERS
-    if raised is None or judgement.rule not in concerned:
-        return judgement
-    why = f"the compiler of torch {observation.torch} failed here: {raised.type}: {raised.message}"
-    return replace(error(judgement.rule, why), exception=raised.type)
-
-
-def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
-    """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed.
-
-    So is every rule where code under test changed what measures it.
-    """
-    if observation.tampering:
-        observation = replace(observation, steps=(), error=f"tampered: {observation.tampering}")
-    if observation.steps:
-        judgements = [
-            _without_compiler(judgement, observation)
-            for judgement in judge_all(ObservedCase(case, observation), rules)
-        ]
-        if observation.ended is None:
-            return judgements
-        # Before the process ended nothing put these rules to the test.
-        return [
-            error(judgement.rule, observation.ended) if judgement.verdict is Verdict.SKIP else judgement
-            for judgement in judgements
-        ]
-    why = observation.error or "no step was played"
-    return [
-        error(oracle.rule, why if oracle.rule is Rule.SHARDING else why.splitlines()[0])
-        for oracle in ORACLES
-        if rules is None or oracle.rule in rules
-    ]

@@ -374,36 +374,30 @@ class Evaluation:
 
 def evaluate(case: Case, observation: Observation) -> Evaluation:
     """Return the figures of one observation."""
-    runs = [
-        (step.tokens, facts.distances.greedy)
-        for _, step, facts in numbered_steps(case, observation)
-        if facts.distances is not None
-    ]
+    ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
+    runs: list[tuple[int, float]] = []
+    died = leaked = 0
+    for _, step, facts in numbered_steps(case, observation):
+        if facts.distances is not None:
+            runs.append((step.tokens, facts.distances.greedy))
+        died += step.op in RUNS_DECODER and facts.raised is not None
+        # Rows of ended payloads whose requests have no part in the live one.
+        owners = _owners(ledger, ledger.live.number if ledger.live else 0)
+        leaked += sum(
+            run.rows
+            for level in (facts.answer.rows if facts.answer else ())
+            for run in level
+            if run.payload and not owners & _owners(ledger, abs(run.payload))
+        )
+        ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
     tokens = sum(count for count, _ in runs)
-    died = [
-        step
-        for _, step, facts in numbered_steps(case, observation)
-        if step.op in RUNS_DECODER and facts.raised
-    ]
     return Evaluation(
         agreement=sum(count * share for count, share in runs) / tokens if tokens else None,
         runs=len(runs),
         counts=len({count for count, _ in runs}),
-        died=len(died),
-        leaked=sum(_leaks(case, observation)),
+        died=died,
+        leaked=leaked,
     )
-
-
-def _leaks(case: Case, observation: Observation) -> Iterator[int]:
-    """Iterate over steps with a get: rows of ended payloads whose requests have no part in the live one."""
-    ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
-    for _, step, facts in numbered_steps(case, observation):
-        owners = _owners(ledger, ledger.live.number if ledger.live else 0)
-        for runs in facts.answer.rows if facts.answer else ():
-            yield sum(
-                run.rows for run in runs if run.payload and not owners & _owners(ledger, abs(run.payload))
-            )
-        ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
 
 
 def _owners(ledger: Ledger, payload: int) -> frozenset[str]:
