@@ -45,7 +45,8 @@ class Promise(StrEnum):
     promise: str
     """The promise in one sentence."""
 
-    def __new__(cls, name: str, word: str, promise: str) -> Self:
+    # Type checkers take `Promise("I1")` for a call of this: the rest has defaults.
+    def __new__(cls, name: str, word: str = "", promise: str = "") -> Self:
         """Make a promise of its public name."""
         member = str.__new__(cls, name)
         member._value_, member.word, member.promise = name, word, promise
@@ -192,8 +193,14 @@ class Rule(StrEnum):
     instance_of: Promise | None
     """The promise about any side input that this rule is an instance of; None for a rule of its own."""
 
+    # Type checkers take `Rule("R5")` for a call of this: the rest has defaults.
     def __new__(
-        cls, name: str, word: str, promise: str, chance: str, instance_of: Promise | None = None
+        cls,
+        name: str,
+        word: str = "",
+        promise: str = "",
+        chance: str = "",
+        instance_of: Promise | None = None,
     ) -> Self:
         """Make a rule of its public name."""
         member = str.__new__(cls, name)

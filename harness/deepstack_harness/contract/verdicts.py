@@ -52,8 +52,15 @@ class Verdict(StrEnum):
     style: str
     """The colour on a terminal, by rich's name; empty for the usual one."""
 
-    def __new__(  # what each verdict is called
-        cls, name: str, word: str, meaning: str, abbreviation: str, sign: str, style: str = ""
+    # Type checkers take `Verdict("PASS")` for a call of this: the rest has defaults.
+    def __new__(
+        cls,
+        name: str,
+        word: str = "",
+        meaning: str = "",
+        abbreviation: str = "",
+        sign: str = "",
+        style: str = "",
     ) -> Self:
         """Make a verdict of its name."""
         member = str.__new__(cls, name)
