@@ -195,13 +195,13 @@ def structure(piece: fx.GraphModule) -> str:
     for node, number in numbers.items():
         if node.op in {"get_attr", "call_module"}:
             raise NotMeasured(f"piece holds '{node.target}': its structure does not tell all of it")
-        what, arguments = node.target, map_arg((node.args, node.kwargs), numbers.__getitem__)
+        what = f"{node.target} {map_arg((node.args, node.kwargs), numbers.__getitem__)}"
         if node.op == "placeholder":
-            value, arguments = node.meta.get("example_value"), ""
+            value = node.meta.get("example_value")
             if not isinstance(value, Tensor):
                 raise NotMeasured(f"a piece takes {value!r}: its shape is not known")
             what = f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device}"
-        lines.append(f"{number} = {node.op} {what} {arguments}")
+        lines.append(f"{number} = {node.op} {what}")
     return "\n".join(lines)
 
 
