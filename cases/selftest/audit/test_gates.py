@@ -192,7 +192,7 @@ def test_a_finding_that_is_worse_is_new(gate: Gate, worse: ClassVerdicts, why: s
     base = Base("main", seen_classes([broken()]), {"Qwen3VL": MEMBER})
     source = replace(audited(), classes=(worse,))
     result = judge_gate([source], gate, base)
-    assert [finding.why for finding in result.new] == [why]
+    assert [new for _, new in result.new] == [why]
     assert not result.holds
     assert judge_gate([source], Gate.DEFAULT, base).holds is ("reach" not in why)
 
@@ -258,7 +258,7 @@ def test_a_rule_with_fewer_chances_is_new_unless_the_class_has_more_room() -> No
     base = base_with(*tested)
     fewer = [replace(old, chances=4) if old.rule is Rule.CLEAR else old for old in tested]
     result = judge_gate([audited(*fewer)], Gate.DEFAULT, base)
-    assert ([finding.why for finding in result.new], result.holds) == (
+    assert ([why for _, why in result.new], result.holds) == (
         ["tested 4 times, in the base 9 times"],
         False,
     )
@@ -300,8 +300,8 @@ def test_a_new_class_has_no_new_fault_where_it_inherits_the_lines() -> None:
     )
     assert judge_gate([source], Gate.ANY, base).holds
     own = replace(source, classes=(class_verdicts(replace(BY_FLAG, where="vllm/a.py:3-9")),))
-    (new,) = judge_gate([own], Gate.ANY, base).new
-    assert new.why == "not in the base: the class is new"
+    ((_, why),) = judge_gate([own], Gate.ANY, base).new
+    assert why == "not in the base: the class is new"
 
 
 @pytest.mark.parametrize("gate", list(Gate))

@@ -138,7 +138,7 @@ def test_a_system_that_ends_the_worker_is_not_judged(
     with InProcessWorker(root, function, CRASH) as worker:
         (judged,) = auditor.theirs(incident, worker)
     (row,) = judged.rows
-    assert (judged.subject, row.model_class, row.verdict) == (name, name, Verdict.ERROR)
+    assert (judged.model_class, row.model_class, row.verdict) == (name, name, Verdict.ERROR)
     assert (row.rule, row.incident, row.engine) == (incident.rules[0], number, "vllm")
     assert SENTENCE in row.detail
 

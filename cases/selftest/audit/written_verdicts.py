@@ -1,11 +1,9 @@
 """Verdicts and classes written by hand: rows with a rule, a verdict and a reach."""
 
-from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.gate import Base, seen_classes
 from deepstack_harness.audit.source_worker import AuditedClass
-from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, FaultKind, Row, Verdict
@@ -48,5 +46,4 @@ def base_with(*rows: Row) -> Base:
 
 def audited(*rows: Row) -> AuditedSource:
     references = {("Qwen3VL", Rule.STRUCTURE): "vllm 43602", ("Qwen3VL", Rule.REJECTION): "unreported"}
-    beside = SourceSystems("vllm 0.22.1", (), ())
-    return AuditedSource("vllm 0.22.1", "vllm", (class_verdicts(*rows),), beside, Account(), references)
+    return AuditedSource("vllm 0.22.1", "vllm", (class_verdicts(*rows),), references=references)

@@ -105,7 +105,8 @@ def test_a_family_without_a_text_model_is_refused_with_those_that_have_one() -> 
 
 
 def test_a_source_that_changed_what_measures_it_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = SimpleNamespace(classes=lambda: [FOUND], failed_control=lambda: "a right buffer broke R2")
+    worker = SimpleNamespace(classes=lambda: [FOUND])
+    monkeypatch.setattr(source_worker, "failed_control", lambda _: "a right buffer broke R2")
     monkeypatch.setattr(source_worker, "SourceWorker", lambda _: nullcontext(worker))
     monkeypatch.setattr(classes, "judge_replayed", lambda *_: [judged(Verdict.PASS)])
     asked = Namespace(**repro_engine._OPTIONS_OF_OURS, source="TREE")

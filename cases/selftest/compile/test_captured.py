@@ -23,7 +23,7 @@ from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, Compare, registered
 from deepstack_harness.contract.observation import Answer, GraphUse, Observation, RowRange, StepFacts
-from deepstack_harness.contract.oracles.buffer import judge_address, judge_boundary
+from deepstack_harness.contract.oracles.buffer import judge_address, judge_rows_and_calls
 from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.protocols import Inputs, Profile
@@ -377,11 +377,11 @@ def test_a_rule_does_not_pass_by_rows_that_nobody_compared(qwen: Model) -> None:
     trace = Trace.parse(only_read)
     seen = Observation("float32", "cpu", 3, 128, "2.13.0", (StepFacts("set 20", 20, 0), facts))
     case = Case("qwen3_vl", registered("reference"), trace, FULL)
-    assert judge_boundary(ObservedCase(case, seen)).verdict is Verdict.SKIP
+    assert judge_rows_and_calls(Rule.BOUNDARY, ObservedCase(case, seen)).verdict is Verdict.SKIP
     rows = tuple((RowRange(1, level, 0, 16),) for level in range(3))
     answer = Answer("tensors", rows, (128,) * 3, ("float32",) * 3, ("cpu",) * 3, container="tuple")
     attached = replace(seen, steps=(seen.steps[0], replace(facts, graph_use=GraphUse(), answer=answer)))
-    assert judge_boundary(ObservedCase(case, attached)).verdict is Verdict.PASS
+    assert judge_rows_and_calls(Rule.BOUNDARY, ObservedCase(case, attached)).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(

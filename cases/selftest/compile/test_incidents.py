@@ -96,7 +96,7 @@ def test_a_revision_that_is_as_it_should_not_be_is_reported(monkeypatch: pytest.
         "measure",
         lambda subjects: [Measurement(subject, "granite4_vision", *sizes) for subject in subjects],
     )
-    wrong = [judged.subject for judged in Kernels().ours(INCIDENT) if not judged.as_expected]
+    wrong = [judged.model_class for judged in Kernels().ours(INCIDENT) if not judged.as_expected]
     assert wrong == list(INCIDENT.faulty)
 
 

@@ -17,6 +17,9 @@ from deepstack_harness.contract.arm import (
 )
 from deepstack_harness.errors import UsageError
 
+GUARDS = st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE}))
+SHAPES = st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE}))
+OPTIONS = st.sampled_from([(), *itertools.permutations(InductorOption, 1), tuple(InductorOption)])
 UNCOMPILED = st.builds(
     ArmSpec,
     capture=st.sampled_from(sorted(set(Capture) - {Capture.REDUCE_OVERHEAD})),
@@ -24,34 +27,34 @@ UNCOMPILED = st.builds(
 )
 COMPILED = st.builds(
     ArmSpec,
-    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
-    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    GUARDS,
+    SHAPES,
     st.just(Backend.INDUCTOR),
     st.sampled_from(Capture),
-    options=st.sampled_from([(), *itertools.permutations(InductorOption, 1), tuple(InductorOption)]),
+    options=OPTIONS,
     ranks=st.integers(1, 4),
 )
 BREAKING = st.builds(
     ArmSpec,
-    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
-    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    GUARDS,
+    SHAPES,
     st.sampled_from([Backend.EAGER, Backend.INDUCTOR]),
     ranks=st.integers(1, 4),
     breaks=st.just(True),
 )
 RELOADED = st.builds(
     ArmSpec,
-    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
-    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    GUARDS,
+    SHAPES,
     st.sampled_from([Backend.EAGER, Backend.INDUCTOR]),
     reloaded=st.just(True),
 )
 INTERPRETED = st.builds(
     ArmSpec,
-    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
-    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    GUARDS,
+    SHAPES,
     st.just(Backend.H200),
-    options=st.sampled_from([(), *itertools.permutations(InductorOption, 1), tuple(InductorOption)]),
+    options=OPTIONS,
 )
 
 

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from os.path import commonpath
 
 from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.known import KNOWN_CARRIERS, KnownCarrier
@@ -35,7 +36,6 @@ from deepstack_harness.engines.carriers import (
     stored_by,
 )
 from deepstack_harness.engines.discover import ArgumentFiles, collector_paused, depth_limited
-from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.syntax import Function, parse, statements_in, writes
 from deepstack_harness.errors import Reason, UsageError
@@ -188,7 +188,13 @@ class _Accountant:
         self._judged, self._covered = judged, judged | set(unchanged)
         self._covered_files = {member for member, _ in self._covered}
         if self._covered:
-            self._covered_files |= set(_files_called(engine, classes))
+            # The other files of an engine that calls of its classes run, such as that of a mixin.
+            for audited in classes:
+                places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
+                self._covered_files |= {place.partition(":")[0] for place in places if place}
+            if isinstance(engine.payload, ArgumentFiles):
+                parts = (engine.payload.wrapper, engine.payload.writer)
+                self._covered_files |= {part.member for part in parts if part}
         self._trees: dict[str, ast.Module] = {}
         self._unread: dict[str, str] = {}
         self._by_name: dict[str, list[_Class]] = {}
@@ -208,8 +214,17 @@ class _Accountant:
             owner.member for owner, _ in shapes if owner.member not in unjudged_files
         }
         for member in worded:
-            if member not in judged | unjudged_files:
-                carriers += self._by_word(member)
+            if member in judged | unjudged_files:
+                continue
+            stem = member.rpartition("/")[2]
+            if member in self._unread:
+                carriers.append(UnjudgedCarrier(stem, member, None, self._unread[member]))
+                continue
+            for node in self._trees[member].body:
+                # The first line of a class or function that passes a payload on under a name with the word.
+                for line, text in islice(_payload_uses(node, self._words), 1):
+                    name = getattr(node, "name", stem)
+                    carriers.append(UnjudgedCarrier(name, member, line, f"it was not called: {text}"))
         unjudged = tuple(
             replace(carrier, reason=self._reason(carrier.name, carrier.member)) for carrier in carriers
         )
@@ -289,7 +304,7 @@ class _Accountant:
     def _base(self, owner: _Class, name: str) -> _Class | None:
         """Return the base class of a name: from the class's own file, or from the nearest folder."""
         others = [other for other in self._by_name.get(name, ()) if other.key != owner.key]
-        return max(others, key=lambda other: _nearness(other.member, owner.member), default=None)
+        return max(others, key=lambda other: len(commonpath([other.member, owner.member])), default=None)
 
     def _lookup(self, owner: _Class) -> FindMethod:
         lineage = list(self._lineage(owner))
@@ -349,17 +364,6 @@ class _Accountant:
                     return True
         return False
 
-    def _by_word(self, member: str) -> Iterator[UnjudgedCarrier]:
-        """Yield the classes and functions of a file that pass a payload on under a name with the word."""
-        stem = member.rpartition("/")[2]
-        if member in self._unread:
-            yield UnjudgedCarrier(stem, member, None, self._unread[member])
-            return
-        for node in self._trees[member].body:
-            for line, text in islice(_payload_uses(node, self._words), 1):
-                name = getattr(node, "name", stem)
-                yield UnjudgedCarrier(name, member, line, f"it was not called: {text}")
-
     def _reason(self, name: str, member: str) -> str:
         reason = next((entry.reason for entry in self._known if entry.names(name, member)), "")
         return (
@@ -367,15 +371,6 @@ class _Accountant:
             if reason and not self._version_known
             else reason
         )
-
-
-def _files_called(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
-    """Yield the other files of an engine that calls of its classes run, such as that of a mixin."""
-    for audited in classes:
-        places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
-        yield from (place.partition(":")[0] for place in places if place)
-    if isinstance(engine.payload, ArgumentFiles):
-        yield from (part.member for part in (engine.payload.wrapper, engine.payload.writer) if part)
 
 
 def _constructs(owner: _Class, carrier: Carrier) -> bool:
@@ -386,16 +381,6 @@ def _constructs(owner: _Class, carrier: Carrier) -> bool:
         isinstance(part, ast.Name) and part.id == "super" for node in own for part in ast.walk(node)
     )
     return any(writes(node) & stored for method in own for node in method.body) or bool(own and not inherits)
-
-
-def _nearness(member: str, other: str) -> tuple[bool, int]:
-    """Return a key by which the file itself is the nearest, then files of the same folder."""
-    common = 0
-    for folder, other_folder in zip(member.split("/"), other.split("/"), strict=False):
-        if folder != other_folder:
-            break
-        common += 1
-    return member == other, common
 
 
 def _any_of(names: Iterable[str]) -> str:

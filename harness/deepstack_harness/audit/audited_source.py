@@ -13,8 +13,8 @@ from packaging.version import Version
 from deepstack_harness.audit.account import Account, account_of
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class, known_rules_of
-from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, unjudged
-from deepstack_harness.audit.systems import SourceSystems, judge_systems
+from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, failed_control, unjudged
+from deepstack_harness.audit.systems import JudgedSubject, judge_systems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, FaultKind, Row, Verdict
@@ -100,6 +100,7 @@ GRAPHS = "graphs"
 class AuditedSource:
     """The judged classes and systems of one source, and the account of what carries a payload in it.
 
+    `no_systems` has a sentence for each system next to the classes that is not in the source.
     `references` are the issues that known failures wait for, by class or subject and rule. `no_graphs` has
     the reasons why graphs of an engine could not be replayed, and `loaded` what the package did not have
     that was imported to make a class, by the class. `places` has `MEMBER:LINE` of everything that could be
@@ -111,7 +112,8 @@ class AuditedSource:
     label: str
     package: str
     classes: tuple[ClassVerdicts, ...]
-    systems: SourceSystems
+    systems: tuple[JudgedSubject, ...] = ()
+    no_systems: tuple[str, ...] = ()
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     no_graphs: tuple[Reason, ...] = ()
@@ -123,7 +125,7 @@ class AuditedSource:
     @property
     def subjects(self) -> tuple[ClassVerdicts, ...]:
         """The classes, then the subjects of the systems next to them."""
-        return (*self.classes, *self.systems.subjects)
+        return (*self.classes, *self.systems)
 
 
 def audit_source(
@@ -176,21 +178,22 @@ def audit_source(
         if len(verdicts) < len(drivable):
             account = account_of(source, classes, unchanged=scope.unchanged, among=among)
             drivable = [audited for audited in classes if audited.can_be_judged]
-        systems = SourceSystems(label, (), ())
+        systems, no_systems = list[JudgedSubject](), list[str]()
         if scope.systems:
             say(f"judging placeholder ranges and dual streams of {name}")
-            systems = judge_systems(worker)
-        why = worker.failed_control() if verdicts or systems.judged else None
+            systems, no_systems = judge_systems(worker)
+        why = failed_control(worker) if verdicts or systems else None
     if why is not None:
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
-        systems = systems.unjudged(why)
+        systems = [unjudged(subject, why) for subject in systems]
     reasons = (audited.ways.no_graphs for audited in drivable)
-    references = dict(_references(source, (*verdicts, *systems.subjects)))
+    references = dict(_references(source, (*verdicts, *systems)))
     return AuditedSource(
         label,
         source.package,
         tuple(verdicts),
-        systems,
+        tuple(systems),
+        tuple(no_systems),
         account,
         references,
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
@@ -211,7 +214,9 @@ def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[t
                 yield (subject.model_class, rule), reference
 
 
-def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:
+def _places(
+    source: Source, classes: Sequence[AuditedClass], systems: Sequence[JudgedSubject]
+) -> dict[str, str]:
     places = {}
     for audited in classes:
         if audited.ended is None:
@@ -219,4 +224,4 @@ def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSyst
             places[audited.model_class] = f"{member}:{statement.lineno}" if statement else member
         if audited.replayed_at:
             places[f"{GRAPHS} of {audited.model_class}"] = audited.replayed_at
-    return places | {subject.subject: subject.where or source.label for subject in systems.judged}
+    return places | {subject.model_class: subject.where or source.label for subject in systems}

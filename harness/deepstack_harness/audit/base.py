@@ -123,7 +123,7 @@ def audit_change(
             found = seen_classes(judged.classes)
             for name in missing:
                 record.classes[name].seen = found.get(name, SeenClass())
-            record.systems = seen_classes(judged.systems.subjects) if systems else record.systems
+            record.systems = seen_classes(judged.systems) if systems else record.systems
             _save(store, record)
 
         judge_missing()
@@ -137,7 +137,7 @@ def audit_change(
         }
         judge_missing()
         compared = {name: record.classes[name].seen or SeenClass() for name in needed}
-        lost = [change.lost(name) for name in needed if compared[name].rows and change.is_lost(name)]
+        lost = [carrier for name in needed if compared[name].rows and (carrier := change.lost(name))]
         account = replace(audited.account, unjudged=(*audited.account.unjudged, *lost))
         audited = replace(audited, account=account, members=change.members, derived_from=change.derived_from)
         members = {name: known.member for name, known in record.classes.items()}
@@ -233,16 +233,18 @@ class _Change:
         fresh = {name for name in wanted if name not in self._record.classes}
         return (set(wanted) | gone | (above if fresh else set())) & self._record.classes.keys()
 
-    def is_lost(self, name: str) -> bool:
-        """Return whether a class of the base is still in the source, and carries nothing there."""
-        data = self._after.python_files().get(self._record.classes[name].member, b"")
-        statement = rf"^class {re.escape(name.rpartition('.')[2])}\b".encode()
-        return name not in self.members and re.search(statement, data, re.MULTILINE) is not None
+    def lost(self, name: str) -> UnjudgedCarrier | None:
+        """Return a class of the base that carries nothing any more, as one that was not judged.
 
-    def lost(self, name: str) -> UnjudgedCarrier:
-        """Return a class that carries nothing any more, as one that was not judged."""
+        None for a class that carries a payload, or is not in the source any more.
+        """
+        member = self._record.classes[name].member
+        statement = rf"^class {re.escape(name.rpartition('.')[2])}\b".encode()
+        data = self._after.python_files().get(member, b"")
+        if name in self.members or not re.search(statement, data, re.MULTILINE):
+            return None
         why = "it carried a payload in the base, and its forward passes on none"
-        return UnjudgedCarrier(name, self._record.classes[name].member, None, why)
+        return UnjudgedCarrier(name, member, None, why)
 
     def _decides(self) -> bool:
         """Return whether a function is changed that decides in which order a class is called."""

@@ -18,7 +18,7 @@ from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import MOST_STEPS, Op, Step
+from deepstack_harness.contract.trace import MOST_STEPS, Op
 from deepstack_harness.contract.verdicts import (
     BROKEN,
     KEPT,
@@ -76,21 +76,22 @@ def same_without_graphs(
         return effects  # a class that ends its process, or hangs, is not called again
     live = {rule for judged in cases if judged.case.regime is Regime.LIVE for rule in judged.broken}
     for judged in cases:
-        rules = {rule for rule, trace in broken.items() if trace == str(judged.case.trace)} & live
-        without_graphs = play(_without_graphs(judged.planned)) if rules else None
+        case = judged.case
+        rules = {rule for rule, trace in broken.items() if trace == str(case.trace)} & live
+        if not rules:
+            continue
+        # Replays become live steps, and nothing is captured.
+        steps = tuple(
+            replace(step, op=Op.FORWARD) if step.op is Op.REPLAY else step
+            for step in case.trace
+            if step.op is not Op.CAPTURE
+        )
+        buffer, trace = replace(case.buffer, replayed=False), replace(case.trace, steps=steps)
+        case = replace(case, buffer=buffer, trace=trace, arm=EAGER)
+        without_graphs = play(replace(judged.planned, case=case))
         for rule in rules & (without_graphs.broken if without_graphs else frozenset()):
             effects[Regime.CAPTURED, rule] = (Regime.LIVE, rule)
     return effects
-
-
-def _without_graphs(planned: PlannedCase) -> PlannedCase:
-    """Return a case whose replays are live steps, and that captures nothing."""
-    trace = planned.case.trace
-    steps = (Step(Op.FORWARD, step.tokens) if step.op is Op.REPLAY else step for step in trace)
-    live = tuple(step for step in steps if step.op is not Op.CAPTURE)
-    buffer = replace(planned.case.buffer, replayed=False)
-    case = replace(planned.case, buffer=buffer, trace=replace(trace, steps=live), arm=EAGER)
-    return replace(planned, case=case)
 
 
 _NOT_OF_METHODS = frozenset({Rule.OUTPUT, Rule.SHARDING, Rule.WORK, Rule.GRAPHS})
@@ -226,16 +227,25 @@ def sum_up(
 ) -> ClassVerdicts:
     """Return the verdicts on a class after these cases, of which there is at least one.
 
-    `rules` are those to report; by default all that calls of the methods test.
+    `rules` are those to report; by default all that calls of the methods test. The worst row decides, an
+    unknown fault before the known faults of its rule; with `plain_first` a trace of unusual inputs comes
+    after all others, as known failures have plain ones. Where a method has ended a process, that is the
+    finding: a rule that passes in other traces passes, though it could not be judged in a trace that was cut
+    short or not played.
     """
     ended = any(judged.observation.ended and judged.broken for judged in cases)
-    rows = [
-        (_weight(judged, row, ended=ended, plain_first=plain_first), row)
-        for judged in cases
-        for row in judged.rows()
-    ]
-    # An unknown fault decides before the known faults of its rule.
-    rows = [((-1.0, weight[1]) if _is_new(row, known) else weight, row) for weight, row in rows]
+    rows = []
+    for judged in cases:
+        seen, trace = judged.observation, judged.case.trace
+        unusual = plain_first and bool(axes_of(trace))
+        length = len(trace.steps) + unusual * MOST_STEPS
+        for row in judged.rows():
+            rank = float(WORST_FIRST.index(row.verdict))
+            if _is_new(row, known):
+                rank = -1.0
+            elif ended and row.verdict is Verdict.ERROR and (seen.ended or not seen.steps):
+                rank = WORST_FIRST.index(Verdict.SKIP) - 0.5
+            rows.append(((rank, length), row))
     if rules is None:
         judged_rules = (judgement.rule for judgement in cases[0].judgements)
         rules = [rule for rule in judged_rules if rule not in _NOT_OF_METHODS]
@@ -358,21 +368,6 @@ def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
     return replace(row, chances=chances) if row.verdict in KEPT | BROKEN else row
 
 
-def _weight(judged: JudgedCase, row: Row, *, ended: bool, plain_first: bool) -> tuple[float, int]:
-    """Return the rank of a verdict, the worst first, and the length of the trace.
-
-    With `plain_first` a trace of unusual inputs comes after all others: known failures have plain ones.
-    Where a method has `ended` a process, that is the finding: a rule that passes in other traces passes,
-    though it could not be judged in a trace that was cut short or not played.
-    """
-    rank = float(WORST_FIRST.index(row.verdict))
-    seen = judged.observation
-    if ended and row.verdict is Verdict.ERROR and (seen.ended or not seen.steps):
-        rank = WORST_FIRST.index(Verdict.SKIP) - 0.5
-    unusual = plain_first and bool(axes_of(judged.case.trace))
-    return rank, len(judged.case.trace.steps) + unusual * MOST_STEPS
-
-
 RULES = (
     Rule.STRUCTURE,
     Rule.BOUNDARY,
@@ -422,14 +417,9 @@ class RegimeVerdicts:
         return [verdicts for judged, verdicts in self.by_regime.items() if regime in (BOTH, judged)]
 
 
-def regimes_of(regime: str) -> Collection[Regime]:
-    """Return the regimes that a choice names."""
-    return [named for named in Regime if named and regime in (BOTH, named)]
-
-
 def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:
     """Return the part of a plan in `live`, `captured` or `both` regimes."""
-    return [planned for planned in plan if planned.case.regime in regimes_of(regime)]
+    return [planned for planned in plan if regime in (BOTH, planned.case.regime)]
 
 
 def sum_up_each_regime(

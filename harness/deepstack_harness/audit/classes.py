@@ -9,7 +9,7 @@ payload over ranks, are judged by R9, rank by rank in one process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from deepstack_harness.audit.class_verdicts import (
@@ -58,22 +58,6 @@ def judge_replayed(audited: AuditedClass, traces: Iterable[str], worker: SourceW
     """Play traces under the graphs of the engine's own runner, and judge them."""
     buffer = replace(buffer_of(worker.source, audited.model_class), replayed=True)
     return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), audited.model_class, "methods")
-
-
-def explain_limits(
-    verdicts: ClassVerdicts, audited: AuditedClass, inapplicable: Mapping[Rule, str]
-) -> ClassVerdicts:
-    """Return the verdicts with the rules that do not apply to the engine, and with what its graphs lose."""
-    lost = f"{audited.ways.lost} ({audited.replayed_at})" if audited.ways.lost else ""
-
-    def explained(row: Row) -> Row:
-        if row.rule in inapplicable:
-            return not_judged(row, inapplicable[row.rule])
-        if lost and row.regime is Regime.CAPTURED and row.verdict in BROKEN:
-            return replace(row, detail=f"{row.detail}; {lost}")
-        return row
-
-    return replace(verdicts, rows=tuple(map(explained, verdicts.rows)))
 
 
 def not_judged(row: Row, why: str) -> Row:
@@ -184,12 +168,8 @@ def plan_splits(buffer: BufferRef) -> list[PlannedCase]:
     ]
 
 
-@dataclass(frozen=True)
-class PlayedOrder:
-    """An order of the engine that was played on a class, and its judged case."""
-
-    order: Order
-    judged: JudgedCase
+PlayedOrder = tuple[Order, JudgedCase]
+"""An order of the engine that was played on a class, and its judged case."""
 
 
 def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
@@ -209,13 +189,12 @@ def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
     traces = LIVE_TRACES if audited.argument else None
     by_methods = _play(audited, worker, "methods", traces) if audited.ways.methods else []
     played = play_orders(audited, worker)
-    in_order = [order.judged for order in played]
+    in_order = [judged for _, judged in played]
     cases = [*by_methods, *in_order]
     verdicts = sum_up_regimes(cases, source.label, audited.model_class, known)
     if audited.ways.methods and audited.ways.forward:
         verdicts = compare_ways(verdicts, by_methods, in_order)
-    verdicts = explain_limits(verdicts, audited, engine_of(source).inapplicable)
-    rows = tuple(_with_reach(row, audited, worker, played) for row in verdicts.rows)
+    rows = tuple(_explained(row, audited, worker, played) for row in verdicts.rows)
     overlay = engine_of(source).overlay
     splits = overlay is not None and overlay.splits and audited.ways.methods
     shared = [judge_split(audited, worker, known)] if splits else []
@@ -290,10 +269,13 @@ def play_orders(audited: AuditedClass, worker: SourceWorker) -> list[PlayedOrder
     """
     orders = worker.orders
     replayed = () if audited.argument and not audited.replayed_at else orders.replayed
-    return [
-        *_play_orders(audited, worker, orders.live, replayed=False),
-        *_play_orders(audited, worker, replayed, replayed=True),
-    ]
+    way: Way = "forward" if audited.ways.forward else "methods"
+    played: list[PlayedOrder] = []
+    for of_regime, by_graphs in ((orders.live, False), (replayed, True)):
+        traces = [order.trace for order in of_regime]
+        judged = _play(audited, worker, way, traces, replayed=by_graphs)
+        played += zip(of_regime, judged, strict=True)
+    return played
 
 
 def reach_in(
@@ -306,21 +288,13 @@ def reach_in(
     call the methods.
     """
     source = worker.source
-    orders = [order.order for order in played if rule in order.judged.broken]
+    orders = [order for order, judged in played if rule in judged.broken]
     reach = reach_of(orders, source.version)
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
     in_order = audited.ways.forward and worker.orders.live
     argued = latent_argument(source.package, rule) is not None
     return (LATENT, Evidence.READ) if in_order and argued else (UNKNOWN, None)
-
-
-def _play_orders(
-    audited: AuditedClass, worker: SourceWorker, orders: Sequence[Order], *, replayed: bool
-) -> list[PlayedOrder]:
-    way: Way = "forward" if audited.ways.forward else "methods"
-    judged = _play(audited, worker, way, [order.trace for order in orders], replayed=replayed)
-    return [PlayedOrder(*played) for played in zip(orders, judged, strict=True)]
 
 
 def _play(
@@ -337,19 +311,28 @@ def _play(
     return worker.judge(plan_audit(where, buffer, traces), audited.model_class, way)
 
 
-def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
+def _explained(row: Row, audited: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
+    """Return a row with how the engine comes to a broken rule, and with what its graphs lose.
+
+    A rule that does not apply to the engine is SKIP.
+    """
+    engine = engine_of(worker.source)
+    if row.rule in engine.inapplicable:
+        return not_judged(row, engine.inapplicable[row.rule])
     if row.verdict not in BROKEN:
         return row
     # An order of the other regime does not lead to this fault.
-    of_regime = [order for order in played if order.judged.case.regime is row.regime]
+    of_regime = [(order, judged) for order, judged in played if judged.case.regime is row.regime]
     reach, evidence = reach_in(row.rule, audited, worker, of_regime)
     settings = audited.runner.settings if audited.runner else ""
     if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and settings:
         reach = f"{FLAG}{settings}"
-    needed = engine_of(worker.source).needs.get(audited.model_class)
+    needed = engine.needs.get(audited.model_class)
     if needed and reach == DEFAULT:
         reach = f"{FLAG}{needed}"
     detail = row.detail
+    if audited.ways.lost and row.regime is Regime.CAPTURED:
+        detail = f"{detail}; {audited.ways.lost} ({audited.replayed_at})"
     if reach == UNKNOWN:
         tried = f"{plural(len(of_regime), 'order')} of the engine tried"
         detail = f"{detail}; {tried if of_regime else 'no order of the engine is known'}"

@@ -98,12 +98,8 @@ def seen_classes(classes: Iterable[ClassVerdicts]) -> dict[str, SeenClass]:
     return {verdicts.model_class: SeenClass(verdicts.rows, verdicts.broken_traces) for verdicts in classes}
 
 
-@dataclass(frozen=True)
-class NewFinding:
-    """A row that is not in the base, or not as bad there, and in words what is new about it."""
-
-    row: Row
-    why: str
+NewFinding = tuple[Row, str]
+"""A row that is not in the base, or not as bad there, and in words what is new about it."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ class GateResult:
 
     def why(self, row: Row) -> str:
         """Return what is new about a row; empty for one that is not, and without a base."""
-        return next((finding.why for finding in self.new if finding.row == row), "")
+        return next((why for new, why in self.new if new == row), "")
 
     def in_base(self, row: Row) -> bool | None:
         """Return whether the base has a row as bad; None without a base."""
@@ -158,7 +154,7 @@ def judge_gate(audited: Sequence[AuditedSource], gate: Gate, base: Base | None =
         unjudged = tuple(row for row in rows if row.verdict is Verdict.ERROR)
         return GateResult(gate, failing, unjudged, tuple(carriers), outdated)
     new = [finding for source in audited for finding in _new_findings(source, base)]
-    changed = [finding.row for finding in new]
+    changed = [row for row, _ in new]
     failing = tuple(row for row in changed if row.verdict in BROKEN and _is_reached(row, gate))
     subjects = [verdicts for source in audited for verdicts in source.subjects]
     shown = [shown_of(finding, failing) for verdicts in subjects for finding in verdicts.findings]
@@ -233,14 +229,10 @@ def _new_findings(source: AuditedSource, base: Base) -> list[NewFinding]:
                 for row in verdicts.rows
                 if row.verdict in BROKEN and at.get((row.regime, row.rule)) != row.where
             }
-        found += [
-            NewFinding(row, why) for row in verdicts.rows if (why := reasons.get((row.regime, row.rule), ""))
-        ]
+        found += [(row, why) for row in verdicts.rows if (why := reasons.get((row.regime, row.rule), ""))]
         here = {(row.regime, row.rule) for row in verdicts.rows}
         found += [
-            NewFinding(
-                replace(row, verdict=Verdict.ERROR, source=source.label, detail="it is not judged"), _LOST
-            )
+            (replace(row, verdict=Verdict.ERROR, source=source.label, detail="it is not judged"), _LOST)
             for row in (() if derived else before.rows)
             if row.chances and (row.regime, row.rule) not in here
         ]
@@ -380,24 +372,21 @@ def _worse_traces(
         known.setdefault(old.trace, []).append(old)
     for broken in now:
         if broken.trace not in known:
-            if any(_hides(other, broken) for other in others):
+            step, effect = min(broken.steps, default=0), _EFFECTS.index(broken.effect)
+            # Where a graph reads freed storage (R6), the rows of the steps after that were not judged.
+            if any(
+                (other.trace, other.regime) == (broken.trace, broken.regime)
+                and bool(other.steps)
+                and min(other.steps) <= step
+                and (other.rule is Rule.ADDRESS or _EFFECTS.index(other.effect) >= effect)
+                for other in others
+            ):
                 continue
             return f"also broken on '{broken.trace}'"
         reasons = [_worse(broken, old) for old in known[broken.trace]]
         if all(reasons):
             return f"on '{broken.trace}' {reasons[0]}"
     return ""
-
-
-def _hides(before: BrokenTrace, now: BrokenTrace) -> bool:
-    """Return whether a trace was broken in the base where it is broken now, or earlier, and as badly.
-
-    Where a graph reads storage that was freed (R6), the rows of the steps after that were not judged.
-    """
-    same = (before.trace, before.regime) == (now.trace, now.regime)
-    earlier = bool(before.steps) and min(before.steps) <= min(now.steps, default=0)
-    as_bad = before.rule is Rule.ADDRESS or _EFFECTS.index(before.effect) >= _EFFECTS.index(now.effect)
-    return same and earlier and as_bad
 
 
 _ABOUT = 1.01

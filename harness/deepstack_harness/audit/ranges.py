@@ -16,11 +16,10 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from typing_extensions import TypeIs
 
 from deepstack_harness.audit.system_files import RANGES_CLASS, RANGES_MEMBER, RANGES_SINCE
 from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
@@ -143,11 +142,7 @@ class FaultyListRange(FaultyTensorRange, ListRange):
 
 def range_named(name: str) -> MakeRange:
     """Return what makes the placeholder ranges of a variant; raises `UsageError` for an unknown name."""
-    return PLACEHOLDER_RANGES.load(name, _makes_ranges, "a class or function that makes ranges")
-
-
-def _makes_ranges(named: object) -> TypeIs[MakeRange]:
-    return callable(named)
+    return cast(MakeRange, PLACEHOLDER_RANGES.load(name, callable, "a class or function that makes ranges"))
 
 
 _METHODS = ("get_num_embeds", "get_embeds_indices_in_range")

@@ -15,6 +15,7 @@ code that restores the harness before the controls, or that recognises them.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from packaging.version import Version
 from typing_extensions import override
@@ -114,6 +115,7 @@ def failed_control(worker: CaseWorker) -> str | None:
     return control_fault(lambda plan: judge_plan(plan, worker))
 
 
+VerdictsT = TypeVar("VerdictsT", bound=ClassVerdicts)
 JudgePlan = Callable[[list[PlannedCase]], list[JudgedCase]]
 
 
@@ -136,7 +138,7 @@ def control_fault(judge: JudgePlan) -> str | None:
     return None
 
 
-def unjudged(verdicts: ClassVerdicts, why: str) -> ClassVerdicts:
+def unjudged(verdicts: VerdictsT, why: str) -> VerdictsT:
     """Return the verdicts with every row ERROR: the worker measured wrongly."""
     rows = (replace(row, verdict=Verdict.ERROR, value=None, detail=why) for row in verdicts.rows)
     return replace(verdicts, rows=tuple(rows))
@@ -233,7 +235,16 @@ class SourceWorker(CaseWorker):
 
         Raises what `find_classes` raises.
         """
-        return [self._define(found) for found in find_classes(self.source, wanted)]
+        classes = []
+        for found in find_classes(self.source, wanted):
+            every_python_file(self.source)  # the worker has no network
+            result = self._import(found.model_class)
+            if isinstance(result, WorkerEnd):
+                classes.append(AuditedClass(found, ended=result.sentence))
+            else:
+                ways = value_of(result, f"the definition of {found.model_class}")
+                classes.append(AuditedClass(found, ways))
+        return classes
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -246,22 +257,11 @@ class SourceWorker(CaseWorker):
             self._import(source.model_class)
         return super().play(case, source)
 
-    def failed_control(self) -> str | None:
-        """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
-        return failed_control(self)
-
     def stubs_met(self, audited: AuditedClass) -> AuditedClass | None:
         """Return a class as refused, where what was played of it has met a stub; else None."""
         named = SourceClass(self.text, audited.model_class)
         met = value_of(self.call(STUBS_MET, {"source": named}), f"the stubs of {audited.model_class}")
         return replace(audited, ways=ClassWays(refusals=met)) if met else None
-
-    def _define(self, found: FoundClass) -> AuditedClass:
-        every_python_file(self.source)  # the worker has no network
-        result = self._import(found.model_class)
-        if isinstance(result, WorkerEnd):
-            return AuditedClass(found, ended=result.sentence)
-        return AuditedClass(found, value_of(result, f"the definition of {found.model_class}"))
 
     def _import(self, model_class: str) -> CallResult[ClassWays]:
         """Import the package of the source in the worker's process, and define a class."""

@@ -5,16 +5,15 @@ and `audit` call them through `SystemAuditor`. Only variants of ours run in this
 torch is only imported for them: those of a source run in its worker.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
-from typing_extensions import TypeIs, override
 
 from deepstack_harness.audit.class_verdicts import ClassVerdicts, against_known
-from deepstack_harness.audit.source_worker import SourceWorker, unjudged
+from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.system_files import (
     HELPERS_MEMBER,
     HELPERS_SINCE,
@@ -37,7 +36,7 @@ from deepstack_harness.contract.oracles import compiler, neighbours
 from deepstack_harness.contract.oracles.judge import effect_of
 from deepstack_harness.contract.oracles.trace_audit import error
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Verdict
+from deepstack_harness.contract.verdicts import Judgement, Row
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.sources.source import inside_package, read_since
@@ -46,23 +45,17 @@ from deepstack_harness.workers.remote import Remote
 
 
 @dataclass(frozen=True)
-class JudgedSubject(RuleVerdicts):
+class JudgedSubject(ClassVerdicts):
     """A subject of an incident with its verdicts: a row for each rule, and the rules that it must break.
 
     `must_break` is None where no catalogue has them (a user's source). `figures` are further measurements, in
-    words: ratios, counts. `where` is the file and line that was judged, of a source.
+    words: ratios, counts. `where` is the file and line that was judged, of a source. `source` is empty for a
+    variant of ours.
     """
 
-    subject: str
-    must_break: frozenset[Rule] | None
-    rows: tuple[Row, ...]
+    must_break: frozenset[Rule] | None = None
     figures: str = ""
     where: str = ""
-
-    @property
-    @override
-    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
-        return [(row.rule, row.verdict) for row in self.rows]
 
     @property
     def records(self) -> tuple[Row, ...]:
@@ -94,11 +87,8 @@ class SystemAuditor(Protocol):
 
 def system_of(incident: Incident) -> SystemAuditor:
     """Return the auditor of an incident's system; raises `UsageError` for an unknown system."""
-    return SYSTEMS.load(incident.system, _makes_auditors, "a class of the protocol SystemAuditor")()
-
-
-def _makes_auditors(named: object) -> TypeIs[Callable[[], SystemAuditor]]:
-    return isinstance(named, type)
+    auditor = SYSTEMS.load(incident.system, callable, "a class of the protocol SystemAuditor")
+    return cast(SystemAuditor, auditor())
 
 
 def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
@@ -106,32 +96,11 @@ def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
     return frozenset(incident.rules) if incident.is_faulty(variant, version("torch")) else frozenset()
 
 
-@dataclass(frozen=True)
-class SourceSystems:
-    """The judged subjects of one source, and a sentence for each system that is not in the source."""
-
-    label: str
-    judged: tuple[JudgedSubject, ...]
-    refusals: tuple[str, ...]
-
-    @property
-    def subjects(self) -> list[ClassVerdicts]:
-        """The subjects, in the form in which the audit sums up classes."""
-        return [ClassVerdicts(self.label, subject.subject, subject.rows) for subject in self.judged]
-
-    def unjudged(self, why: str) -> "SourceSystems":
-        """Return the same subjects with every rule ERROR: their worker measured wrongly."""
-        subjects = (
-            replace(subject, rows=unjudged(verdicts, why).rows)
-            for subject, verdicts in zip(self.judged, self.subjects, strict=True)
-        )
-        return replace(self, judged=tuple(subjects))
-
-
-def judge_systems(worker: SourceWorker) -> SourceSystems:
+def judge_systems(worker: SourceWorker) -> tuple[list[JudgedSubject], list[str]]:
     """Judge every system that sources have something of; rows have their place, and whether they are known.
 
-    Raises `MachineError` where a file cannot be fetched.
+    Returns the subjects, and a sentence for each system that is not in the source. Raises `MachineError`
+    where a file cannot be fetched.
     """
     source, engine = worker.source, engine_of(worker.source)
     judged: list[JudgedSubject] = []
@@ -144,11 +113,11 @@ def judge_systems(worker: SourceWorker) -> SourceSystems:
                 # An audit is about rules, not about an incident.
                 where = inside_package(subject.where, engine.package.module) or None
                 rows = (replace(row, incident=None, where=where) for row in subject.rows)
-                known = known_rules_of(source.package, source.version, subject.subject)
+                known = known_rules_of(source.package, source.version, subject.model_class)
                 judged.append(replace(subject, rows=tuple(against_known(rows, known))))
         except UsageError as error:
             refusals.append(str(error))
-    return SourceSystems(source.label, tuple(judged), tuple(refusals))
+    return judged, refusals
 
 
 class PlaceholderRanges:
@@ -159,10 +128,8 @@ class PlaceholderRanges:
         from deepstack_harness.audit.ranges import observe_ranges, range_named
 
         for name in incident.revisions:
-            subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
-            seen = observe_ranges(subject, range_named(name))
-            row = _system_row(incident, subject, neighbours.judge_ranges(seen), seen.torch)
-            yield JudgedSubject(name, must_break(incident, name), (row,), f"kept as {seen.kept_as}")
+            seen = observe_ranges(SystemSubject(System.PLACEHOLDER_RANGES, name), range_named(name))
+            yield _judged_ranges(incident, seen)
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the class of the source."""
@@ -170,11 +137,8 @@ class PlaceholderRanges:
         result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.RANGES, worker, result)
-            return
-        answer = value_of(result, f"calls of {RANGES_CLASS}")
-        seen = answer.observation
-        row = _system_row(incident, seen.subject, neighbours.judge_ranges(seen), seen.torch)
-        yield JudgedSubject(RANGES_CLASS, None, (row,), f"kept as {seen.kept_as}", answer.where)
+        else:
+            yield _judged_ranges(incident, value_of(result, f"calls of {RANGES_CLASS}"))
 
 
 class DualStreams:
@@ -186,43 +150,36 @@ class DualStreams:
         from deepstack_harness.audit.system_work import observe_ordering
 
         for name in incident.revisions:
-            subject = SystemSubject(System.DUAL_STREAM, name)
-            seen = observe_ordering(subject, dual_stream_named(name))
-            row = _system_row(incident, subject, neighbours.judge_ordering(seen), seen.torch)
-            yield JudgedSubject(name, must_break(incident, name), (row,), _subgraphs(seen))
+            seen = observe_ordering(SystemSubject(System.DUAL_STREAM, name), dual_stream_named(name))
+            yield _judged_ordering(incident, seen)
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge every helper of the source; none is called by an op, so nothing is compiled."""
         read_since(worker.source, HELPERS_MEMBER, HELPERS_SINCE)  # the worker has no network
         result = worker.call(_OBSERVE_HELPERS, {"text": worker.text})
         for fact in result.facts:
-            helper = msgspec.convert(fact, ObservedHelper)
-            seen = helper.observation
-            row = _system_row(incident, seen.subject, neighbours.judge_ordering(seen), seen.torch)
-            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _subgraphs(seen), helper.where)
+            yield _judged_ordering(incident, msgspec.convert(fact, OrderingObservation))
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.ORDERING, worker, result)
         else:
             value_of(result, "dual-stream helpers")
 
 
-class ObservedRange(msgspec.Struct):
-    """The range class of a source, and FILE:LINE where it begins."""
-
-    observation: RangeObservation
-    where: str
-
-
-class ObservedHelper(msgspec.Struct):
-    """One dual-stream helper of a source, and FILE:LINE where it begins."""
-
-    observation: OrderingObservation
-    where: str
-
-
 _WORK = "deepstack_harness.audit.system_work"
-_OBSERVE_RANGE = Remote(f"{_WORK}:observe_range", ObservedRange)
+_OBSERVE_RANGE = Remote(f"{_WORK}:observe_range", RangeObservation)
 _OBSERVE_HELPERS = Remote(f"{_WORK}:observe_helpers", type(None))
+
+
+def _judged_ranges(incident: Incident, seen: RangeObservation) -> JudgedSubject:
+    judgement = neighbours.judge_ranges(seen)
+    return _judged(incident, seen.subject, judgement, seen.torch, f"kept as {seen.kept_as}", seen.where)
+
+
+def _judged_ordering(incident: Incident, seen: OrderingObservation) -> JudgedSubject:
+    counts = ", ".join(f"{count.layers} -> {count.distinct}" for count in seen.subgraphs)
+    times = ", ".join(f"{count.seconds:.2f}" for count in seen.subgraphs)
+    figures = f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else ""
+    return _judged(incident, seen.subject, neighbours.judge_ordering(seen), seen.torch, figures, seen.where)
 
 
 def _ended(
@@ -230,21 +187,21 @@ def _ended(
 ) -> JudgedSubject:
     """Return ERROR for a class or function that ended the process which ran it."""
     subject = SystemSubject(system, worker.source.label, name, worker.source.package)
-    return JudgedSubject(name, None, (_system_row(incident, subject, error(rule, end.sentence), ""),))
+    return _judged(incident, subject, error(rule, end.sentence))
 
 
-def _system_row(incident: Incident, subject: SystemSubject, judgement: Judgement, torch: str) -> Row:
-    return Row(
+def _judged(
+    incident: Incident, subject: SystemSubject, judgement: Judgement, torch: str = "", figures: str = "",
+    where: str = "",
+) -> JudgedSubject:  # fmt: skip
+    row = Row(
         incident=incident.id, system=subject.system, engine=subject.engine, model_class=subject.model_class,
         revision=subject.variant, source=subject.source, torch=torch,
         **replace(judgement, effect=effect_of(judgement)).columns,
     )  # fmt: skip
-
-
-def _subgraphs(seen: OrderingObservation) -> str:
-    counts = ", ".join(f"{count.layers} -> {count.distinct}" for count in seen.subgraphs)
-    times = ", ".join(f"{count.seconds:.2f}" for count in seen.subgraphs)
-    return f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else ""
+    due = None if subject.engine else must_break(incident, subject.variant)
+    name = subject.model_class or subject.variant
+    return JudgedSubject(subject.source or "", name, (row,), must_break=due, figures=figures, where=where)
 
 
 _SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)
@@ -274,8 +231,20 @@ class Kernels:
         except NotMeasured as why:
             judged = [(error(Rule.WORK, str(why)), None) for _ in subjects]
         for name, subject, (judgement, seen) in zip(incident.revisions, subjects, judged, strict=True):
-            row = _kernel_row(incident, name, subject, judgement, seen)
-            yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
+            row = Row(
+                incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
+                revision=name, dtype=subject.dtype, torch=seen.torch if seen else "",
+                **ArmSpec.parse(subject.arm).columns,
+                **replace(judgement, effect=effect_of(judgement)).columns,
+            )  # fmt: skip
+            figures = ""
+            if seen:
+                call, largest = seen.calls[-1], seen.calls[-1].largest
+                size = f"({largest.symbolic_points}, n = {call.symbols.get('n', '-')})"
+                kernels = f"{len(call.generated)} generated kernels"
+                figures = f"{kernels}, the largest has {largest.points:,} points {size}"
+            due = must_break(incident, name)
+            yield JudgedSubject("", name, (row,), must_break=due, figures=figures)
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Raise `UsageError`: no class of a source is compiled here."""
@@ -283,21 +252,3 @@ class Kernels:
             f"incident {incident.id} is about code generated for decoders of ours, "
             f"and no class of {worker.source.label} is compiled for it: leave --source out"
         )
-
-
-def _figures(seen: Measurement) -> str:
-    call = seen.calls[-1]
-    size = (
-        f"{call.largest.points:,} points ({call.largest.symbolic_points}, n = {call.symbols.get('n', '-')})"
-    )
-    return f"{len(call.generated)} generated kernels, the largest has {size}"
-
-
-def _kernel_row(
-    incident: Incident, name: str, subject: Subject, judgement: Judgement, seen: Measurement | None
-) -> Row:
-    return Row(
-        incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
-        revision=name, dtype=subject.dtype, torch=seen.torch if seen else "",
-        **ArmSpec.parse(subject.arm).columns, **replace(judgement, effect=effect_of(judgement)).columns,
-    )  # fmt: skip

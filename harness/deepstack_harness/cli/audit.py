@@ -321,7 +321,7 @@ def _show_tables(
     yield from show_findings(classes, latent=args.all)
     yield from show_account(audited, places=args.all)
     yield from show_groups(classes, audited)
-    yield from show_systems([source.systems for source in audited])
+    yield from show_systems(audited)
     yield from show_engine_rules(audited)
     for text in args.source:
         if isinstance(parse_source(split_over(text)[0]), ReleaseRequest):

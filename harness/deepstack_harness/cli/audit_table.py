@@ -162,7 +162,7 @@ def _counted_findings(result: GateResult) -> str:
         return f"{plural(len(result.failing), 'finding')}{where.get(result.gate, '')}"
     classes = plural(len({subject_of(row) for row in result.failing}), "class")
     count = f"{plural(result.causes, 'new fault')} in {classes}" if result.failing else "nothing new"
-    left = sum(finding.row.verdict in BROKEN and finding.row not in result.failing for finding in result.new)
+    left = sum(row.verdict in BROKEN and row not in result.failing for row, _ in result.new)
     others = f", and {left} that {'does' if left == 1 else 'do'} not count" if left else ""
     return f"{count} compared with '{result.base}'{where.get(result.gate, '')}{others}"
 

@@ -52,14 +52,14 @@ def reproduce_in_engine(
     run = _engine_run(incident, source, args)
     models = _text_models(source, families)
     from deepstack_harness.audit.classes import judge_replayed
-    from deepstack_harness.audit.source_worker import SourceWorker
+    from deepstack_harness.audit.source_worker import SourceWorker, failed_control
 
     with SourceWorker(args.source) as worker, progress("starting") as say:
         say(f"looking for classes in {source.label}")
         classes = {audited.model_class: audited for audited in worker.classes()}
         driven = [_driven_class(name, classes, source) for name in models]
         results = [(audited, judge_replayed(audited, run.traces, worker)) for audited in driven]
-        why = worker.failed_control()
+        why = failed_control(worker)
     if why is not None:
         raise UsageError(f"{source.label} cannot be judged: {why}")
     yield from show_incident(incident)
@@ -357,7 +357,7 @@ def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
         )
     with SourceWorker(text) as worker:
         parts = list(system_of(incident).theirs(incident, worker))
-    table = SystemTable(incident, max(len(part.subject) for part in parts))
+    table = SystemTable(incident, max(len(part.model_class) for part in parts))
     yield from table.head()
     for part in parts:
         yield from table.add(part)
@@ -367,4 +367,4 @@ def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
 
 def _verdict_of_part(label: str, part: JudgedSubject) -> SourceVerdict:
     why = "" if part.broken else why_unjudged(part.rows)
-    return SourceVerdict(f"{label}, {part.subject}", part.broken, part.subject, why)
+    return SourceVerdict(f"{label}, {part.model_class}", part.broken, part.model_class, why)

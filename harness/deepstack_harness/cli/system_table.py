@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import names_of
 from deepstack_harness.document.blocks import (
@@ -23,6 +22,7 @@ from deepstack_harness.sources.source import inside_package
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
+    from deepstack_harness.audit.audited_source import AuditedSource
     from deepstack_harness.audit.systems import JudgedSubject
     from deepstack_harness.catalogue.incidents import Incident
 
@@ -31,7 +31,7 @@ def show_subject(subject: JudgedSubject, width: int, indent: int = 0) -> Documen
     """Print for each rule its verdict, its figure and what was seen, and under them further measurements."""
     columns = _columns(width + indent)
     for row in subject.rows:
-        cells = [" " * indent + subject.subject, row.rule, row.verdict.word, shown(row).figure]
+        cells = [" " * indent + subject.model_class, row.rule, row.verdict.word, shown(row).figure]
         yield table_line(columns, cells, row.verdict.style)
         for words in filter(None, [row.detail, subject.figures]):
             yield Line(words, lead="    ")
@@ -63,7 +63,7 @@ class SystemTable:
         for variant in wrong:
             wanted = names_of(variant.must_break or ())
             broken = _broken_rules(variant)
-            yield Line(f"not as expected: {variant.subject} broke {broken}, expected {wanted}")
+            yield Line(f"not as expected: {variant.model_class} broke {broken}, expected {wanted}")
         if wrong:
             yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'subject')}", good=False)
             return
@@ -80,10 +80,10 @@ class SystemTable:
         number = self._incident.id
         for subject in wrong:
             has = "HAS" if subject.broken else "may have"
-            text = f"{label}, {subject.subject}: {has} incident {number}, breaks {_broken_rules(subject)}"
+            text = f"{label}, {subject.model_class}: {has} incident {number}, breaks {_broken_rules(subject)}"
             yield outcome(text, good=False)
         if not wrong:
-            names = ", ".join(subject.subject for subject in subjects)
+            names = ", ".join(subject.model_class for subject in subjects)
             yield outcome(f"{label}, {names}: free of incident {number}", good=True)
 
 
@@ -98,20 +98,22 @@ def _columns(width: int) -> list[Column]:
     ]  # fmt: skip
 
 
-def show_systems(sources: Sequence[SourceSystems]) -> Document:
+def show_systems(sources: Sequence[AuditedSource]) -> Document:
     """Print a line for each subject of each source, and a sentence where a source has none.
 
     Sources of engines that have none of these systems are left out.
     """
-    with_systems = [source for source in sources if source.judged or source.refusals]
+    with_systems = [source for source in sources if source.systems or source.no_systems]
     if not with_systems:
         return
     yield Heading("other systems")
-    width = max((len(subject.subject) for source in with_systems for subject in source.judged), default=0)
+    width = max(
+        (len(subject.model_class) for source in with_systems for subject in source.systems), default=0
+    )
     for source in with_systems:
         yield Line(source.label)
-        for subject in source.judged:
+        for subject in source.systems:
             yield from show_subject(subject, width, indent=2)
-        for sentence in source.refusals:
+        for sentence in source.no_systems:
             yield Line(f"  not judged: {sentence}")
     yield BLANK

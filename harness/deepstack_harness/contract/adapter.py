@@ -5,7 +5,7 @@ attribute `fixed`, a dict, has what never differs: `{"dtype": "int64", "levels":
 "capacity": 64, "cleared": False}`, each of them optional. `check --write-adapter` writes such a class.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from deepstack_harness.contract.rules import PayloadKind, Rule
@@ -48,12 +48,6 @@ class Adapter:
     @property
     def unchecked(self) -> Mapping[Rule, str]:
         """What is not checked of such a buffer, by rule, with the reason in words for a report."""
-        reasons: dict[Rule, list[str]] = {}
-        for rule, why in self._reasons():
-            reasons.setdefault(rule, []).append(why)
-        return {rule: f"not asked: {'; '.join(why)}" for rule, why in reasons.items()}
-
-    def _reasons(self) -> Iterator[tuple[Rule, str]]:
         sizes = [f"{name} of {value}" for name in ("levels", "hidden") if (value := getattr(self, name))]
         every = (
             (Rule.BOUNDARY, not self.cleared, "rows behind N, because nothing clears them"),
@@ -64,7 +58,11 @@ class Adapter:
             (Rule.REJECTION, self.levels == 1, "a wrong number of levels, because there is one"),
             (Rule.REJECTION, self.hidden == 1, "a wrong width, because a row is one number"),
         )
-        return ((rule, why) for rule, holds, why in every if holds)
+        reasons: dict[Rule, list[str]] = {}
+        for rule, holds, why in every:
+            if holds:
+                reasons.setdefault(rule, []).append(why)
+        return {rule: f"not asked: {'; '.join(why)}" for rule, why in reasons.items()}
 
 
 def adapter_of(make: object) -> Adapter | None:

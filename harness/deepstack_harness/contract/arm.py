@@ -246,12 +246,25 @@ class ArmSpec:
         if first in _CONTROLS and first != "eager" and not rest:
             return cls(payload=_CONTROLS[first][0])
         parts = [meaning for part in rest for meaning in _meanings(part)]
-        spec = _compose(first, parts) if len(parts) == len(rest) else None
-        if spec is None or spec.name != name:
-            known = [arm.name for arm in every_arm()]
-            others = f"'list arms' has the usual ones, and others are made as {_GRAMMAR}"
-            raise unknown_name("arm", name, known, elsewhere=others)
-        return spec
+        guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
+        compiled = guards is not GuardPolicy.NONE
+        if len(parts) == len(rest) and first in set(Backend) and (first == "eager" or compiled):
+            shapes = ShapePolicy.MARK_DYNAMIC if compiled else ShapePolicy.NONE
+            spec = cls(
+                guards,
+                next((part for part in parts if isinstance(part, ShapePolicy)), shapes),
+                Backend(first) if compiled else Backend.NONE,
+                next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
+                options=tuple(part for part in parts if isinstance(part, InductorOption)),
+                ranks=next((part for part in parts if isinstance(part, int)), 1),
+                breaks=_BREAKS in parts,
+                reloaded=_RELOADED in parts,
+            )
+            if spec.name == name:
+                return spec
+        known = [arm.name for arm in every_arm()]
+        others = f"'list arms' has the usual ones, and others are made as {_GRAMMAR}"
+        raise unknown_name("arm", name, known, elsewhere=others)
 
 
 _Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int | str
@@ -268,25 +281,6 @@ def _meanings(part: str) -> Iterator[_Part]:
         yield part
 
 
-def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
-    """Return the arm of these parts, in any order; None where guards and backend do not go together."""
-    guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
-    compiled = guards is not GuardPolicy.NONE
-    if first not in set(Backend) or (first != "eager" and not compiled):
-        return None
-    shapes = ShapePolicy.MARK_DYNAMIC if compiled else ShapePolicy.NONE
-    return ArmSpec(
-        guards,
-        next((part for part in parts if isinstance(part, ShapePolicy)), shapes),
-        Backend(first) if compiled else Backend.NONE,
-        next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
-        options=tuple(part for part in parts if isinstance(part, InductorOption)),
-        ranks=next((part for part in parts if isinstance(part, int)), 1),
-        breaks=_BREAKS in parts,
-        reloaded=_RELOADED in parts,
-    )
-
-
 def arm_names(written: Sequence[str] | str) -> tuple[str, ...]:
     """Return the names of arms, written one by one or in one text with commas."""
     return tuple(name.strip() for name in written.split(",")) if isinstance(written, str) else tuple(written)
@@ -300,13 +294,7 @@ def every_arm() -> Sequence[ArmSpec]:
         for backend in (Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR)
         for guards in _GUARDS
     ]
-    unusual = []
-    for name in _UNUSUAL:
-        first, *rest = name.split("/")
-        arm = _compose(first, [meaning for part in rest for meaning in _meanings(part)])
-        assert arm is not None, name
-        unusual.append(arm)
-    return [*controls, *compiled, *unusual]
+    return [*controls, *compiled, *map(ArmSpec.parse, _UNUSUAL)]
 
 
 _UNUSUAL = (

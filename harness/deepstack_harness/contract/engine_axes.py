@@ -20,9 +20,6 @@ from deepstack_harness.contract.arm import (
     ShapePolicy,
 )
 
-# Modes of vLLM's CompilationConfig: 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any
-# backend, 3 vLLM's own. Modes 2 and 3 drop guards.
-_NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
 _CUDAGRAPH_MODES = {
     Capture.FULL: "FULL",
     Capture.PIECEWISE: "PIECEWISE",
@@ -38,16 +35,8 @@ _SHAPE_TYPES = {
 
 def engine_flags(arm: ArmSpec) -> str:
     """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
-    if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
-        return ""
-    if not arm.compiled and not arm.captured and arm.ranks == 1:
-        return "--enforce-eager"
-    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
-    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
-
-
-def _engine_has(arm: ArmSpec) -> bool:
-    unknown = (
+    not_in_engine = (
+        arm.payload is not PayloadPolicy.BUFFER,
         arm.guards is GuardPolicy.KEEP_TENSOR,
         arm.shapes is ShapePolicy.STATIC,
         arm.capture is Capture.REDUCE_OVERHEAD,
@@ -57,13 +46,23 @@ def _engine_has(arm: ArmSpec) -> bool:
         # vLLM asserts that evaluate_guards is off for unbacked sizes: they have no guards.
         arm.guards is GuardPolicy.SHAPE_ENV_ONLY and arm.shapes is ShapePolicy.MARK_UNBACKED,
     )
-    return not any(unknown)
+    if any(not_in_engine):
+        return ""
+    if not arm.compiled and not arm.captured and arm.ranks == 1:
+        return "--enforce-eager"
+    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
+    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
 
 
 def _config(arm: ArmSpec) -> dict[str, object]:
-    config: dict[str, object] = {"mode": _mode(arm)}
+    # Modes of vLLM's CompilationConfig: 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any
+    # backend, 3 vLLM's own. Modes 2 and 3 drop guards.
+    config: dict[str, object] = {"mode": 0}
     if arm.compiled:
-        config["backend"] = arm.backend.compiler
+        dropping = 2 if arm.backend is Backend.AOT_EAGER else 3
+        config = {
+            "mode": 1 if arm.guards is GuardPolicy.STOCK else dropping, "backend": arm.backend.compiler,
+        }  # fmt: skip
     shapes: dict[str, object] = {"type": _SHAPE_TYPES[arm.shapes]} if arm.shapes in _SHAPE_TYPES else {}
     if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
         # A debugging mode, whose docstring requires the two variables of `_environment`.
@@ -85,14 +84,6 @@ def _environment(arm: ArmSpec) -> str:
     if arm.ranks > 1:
         return " (up to 0.31: later releases have no enable_sp)"
     return " with VLLM_USE_BREAKABLE_CUDAGRAPH=1" if arm.capture is Capture.BREAKABLE else ""
-
-
-def _mode(arm: ArmSpec) -> int:
-    if not arm.compiled:
-        return _NOT_COMPILED
-    if arm.guards is GuardPolicy.STOCK:
-        return _STOCK
-    return _TRACE_ONCE if arm.backend is Backend.AOT_EAGER else _ENGINE
 
 
 @dataclass(frozen=True)

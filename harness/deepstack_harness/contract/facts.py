@@ -385,7 +385,10 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class OrderingObservation:
-    """The facts of one variant; what was not measured is empty."""
+    """The facts of one variant; what was not measured is empty.
+
+    `where` is FILE:LINE where a helper of a source begins.
+    """
 
     subject: SystemSubject
     recordings: tuple[Recording, ...]
@@ -393,6 +396,7 @@ class OrderingObservation:
     subgraphs: tuple[Subgraphs, ...]
     on_device: OnDevice | None
     torch: str
+    where: str = ""
 
 
 Bounds = tuple[int, int]
@@ -416,13 +420,15 @@ class PlaceholderAnswers:
 class RangeObservation:
     """What one class returned for every placeholder.
 
-    `kept_as` is the type in which it stores the cumulative sum (`tensor`, `list`, `unknown`).
+    `kept_as` is the type in which it stores the cumulative sum (`tensor`, `list`, `unknown`). `where` is
+    FILE:LINE where a class of a source begins.
     """
 
     subject: SystemSubject
     kept_as: str
     placeholders: tuple[PlaceholderAnswers, ...]
     torch: str
+    where: str = ""
 
 
 @dataclass(frozen=True)

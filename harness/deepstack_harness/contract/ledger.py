@@ -124,10 +124,6 @@ class Ledger:
         ]
         return tuple(run for run in runs if run.rows)
 
-    def stale_rows(self, fate: Fate) -> int:
-        """Return n: rows [0, n) once held a payload with this fate."""
-        return max((p.tokens for p in self.payloads.values() if p.fate is fate), default=0)
-
     def owner_of(self, origin: tuple[int, int, int]) -> Payload:
         """Return the payload that a wrong row is blamed on: of several with this content the last one."""
         named = self.payloads[abs(origin[0])]
@@ -143,13 +139,16 @@ class Ledger:
             return Expected(CallOutcome.EITHER, Rule.CAPACITY)
         if step.dtype in INTEGERS and step.tokens <= self.capacity:
             return Expected(CallOutcome.EITHER, Rule.BOUNDARY)
-        levels = range(self.levels) if step.op in READS_BUFFER else ()
-        rows = tuple(self.rows(level, step.tokens) for level in levels)
+        reads, live = step.op in READS_BUFFER, self.live
+        rows = tuple(self.rows(level, step.tokens) for level in range(self.levels if reads else 0))
+        held = range(live.first_row, live.tokens) if live else NO_ROWS
+        may_be_zero = NO_ROWS if live is None or live.parts is None else held
+        real = None if self.kind is PayloadKind.VISUAL else held
         if step.fail is not None or step.tokens > self.capacity:
-            has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
+            has_to = step.fail is None and reads and step.tokens <= self.promised
             outcome = CallOutcome.ANSWERS if has_to else CallOutcome.EITHER
-            return Expected(outcome, Rule.CAPACITY, rows, self._may_be_zero, self._real)
-        return Expected(CallOutcome.ANSWERS, Rule.BOUNDARY, rows, self._may_be_zero, self._real)
+            return Expected(outcome, Rule.CAPACITY, rows, may_be_zero, real)
+        return Expected(CallOutcome.ANSWERS, Rule.BOUNDARY, rows, may_be_zero, real)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int, content: Rows | None = None) -> None:
         """Move on past a step; `accepted`: its last buffer call returned, `capacity`: reported then.
@@ -182,25 +181,12 @@ class Ledger:
         if step.op is Op.SET:
             self._add(step, Fate.ELSEWHERE, None)
 
-    def misshapen(self, step: Step) -> bool:
-        """Return whether `shape=` gives another shape: swapped sizes may be equal."""
-        same = {"swapped": self.levels, "transposed": self.hidden}
-        return step.shape is not None and step.tokens != same.get(step.shape)
-
-    @property
-    def _may_be_zero(self) -> range:
-        live = self.live
-        return NO_ROWS if live is None or live.parts is None else range(live.first_row, live.tokens)
-
-    @property
-    def _real(self) -> range | None:
-        if self.kind is PayloadKind.VISUAL:
-            return None
-        return range(self.live.first_row, self.live.tokens) if self.live else NO_ROWS
-
     def _invalid(self, step: Step) -> bool:
         wrong_shape = step.levels not in (None, self.levels) or step.hidden not in (None, self.hidden)
-        return step.tokens < 0 or wrong_shape or self.misshapen(step)
+        # Swapped sizes may be equal: then `shape=` gives the right shape.
+        same = {"swapped": self.levels, "transposed": self.hidden}
+        misshapen = step.shape is not None and step.tokens != same.get(step.shape)
+        return step.tokens < 0 or wrong_shape or misshapen
 
     def _add(self, step: Step, fate: Fate, content: Rows | None) -> None:
         number = len(self.payloads) + 1

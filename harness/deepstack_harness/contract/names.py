@@ -51,27 +51,20 @@ class Extension:
 @cache
 def declared(group: str) -> tuple[Extension, ...]:
     """Return what installed distributions declare in `deepstack_harness.GROUP`, sorted by name."""
-    points = entry_points(group=f"deepstack_harness.{group}")
-    extensions = [_extension(group, point) for point in points]
+    extensions = []
+    for point in entry_points(group=f"deepstack_harness.{group}"):
+        owner = "an unnamed distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        if EntryPoint.pattern.fullmatch(point.value) is None or ":" not in point.value:
+            broken = f"'{point.value}' is not MODULE:ATTRIBUTE"
+        else:
+            # Of a top-level name find_spec imports nothing; of `a.b` it would import `a`.
+            top = point.module.partition(".")[0]
+            try:
+                broken = "" if find_spec(top) is not None else f"module '{top}' is not installed"
+            except ValueError:  # a module in sys.modules whose __spec__ is None
+                broken = ""
+        extensions.append(Extension(group, point.name, point.value, owner, broken))
     return tuple(sorted(extensions, key=lambda extension: (extension.name, extension.distribution)))
-
-
-def _extension(group: str, point: EntryPoint) -> Extension:
-    owner = "an unnamed distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-    broken = ""
-    if EntryPoint.pattern.fullmatch(point.value) is None or ":" not in point.value:
-        broken = f"'{point.value}' is not MODULE:ATTRIBUTE"
-    # Of a top-level name find_spec imports nothing; of `a.b` it would import `a`.
-    elif not _is_installed(top := point.module.partition(".")[0]):
-        broken = f"module '{top}' is not installed"
-    return Extension(group, point.name, point.value, owner, broken)
-
-
-def _is_installed(top: str) -> bool:
-    try:
-        return find_spec(top) is not None
-    except ValueError:  # a module in sys.modules whose __spec__ is None
-        return True
 
 
 LoadedT = TypeVar("LoadedT")
@@ -152,19 +145,17 @@ class Names(Mapping[str, Entry]):
         entry = self[name]
         if entry.refused:
             raise UsageError(entry.refused)
-        thing = imported(entry.target) if name in self.own else self._imported_from_other(name, entry)
-        if not fits(thing):
-            raise UsageError(f"{self.kind} '{name}' {_of_distribution(entry)}is not {wanted}: {entry.target}")
-        return thing
-
-    def _imported_from_other(self, name: str, entry: Entry) -> object:
+        whose = f"{self.kind} '{name}' {f'of {entry.distribution} ' if entry.distribution else ''}"
         try:
-            return imported(entry.target)
-        except Exception as error:  # noqa: BLE001  # another package may raise anything when imported
-            raise UsageError(
-                f"{self.kind} '{name}' {_of_distribution(entry)}cannot be loaded from {entry.target}: "
-                f"{type(error).__name__}: {error}"
-            ) from None
+            thing = imported(entry.target)
+        except Exception as error:  # another package may raise anything when imported
+            if name in self.own:
+                raise
+            why = f"{type(error).__name__}: {error}"
+            raise UsageError(f"{whose}cannot be loaded from {entry.target}: {why}") from None
+        if not fits(thing):
+            raise UsageError(f"{whose}is not {wanted}: {entry.target}")
+        return thing
 
 
 def imported(target: str) -> object:
@@ -174,7 +165,3 @@ def imported(target: str) -> object:
     for part in attribute.split("."):
         thing = getattr(thing, part)
     return thing
-
-
-def _of_distribution(entry: Entry) -> str:
-    return f"of {entry.distribution} " if entry.distribution else ""

@@ -16,9 +16,10 @@ A run of ten or more equal steps is written once: `get 16 times=300`.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.text import shortened
@@ -68,6 +69,11 @@ _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*
 _SPAN = re.compile(r"(\d+)-(\d+)")
 _OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values", "shape")
 _OF_CALLS = ("on", "fail", "count", "calls", "after")
+_COUNTED = ("levels", "hidden", "fail", "calls", "after")
+_CHOICES = {
+    "layout": LAYOUTS, "dtype": (*DTYPES, *INTEGERS), "values": VALUES, "shape": SHAPES, "on": (SECOND,),
+    "count": COUNTS,
+}  # fmt: skip
 _HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
 _OFTEN = 10
 """Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
@@ -144,12 +150,10 @@ class Step:
         edges = [edge for span in self.spans or () for edge in span]
         if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
-        self._check_option("layout", LAYOUTS)
-        self._check_option("dtype", (*DTYPES, *INTEGERS))
-        self._check_option("values", VALUES)
-        self._check_option("shape", SHAPES)
-        self._check_option("on", (SECOND,))
-        self._check_option("count", COUNTS)
+        for key, known in _CHOICES.items():
+            value = getattr(self, key)
+            if value is not None and value not in known:
+                raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
         if self.count is not None and self.op not in CALLS_BUFFER - {Op.SET}:
             raise TraceError(f"step '{self}': only get, clear and resize take count=")
         if self.count == "bool" and self.tokens not in (0, 1):
@@ -170,11 +174,6 @@ class Step:
             raise TraceError(f"step '{self}': calls= takes 2 to {MOST_STEPS}, not {self.calls}")
         if self.after is not None and not 1 <= self.after <= MOST_TOKENS:
             raise TraceError(f"step '{self}': after= takes 1 to {MOST_TOKENS} seconds, not {self.after}")
-
-    def _check_option(self, key: str, known: tuple[str, ...]) -> None:
-        value = getattr(self, key)
-        if value is not None and value not in known:
-            raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
 
     def __str__(self) -> str:
         """Return the text that `Step.parse` reads."""
@@ -239,7 +238,11 @@ class Trace:
         """Return the text that `Trace.parse` reads."""
         header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
         header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
-        return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_texts_of(self.steps))
+        texts: list[str] = []
+        for text, run in groupby(map(str, self.steps)):
+            times = len(list(run))
+            texts += [f"{text} times={times}"] if times >= _OFTEN else [text] * times
+        return f"{' '.join([f'cap {self.capacity}', *header])}: {'; '.join(texts)}"
 
     def __iter__(self) -> Iterator[Step]:
         """Iterate over the steps in order."""
@@ -276,13 +279,6 @@ class Trace:
         )
 
 
-def _texts_of(steps: tuple[Step, ...]) -> Iterator[str]:
-    """Iterate over the steps as text, long runs of one step as one."""
-    for text, run in groupby(map(str, steps)):
-        times = len(list(run))
-        yield from [f"{text} times={times}"] if times >= _OFTEN else [text] * times
-
-
 def _parse_steps(text: str) -> tuple[Step, ...]:
     """Read the text of one step, which may be several equal ones with `times=`."""
     match = _STEP.fullmatch(text.strip())
@@ -295,27 +291,14 @@ def _parse_steps(text: str) -> tuple[Step, ...]:
         wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
         raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
     options = _options(text, match["options"])
-    step = Step(
-        op,
-        _number(text, match["tokens"] or "0"),
-        levels=_count(text, options, "levels"),
-        hidden=_count(text, options, "hidden"),
-        request=options.get("request"),
-        spans=_spans(text, options.get("spans")),
-        layout=options.get("layout"),
-        dtype=options.get("dtype"),
-        values=options.get("values"),
-        on=options.get("on"),
-        fail=_count(text, options, "fail"),
-        count=options.get("count"),
-        shape=options.get("shape"),
-        calls=_count(text, options, "calls"),
-        after=_count(text, options, "after"),
-    )
+    values: dict[str, Any] = {key: _count(text, options, key) for key in _COUNTED}
+    values |= {key: options.get(key) for key in ("request", *_CHOICES)}
+    spans = _spans(text, options.get("spans"))
+    step = Step(op, _number(text, match["tokens"] or "0"), spans=spans, grad="grad" in options, **values)
     times = _count(text, options, "times")
     if times is not None and not 1 <= times <= MOST_STEPS:
         raise TraceError(f"step '{text.strip()}': times= takes 1 to {MOST_STEPS}, not {times}")
-    return (replace(step, grad="grad" in options),) * (1 if times is None else times)
+    return (step,) * (1 if times is None else times)
 
 
 def _header(trace: str, text: str) -> dict[str, str]:

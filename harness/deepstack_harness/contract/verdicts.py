@@ -9,7 +9,7 @@ plain data.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, Self
 
 import msgspec
 from typing_extensions import TypeVar
@@ -31,62 +31,48 @@ class Verdict(StrEnum):
     <Verdict.SKIP: 'SKIP'>
     """
 
-    PASS = "PASS"
-    FAIL = "FAIL"
-    SKIP = "SKIP"
-    ERROR = "ERROR"
-    XFAIL = "XFAIL"
-    IMPROVED = "IMPROVED"
-    MISSING = "MISSING"
+    PASS = ("PASS", "kept", "kept", "ok", "✅")
+    FAIL = ("FAIL", "broken", "broken", "FAIL", "❌", "red")
+    SKIP = ("SKIP", "not tested", "does not apply", "-", "▫️", "dim")
+    ERROR = ("ERROR", "not judged", "not judged", "ERR", "⚠️", "yellow")
+    XFAIL = ("XFAIL", "broken", "broken, as expected", "xf", "🔶", "magenta")
+    IMPROVED = ("IMPROVED", "kept, expected to break", "kept, expected to break", "IMPR", "⬆️", "cyan")
+    MISSING = (
+        "MISSING", "not tested, expected to break", "not tested, expected to break", "MISS", "❔", "cyan",
+    )  # fmt: skip
 
-    @property
-    def word(self) -> str:
-        """The text of a narrow table cell."""
-        return _READING[self].word
-
-    @property
-    def meaning(self) -> str:
-        """The explanation in a legend."""
-        return _READING[self].meaning
-
-    @property
-    def abbreviation(self) -> str:
-        """Four letters at most, for a matrix on the terminal."""
-        return _READING[self].abbreviation
-
-    @property
-    def sign(self) -> str:
-        """One character for a matrix in Markdown."""
-        return _READING[self].sign
-
-    @property
-    def style(self) -> str:
-        """The colour on a terminal, by rich's name; empty for the usual one."""
-        return _READING[self].style
-
-
-class _Reading(NamedTuple):
     word: str
+    """The text of a narrow table cell."""
     meaning: str
+    """The explanation in a legend."""
     abbreviation: str
+    """Four letters at most, for a matrix on the terminal."""
     sign: str
-    style: str = ""
+    """One character for a matrix in Markdown."""
+    style: str
+    """The colour on a terminal, by rich's name; empty for the usual one."""
+
+    # Type checkers take `Verdict("PASS")` for a call of this: the rest has defaults.
+    def __new__(
+        cls,
+        name: str,
+        word: str = "",
+        meaning: str = "",
+        abbreviation: str = "",
+        sign: str = "",
+        style: str = "",
+    ) -> Self:
+        """Make a verdict of its name."""
+        member = str.__new__(cls, name)
+        member._value_, member.word, member.meaning = name, word, meaning
+        member.abbreviation, member.sign, member.style = abbreviation, sign, style
+        return member
 
 
-# Worst first: reports sort and fold cases by this order.
-_READING = {
-    Verdict.FAIL: _Reading("broken", "broken", "FAIL", "❌", "red"),
-    Verdict.ERROR: _Reading("not judged", "not judged", "ERR", "⚠️", "yellow"),
-    Verdict.IMPROVED: _Reading("kept, expected to break", "kept, expected to break", "IMPR", "⬆️", "cyan"),
-    Verdict.MISSING: _Reading(
-        "not tested, expected to break", "not tested, expected to break", "MISS", "❔", "cyan"
-    ),
-    Verdict.XFAIL: _Reading("broken", "broken, as expected", "xf", "🔶", "magenta"),
-    Verdict.PASS: _Reading("kept", "kept", "ok", "✅"),
-    Verdict.SKIP: _Reading("not tested", "does not apply", "-", "▫️", "dim"),
-}
-
-WORST_FIRST: tuple[Verdict, ...] = tuple(_READING)
+WORST_FIRST = (
+    Verdict.FAIL, Verdict.ERROR, Verdict.IMPROVED, Verdict.MISSING, Verdict.XFAIL, Verdict.PASS, Verdict.SKIP,
+)  # fmt: skip
+"""The order in which reports sort and fold cases."""
 
 BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
 """Verdicts of a broken rule, whether the failure is known or not."""

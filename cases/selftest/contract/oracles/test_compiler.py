@@ -108,29 +108,23 @@ def test_no_budget_makes_room_for_the_recompile_limit() -> None:
     assert judge_output(ObservedCase(case, observation)).verdict is Verdict.PASS
 
 
-def test_a_decoder_that_never_compiled_was_reached_all_the_same() -> None:
-    refused = Raised("UserError", "could not guard", "decoder", "model.py:3")
-    judgement = judge_graphs(
-        ObservedCase(
-            Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
-            observed(*forward(None, raised=refused).steps, facts=None),
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        pytest.param(
+            forward(None, raised=Raised("UserError", "could not guard", "decoder", "model.py:3")),
+            "nothing was compiled: step 3 'forward 16' raised UserError", id="reached, and not compiled",
         ),
-    )
-    assert (judgement.verdict, judgement.detail) == (
-        Verdict.SKIP,
-        "nothing was compiled: step 3 'forward 16' raised UserError",
-    )
-
-
-def test_a_decoder_that_was_never_reached_has_no_graphs() -> None:
-    refused = Raised("ValueError", "no", "get", "buffer.py:3")
-    judgement = judge_graphs(
-        ObservedCase(
-            Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
-            observed(*forward(None, answer=None, raised=refused).steps, facts=None),
+        pytest.param(
+            forward(None, answer=None, raised=Raised("ValueError", "no", "get", "buffer.py:3")),
+            "the decoder was never reached", id="never reached",
         ),
-    )
-    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, "the decoder was never reached")
+    ],
+)  # fmt: skip
+def test_a_decoder_without_graphs_is_not_tested(seen: Observation, why: str) -> None:
+    case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
+    judgement = judge_graphs(ObservedCase(case, observed(*seen.steps, facts=None)))
+    assert (judgement.verdict, judgement.detail) == (Verdict.SKIP, why)
 
 
 def test_reasons_of_recompiles_are_reported() -> None:

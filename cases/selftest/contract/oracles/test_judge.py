@@ -108,33 +108,37 @@ def get(tokens: int, *ranges: RowRange) -> StepFacts:
     )
 
 
-def test_stale_rows_after_a_shorter_payload_are_padding() -> None:
-    judgement = judged(
-        "cap 16: set 9; set 3; get 9", StepFacts("set 9", 16), StepFacts("set 3", 16),
-        get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)),
-    )[Rule.FRESHNESS]  # fmt: skip
-    assert (judgement.verdict, judgement.value, judgement.effect) == (Verdict.FAIL, 6, Effect.PADDING)
+RAISED = Raised("ValueError", "too many", "get", "buffer.py:3")
 
 
-def test_stale_rows_in_a_step_of_only_text_change_the_output() -> None:
-    judgement = judged(
-        "cap 16: set 9; clear 9; get 9", StepFacts("set 9", 16), StepFacts("clear 9", 16),
-        get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),
-    )[Rule.CLEAR]  # fmt: skip
-    assert (judgement.verdict, judgement.value, judgement.effect) == (Verdict.FAIL, 4, Effect.OUTPUT)
-
-
-def test_a_lost_row_of_the_payload_changes_the_output() -> None:
-    said = judged(
-        "cap 16: set 9; get 12", StepFacts("set 9", 16), get(12, RowRange(1, 0, 0, 8), RowRange(0, 0, 0, 4))
-    )[Rule.BOUNDARY]
-    assert (said.value, said.effect) == (1, Effect.OUTPUT)
-
-
-def test_a_get_that_raises_is_a_crash() -> None:
-    raised = Raised("ValueError", "too many", "get", "buffer.py:3")
-    said = judged("cap 16: get 4", StepFacts("get 4", 16, raised=raised))[Rule.BOUNDARY]
-    assert (said.unit, said.effect) == ("calls", Effect.CRASH)
+@pytest.mark.parametrize(
+    ("trace", "rule", "last", "value", "effect"),
+    [
+        pytest.param(
+            "cap 16: set 9; set 3; get 9", Rule.FRESHNESS,
+            get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)), 6, Effect.PADDING,
+            id="stale rows after a shorter payload",
+        ),
+        pytest.param(
+            "cap 16: set 9; clear 9; get 9", Rule.CLEAR, get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),
+            4, Effect.OUTPUT, id="stale rows in a step of only text",
+        ),
+        pytest.param(
+            "cap 16: set 9; get 12", Rule.BOUNDARY, get(12, RowRange(1, 0, 0, 8), RowRange(0, 0, 0, 4)),
+            1, Effect.OUTPUT, id="a lost row of the payload",
+        ),
+        pytest.param(
+            "cap 16: get 4", Rule.BOUNDARY, StepFacts("get 4", 16, raised=RAISED), 1, Effect.CRASH,
+            id="a get that raises",
+        ),
+    ],
+)  # fmt: skip
+def test_the_effect_follows_from_the_rows(
+    trace: str, rule: Rule, last: StepFacts, value: int, effect: Effect
+) -> None:
+    *before, _ = Trace.parse(trace)
+    said = judged(trace, *(StepFacts(str(step), 16) for step in before), last)[rule]
+    assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, value, effect)
 
 
 OBSERVED = ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, COMPILED), forward(RIGHT))

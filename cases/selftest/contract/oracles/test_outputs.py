@@ -40,6 +40,7 @@ from deepstack_harness.contract.oracles.outputs import (
     diagnose,
     evaluate,
     judge_output,
+    measured_steps,
     tolerance,
     worst_step,
 )
@@ -77,29 +78,32 @@ def test_the_tolerance_is_derived_from_the_rounding_of_eager(
     assert output_of(forward(replace(RIGHT, eager=eager, rounding=rounding))).verdict is verdict
 
 
-def test_a_payload_that_hardly_shows_is_not_judged() -> None:
-    judgement = output_of(forward(replace(RIGHT, effect=5e-5)))
-    assert judgement.verdict is Verdict.ERROR
-    assert "too little to judge by" in judgement.detail
-
-
-def test_a_payload_that_was_never_read_is_no_pass() -> None:
-    refused = Raised("ValueError", "no", "get", "buffer.py:3")
-    judgement = output_of(forward(None, answer=None, raised=refused))
-    assert judgement.verdict is Verdict.SKIP
-    assert "'forward 16': get raised ValueError before the decoder ran" in judgement.detail
-
-
-def test_a_decoder_that_raises_fails() -> None:
-    crashed = Raised("TypeError", "'NoneType' is not subscriptable", "decoder", "model.py:3")
-    judgement = output_of(forward(None, raised=crashed))
-    assert judgement.verdict is Verdict.FAIL
-    assert "step 3 'forward 16' raised TypeError" in judgement.detail
-
-
-def test_what_was_not_measured_is_an_error() -> None:
-    judgement = output_of(observed(*forward(RIGHT).steps, error="no graph was built"))
-    assert (judgement.verdict, judgement.detail) == (Verdict.ERROR, "no graph was built")
+@pytest.mark.parametrize(
+    ("observation", "verdict", "words"),
+    [
+        pytest.param(
+            forward(replace(RIGHT, effect=5e-5)), Verdict.ERROR, "too little to judge by", id="hardly shows"
+        ),
+        pytest.param(
+            forward(None, answer=None, raised=Raised("ValueError", "no", "get", "buffer.py:3")), Verdict.SKIP,
+            "'forward 16': get raised ValueError before the decoder ran", id="was never read",
+        ),
+        pytest.param(
+            forward(None, raised=Raised("TypeError", "not subscriptable", "decoder", "model.py:3")),
+            Verdict.FAIL, "step 3 'forward 16' raised TypeError", id="raised in the decoder",
+        ),
+        pytest.param(
+            observed(*forward(RIGHT).steps, error="no graph was built"), Verdict.ERROR, "no graph was built",
+            id="was not measured",
+        ),
+    ],
+)  # fmt: skip
+def test_a_payload_that_cannot_be_compared_is_no_pass(
+    observation: Observation, verdict: Verdict, words: str
+) -> None:
+    judgement = output_of(observation)
+    assert judgement.verdict is verdict
+    assert words in judgement.detail
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def seen(visual: Distances | None, text: Distances | None) -> Observation:
 
 def test_a_step_without_a_payload_may_be_the_worst() -> None:
     wrong = seen(RIGHT, replace(QUIET, eager=4.0, no_deepstack=4.0, zero_deepstack=4.0))
-    worst = worst_step(CASE, wrong)
+    worst = worst_step(CASE, measured_steps(CASE, wrong))
     assert worst is not None
     assert (worst.number, str(worst.step), worst.distances.eager) == (3, "forward 8", 4.0)
     assert case_distances(CASE, wrong) == replace(RIGHT, eager=4.0)
@@ -187,31 +191,35 @@ def test_a_step_without_a_payload_may_be_the_worst() -> None:
 def test_the_worst_is_furthest_above_its_own_tolerance() -> None:
     rounded = replace(RIGHT, eager=0.2, rounding=0.1)  # three roundings are accepted
     found = seen(rounded, replace(QUIET, eager=0.1))
-    worst = worst_step(CASE, found)
+    worst = worst_step(CASE, measured_steps(CASE, found))
     assert worst is not None
     assert worst.distances.eager == 0.1
     assert case_distances(CASE, found) == replace(rounded, eager=0.1)
 
 
-def test_of_steps_that_are_all_right_one_with_a_payload_is_shown() -> None:
-    assert case_distances(CASE, seen(RIGHT, QUIET)) == RIGHT
-    assert case_distances(CASE, seen(QUIET, RIGHT)) == RIGHT
+ALONE = replace(QUIET, eager=0.5)
 
 
-def test_without_any_payload_the_step_itself_is_shown() -> None:
-    alone = replace(QUIET, eager=0.5)
-    assert case_distances(CASE, seen(None, alone)) == alone
+@pytest.mark.parametrize(
+    ("visual", "text", "shown"),
+    [
+        pytest.param(RIGHT, QUIET, RIGHT, id="all right, the payload first"),
+        pytest.param(QUIET, RIGHT, RIGHT, id="all right, the payload last"),
+        pytest.param(None, ALONE, ALONE, id="no payload"),
+        pytest.param(None, QUIET, None, id="equal outputs, and a payload that was never read"),
+        pytest.param(None, None, None, id="no decoder ran"),
+    ],
+)
+def test_the_distances_of_a_case_are_those_of_a_step_with_a_payload(
+    visual: Distances | None, text: Distances | None, shown: Distances | None
+) -> None:
+    assert case_distances(CASE, seen(visual, text)) == shown
 
 
-def test_equal_outputs_of_a_payload_that_was_never_read_are_no_distance() -> None:
-    assert case_distances(CASE, seen(None, QUIET)) is None
+def test_equal_outputs_show_where_no_payload_was_set() -> None:
+    assert worst_step(CASE, measured_steps(CASE, seen(None, None))) is None
     never_set = replace(CASE, trace=Trace.parse("cap 16: get 16; forward 16; forward 8"))
     assert case_distances(never_set, seen(None, QUIET)) == QUIET
-
-
-def test_a_case_that_ran_no_decoder_has_no_distances() -> None:
-    assert worst_step(CASE, seen(None, None)) is None
-    assert case_distances(CASE, seen(None, None)) is None
 
 
 INDUCTOR = "inductor/drop_all"

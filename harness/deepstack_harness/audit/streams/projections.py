@@ -5,9 +5,9 @@ recording streams, and with torch's own.
 """
 
 import ast
-import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
@@ -38,88 +38,60 @@ from deepstack_harness.sources.source import Source, read_since
 Weights = tuple[Tensor, ...]
 
 
-def _needs_second_stream(faulty: Project) -> Project:
-    """Wrap a faulty way of projecting: without a second stream nothing can be out of order."""
+def _calls(*calls: str) -> Project:
+    """Return a way to project x (n, hidden) by two weights that makes these calls of the host in their order.
 
-    @functools.wraps(faulty)
+    `aux:` makes the other stream current for a call. Without another stream nothing can be out of order.
+    """
+
     def project(x: Tensor, weights: Weights, lanes: Lanes) -> Weights:
-        return (faulty if lanes.aux else sequential)(x, weights, lanes)
+        if not lanes.aux:
+            return sequential(x, weights, lanes)
+        events, results = {"start": lanes.start, "done": lanes.done[0]}, dict[str, Tensor]()
+        for call in calls:
+            verb, name = call.removeprefix("aux: ").split()
+            with lanes.stream(lanes.aux[0]) if call.startswith("aux: ") else nullcontext():
+                if verb == "project":
+                    results[name] = linear(x, weights[name == "second"])
+                else:
+                    getattr(events[name], verb)()
+        return results["first"], results["second"]
 
     return project
 
 
-@_needs_second_stream
-def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project without letting the other stream wait for x (n, hidden)."""
-    first = linear(x, weights[0])
-    with lanes.stream(lanes.aux[0]):
-        second = linear(x, weights[1])
-        lanes.done[0].record()
-    lanes.done[0].wait()
-    return first, second
+start_forgotten = _calls(
+    "project first", "aux: project second", "aux: record done", "wait done",
+)  # fmt: skip
+"""The other stream does not wait for x."""
+done_forgotten = _calls(
+    "record start", "project first", "aux: wait start", "aux: project second", "aux: record done",
+)  # fmt: skip
+"""The current stream does not wait for the other one's result."""
+done_recorded_outside = _calls(
+    "record start", "project first", "aux: wait start", "aux: project second", "record done", "wait done",
+)  # fmt: skip
+"""The second event is recorded on the current stream; a published listing of vLLM 36795 does so."""
+start_waited_too_early = _calls(
+    "aux: wait start", "aux: project second", "aux: record done", "record start", "project first",
+    "wait done",
+)  # fmt: skip
+"""The wait comes before the event is recorded: it is for nothing, or for the layer before."""
+done_waited_too_early = _calls(
+    "record start", "project first", "wait done", "aux: wait start", "aux: project second",
+    "aux: record done",
+)  # fmt: skip
+"""The current stream waits before the other one recorded that it is done."""
 
 
-@_needs_second_stream
-def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project x (n, hidden) without waiting for the other stream's result."""
-    lanes.start.record()
-    first = linear(x, weights[0])
-    with lanes.stream(lanes.aux[0]):
-        lanes.start.wait()
-        second = linear(x, weights[1])
-        lanes.done[0].record()
-    return first, second
-
-
-@_needs_second_stream
-def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project x (n, hidden), but record the second event on the current stream.
-
-    A published listing of vLLM 36795 does so.
-    """
-    lanes.start.record()
-    first = linear(x, weights[0])
-    with lanes.stream(lanes.aux[0]):
-        lanes.start.wait()
-        second = linear(x, weights[1])
-    lanes.done[0].record()
-    lanes.done[0].wait()
-    return first, second
-
-
-@_needs_second_stream
-def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project x (n, hidden), but wait before the event is recorded: for nothing, or for the layer before."""
-    with lanes.stream(lanes.aux[0]):
-        lanes.start.wait()
-        second = linear(x, weights[1])
-        lanes.done[0].record()
-    lanes.start.record()
-    first = linear(x, weights[0])
-    lanes.done[0].wait()
-    return first, second
-
-
-@_needs_second_stream
-def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project x (n, hidden), but wait on the current stream before the other one recorded that it is done."""
-    lanes.start.record()
-    first = linear(x, weights[0])
-    lanes.done[0].wait()
-    with lanes.stream(lanes.aux[0]):
-        lanes.start.wait()
-        second = linear(x, weights[1])
-        lanes.done[0].record()
-    return first, second
-
-
-@_needs_second_stream
 def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
     """Project a copy of x (n, hidden) on the other stream, and free it on the host while it is still read.
 
     The allocator gives memory back to the stream it came from: the current one, whose
     next result overwrites it. (`Tensor.record_stream` would mark it as used by another stream.)
     """
+    if not lanes.aux:
+        return sequential(x, weights, lanes)
     copy = x.clone()
     lanes.start.record()
     with lanes.stream(lanes.aux[0]):
@@ -191,25 +163,26 @@ OPEN_CAPTURE = SimpleNamespace(is_active=lambda: True)
 """Takes the place of `BreakableCUDAGraphCapture` while a graph is captured."""
 
 
-class RecordingTorch:
-    """Module that a helper knows as `torch`: torch, with streams and events of a recording device."""
+class _Instead:
+    """A module with other attributes than its own, where some are given."""
 
-    def __init__(self, device: Device) -> None:
-        self.cuda = _RecordingCuda(device)
-
-    def __getattr__(self, name: str) -> object:
-        """Return torch's own attribute."""
-        return getattr(torch, name)
-
-
-class _RecordingCuda:
-    def __init__(self, device: Device) -> None:
-        self.stream = device.use_stream
-        self.current_stream = lambda *_: device.current
-        self.Event = lambda **_: Event(device)
+    def __init__(self, module: ModuleType, **others: object) -> None:
+        self.__dict__.update(others)
+        self._module = module
 
     def __getattr__(self, name: str) -> object:
-        return getattr(torch.cuda, name)
+        return getattr(self._module, name)
+
+
+def recording_torch(device: Device) -> object:
+    """Return what a helper knows as `torch`: torch, with streams and events of a recording device."""
+    cuda = _Instead(
+        torch.cuda,
+        stream=device.use_stream,
+        current_stream=lambda *_: device.current,
+        Event=lambda **_: Event(device),
+    )
+    return _Instead(torch, cuda=cuda)
 
 
 def dual_streams_of(source: Source) -> dict[str, DualStream]:
@@ -281,43 +254,32 @@ def helpers_of(source: Source) -> list[tuple[Helper, DualStream]]:
     }
     loaded.check_instrument()
     helpers = [Helper(loaded, module, name, function.__code__) for name, function in functions.items()]
-    return [(helper, _MAKERS[helper.name](helper)) for helper in helpers]
+    return [(helper, _ways_of(helper)) for helper in helpers]
 
 
-def _pair(helper: Helper) -> DualStream:
-    """Call `maybe_execute_in_parallel` with two functions, and perhaps a stream for the second."""
-    settings = [
-        Setting(ONE, 0, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
-        Setting(TWO, 1, partial(_recorded, helper, _project_pair, NO_CAPTURE)),
-    ]
-    if BREAKABLE in helper.code.co_names:
-        settings.append(Setting(IN_CAPTURE, 1, partial(_recorded, helper, _project_pair, OPEN_CAPTURE)))
-    return DualStream(tuple(settings), partial(_project_pair, helper.over(torch, NO_CAPTURE)))
-
-
-def _many(helper: Helper) -> DualStream:
-    """Call `execute_in_parallel` with any number of functions, each but the first on its own stream."""
-    names = (ONE, TWO, THREE)
-    settings = [
-        Setting(name, others, partial(_recorded, helper, _project_many, NO_CAPTURE))
-        for others, name in enumerate(names)
-    ]
-    if "default_first" in helper.parameters:  # not yet in 0.20.2
-        first = partial(_project_many, default_first=True)
-        settings.append(Setting(DEFAULT_FIRST, 2, partial(_recorded, helper, first, NO_CAPTURE)))
-    return DualStream(tuple(settings), partial(_project_many, helper.over(torch, NO_CAPTURE)))
-
-
-_MAKERS: Mapping[str, Callable[[Helper], DualStream]] = {
-    "maybe_execute_in_parallel": _pair,
-    "execute_in_parallel": _many,
-}
+def _ways_of(helper: Helper) -> DualStream:
+    """Call a helper in its settings: `execute_in_parallel` with a function for each stream, else with two."""
+    if helper.name == "execute_in_parallel":
+        project: Callable[..., Weights] = _project_many
+        settings = [(name, others, project, NO_CAPTURE) for others, name in enumerate((ONE, TWO, THREE))]
+        if "default_first" in helper.parameters:  # not yet in 0.20.2
+            settings.append((DEFAULT_FIRST, 2, partial(project, default_first=True), NO_CAPTURE))
+    else:
+        project = _project_pair
+        settings = [(ONE, 0, project, NO_CAPTURE), (TWO, 1, project, NO_CAPTURE)]
+        if BREAKABLE in helper.code.co_names:
+            settings.append((IN_CAPTURE, 1, project, OPEN_CAPTURE))
+    made = (
+        Setting(name, others, partial(_recorded, helper, called, capture))
+        for name, others, called, capture in settings
+    )
+    return DualStream(tuple(made), partial(project, helper.over(torch, NO_CAPTURE)))
 
 
 def _recorded(
     helper: Helper, project: Callable[..., tuple[Tensor, ...]], capture: object, device: Device
 ) -> Project:
-    return partial(project, helper.over(RecordingTorch(device), capture))
+    return partial(project, helper.over(recording_torch(device), capture))
 
 
 _CALLED_WITH = {

@@ -191,7 +191,18 @@ def structure(piece: fx.GraphModule) -> str:
     Raises `NotMeasured` for a piece that holds values of its own, which no text shows.
     """
     numbers = {node: f"%{number}" for number, node in enumerate(piece.graph.nodes)}
-    return "\n".join(_line(node, numbers) for node in piece.graph.nodes)
+    lines = []
+    for node, number in numbers.items():
+        if node.op in {"get_attr", "call_module"}:
+            raise NotMeasured(f"piece holds '{node.target}': its structure does not tell all of it")
+        what = f"{node.target} {map_arg((node.args, node.kwargs), numbers.__getitem__)}"
+        if node.op == "placeholder":
+            value = node.meta.get("example_value")
+            if not isinstance(value, Tensor):
+                raise NotMeasured(f"a piece takes {value!r}: its shape is not known")
+            what = f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device}"
+        lines.append(f"{number} = {node.op} {what}")
+    return "\n".join(lines)
 
 
 def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
@@ -217,12 +228,6 @@ def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
     if not right or compiled != splitter.distinct or not compiled:
         raise NotMeasured(f"{compiled} pieces compiled, {splitter.distinct} counted, answer right: {right}")
     return Subgraphs(layers, splitter.pieces, splitter.distinct, compiled, seconds, backend)
-
-
-def count_growth(layers: Sequence[int], *, named: bool, backend: str) -> tuple[Subgraphs, ...]:
-    """Call `count_subgraphs` for each of `layers`; what only a first compile costs is paid before."""
-    count_subgraphs(1, named=named, backend=backend)
-    return tuple(count_subgraphs(count, named=named, backend=backend) for count in layers)
 
 
 class _NoEvent:
@@ -252,20 +257,6 @@ def _assign(graph: fx.GraphModule, cut_at: object) -> Callable[[fx.Node], int]:
     return numbers.__getitem__
 
 
-def _line(node: fx.Node, numbers: dict[fx.Node, str]) -> str:
-    if node.op in {"get_attr", "call_module"}:
-        raise NotMeasured(f"piece holds '{node.target}': its structure does not tell all of it")
-    arguments = map_arg((node.args, node.kwargs), numbers.__getitem__)
-    shape = _shape(node.meta.get("example_value")) if node.op == "placeholder" else node.target
-    return f"{numbers[node]} = {node.op} {shape} {arguments if node.op != 'placeholder' else ''}"
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        raise NotMeasured(f"a piece takes {value!r}: its shape is not known")
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device}"
-
-
 EAGER = "eager"
 
 
@@ -284,15 +275,13 @@ def observe_results(
         if not right.isfinite().all() or torch.equal(right, x):
             raise NotMeasured("the layers give nothing that could be compared")
         with running(stack.context(way.project, lanes or one_stream())):
-            eager = OpResult(EAGER, right.numel(), different_bits(stack(x), right), 0)
-            return eager, *(_compiled(stack, x, right, backend) for backend in backends)
-
-
-def _compiled(stack: Stack, x: Tensor, right: Tensor, backend: str) -> OpResult:
-    dynamo.start_counting()
-    output = torch.compile(stack, backend=backend, fullgraph=True, dynamic=False)(x)
-    graphs = dynamo.graphs_built()
-    dynamo.start_counting()
-    if not graphs:
-        raise NotMeasured(f"backend {backend} compiled nothing")
-    return OpResult(backend, right.numel(), different_bits(output, right), graphs)
+            results = [OpResult(EAGER, right.numel(), different_bits(stack(x), right), 0)]
+            for backend in backends:
+                dynamo.start_counting()
+                output = torch.compile(stack, backend=backend, fullgraph=True, dynamic=False)(x)
+                graphs = dynamo.graphs_built()
+                dynamo.start_counting()
+                if not graphs:
+                    raise NotMeasured(f"backend {backend} compiled nothing")
+                results.append(OpResult(backend, right.numel(), different_bits(output, right), graphs))
+            return tuple(results)

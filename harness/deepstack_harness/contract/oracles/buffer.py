@@ -7,7 +7,6 @@ moved or that captured graphs lost.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from deepstack_harness.contract.case import Case, Regime
 from deepstack_harness.contract.observation import GraphUse, Observation
@@ -22,63 +21,42 @@ from deepstack_harness.contract.oracles.trace_audit import (
 )
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
-from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement, Verdict
+from deepstack_harness.contract.verdicts import Effect, FaultKind, Judgement
 from deepstack_harness.text import plural
 
+_NOT_TESTED = {
+    Rule.BOUNDARY: "no get or clear within the capacity",
+    Rule.FRESHNESS: "no row of a replaced payload could be read",
+    Rule.CAPACITY: "no step went above the capacity with a payload",
+    Rule.CLEAR: "no row of a cleared payload could be read",
+    Rule.REJECTION: "no step makes a bad call",
+}
 
-def judge_boundary(observed: ObservedCase) -> Judgement:
-    """Judge R2: wrong counts, exceptions and wrong values within the capacity."""
-    judged = _judge_rows_and_calls(Rule.BOUNDARY, observed, "no get or clear within the capacity")
-    less = observed.observation.payload_kind.unchecked.get(Rule.BOUNDARY)
-    if not less or judged.verdict is Verdict.FAIL:
-        return judged
-    return replace(judged, detail="; ".join(filter(None, [judged.detail, less])))
 
-
-def judge_freshness(observed: ObservedCase) -> Judgement:
-    """Judge R3: rows of a payload that a later set replaced.
+def judge_rows_and_calls(rule: Rule, observed: ObservedCase) -> Judgement:
+    """Judge R2, R3, R4, R5 or R8 by the audit of the trace, each as far as the kind of payload allows.
 
     For a payload that has rows for every token, stale rows after N are by design: their effect is `padding`
-    though the rule passes, and the rule is broken where a real row of the output depends on them.
+    though R3 passes, and R3 is broken where a real row of the output depends on them.
     """
-    judged = _judge_rows_and_calls(Rule.FRESHNESS, observed, "no row of a replaced payload could be read")
-    stale = observed.audited().stale_padding
-    if judged.verdict not in {Verdict.PASS, Verdict.SKIP} or not stale:
-        return judged
-    influence = (
-        "no real row changed when padding held other values"
-        if judged.verdict is Verdict.PASS
-        else "no live decoder ran over it"
-    )
-    detail = f"stale padding, by design: {_first_of(stale)}; {influence}"
-    return replace(judged, detail=detail, effect=Effect.PADDING)
-
-
-def judge_capacity(observed: ObservedCase) -> Judgement:
-    """Judge R4: calls above the capacity, and resize."""
-    return _judge_rows_and_calls(Rule.CAPACITY, observed, "no step went above the capacity with a payload")
-
-
-def judge_clear(observed: ObservedCase) -> Judgement:
-    """Judge R5: rows of a payload that was cleared."""
-    if why := observed.observation.payload_kind.unchecked.get(Rule.CLEAR):
-        return skip(Rule.CLEAR, why)
-    return _judge_rows_and_calls(Rule.CLEAR, observed, "no row of a cleared payload could be read")
-
-
-def judge_rejection(observed: ObservedCase) -> Judgement:
-    """Judge R8: bad calls that were accepted, or changed something though they were rejected."""
-    return _judge_rows_and_calls(Rule.REJECTION, observed, "no step makes a bad call")
-
-
-def _judge_rows_and_calls(rule: Rule, observed: ObservedCase, why_skipped: str) -> Judgement:
+    unchecked = observed.observation.payload_kind.unchecked.get(rule)
+    if unchecked and rule is Rule.CLEAR:
+        return skip(rule, unchecked)
     audit = observed.audited()
-    deviations = audit.deviations_of(rule)
+    deviations, chances = audit.deviations_of(rule), audit.chances[rule]
     if deviations:
-        return judge_deviations(rule, deviations, _first_of(deviations), audit.chances[rule])
-    if not audit.chances[rule]:
-        return skip(rule, "; ".join([why_skipped, *audit.unavailable]))
-    return passed(rule, 0, 0, "rows", chances=audit.chances[rule])
+        return judge_deviations(rule, deviations, _first_of(deviations), chances)
+    stale = audit.stale_padding if rule is Rule.FRESHNESS else []
+    if chances:
+        judged = passed(rule, 0, 0, "rows", chances=chances)
+        influence = "no real row changed when padding held other values"
+    else:
+        judged = skip(rule, "; ".join([_NOT_TESTED[rule], *audit.unavailable]))
+        influence = "no live decoder ran over it"
+    if stale:
+        detail = f"stale padding, by design: {_first_of(stale)}; {influence}"
+        return replace(judged, detail=detail, effect=Effect.PADDING)
+    return replace(judged, detail="; ".join(filter(None, [judged.detail, unchecked])))
 
 
 def _first_of(deviations: Sequence[Deviation]) -> str:
@@ -112,12 +90,8 @@ def judge_structure(observed: ObservedCase) -> Judgement:
     )
 
 
-class StorageFault(NamedTuple):
-    """A fault of the storage that graphs were captured on, in the step with this number."""
-
-    number: int
-    detail: str
-    shape: FaultKind
+_StorageFault = tuple[int, str, FaultKind]
+"""A fault of the storage that graphs were captured on: the number of the step, in words, its shape."""
 
 
 def judge_address(observed: ObservedCase) -> Judgement:
@@ -131,25 +105,17 @@ def judge_address(observed: ObservedCase) -> Judgement:
         return skip(Rule.ADDRESS, "no step replays a graph: addresses matter in the captured regime alone")
     if not any(facts.graph_use for facts in observation.steps):
         return skip(Rule.ADDRESS, "no graph was captured")
-    faults = sorted(
-        [
-            *_moved(case, observation),
-            *_generation_went_back(case, observation),
-            *_faults_of_graphs(case, observation),
-        ]
-    )
+    faults = sorted([*_moved(case, observation), *_faults_of_graphs(case, observation)])
     uses = sum(facts.graph_use is not None for facts in observation.steps)
     if not faults:
         return passed(Rule.ADDRESS, 0, 0, "events", chances=uses)
-    first, steps = faults[0], [fault.number for fault in faults]
+    (first, what, shape), steps = faults[0], [number for number, *_ in faults]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    detail = f"step {first.number} '{case.trace.steps[first.number - 1]}' {first.detail}{more}"
-    return judge_figure(
-        Rule.ADDRESS, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses
-    )
+    detail = f"step {first} '{case.trace.steps[first - 1]}' {what}{more}"
+    return judge_figure(Rule.ADDRESS, len(faults), 0, "events", detail, steps, shape=shape, chances=uses)
 
 
-def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
+def _moved(case: Case, observation: Observation) -> Iterator[_StorageFault]:
     """Iterate over returned levels whose addresses are not those of the last get of as many tokens.
 
     A new generation announces a move. Before the first capture nobody relies on an address.
@@ -166,33 +132,31 @@ def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
         before = seen.get(step.tokens, now)
         # Levels that are missing are R1.
         if before[0] == now[0] and any(was != at for was, at in zip(before[1], now[1], strict=False)):
-            yield StorageFault(number, "answered from other storage, unannounced", FaultKind.MOVED)
+            yield number, "answered from other storage, unannounced", FaultKind.MOVED
         seen[step.tokens] = now
 
 
-def _generation_went_back(case: Case, observation: Observation) -> Iterator[StorageFault]:
-    last: int | None = None
+def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[_StorageFault]:
+    """Iterate over generations that went back, and faults of captured graphs.
+
+    Freed storage is reported once, in the step that freed it.
+    """
+    before, last = GraphUse(), None
     for number, _, facts in numbered_steps(case, observation):
         if last is not None and facts.generation is not None and facts.generation < last:
             detail = f"took the generation back from {last} to {facts.generation}"
-            yield StorageFault(number, detail, FaultKind.GENERATION)
+            yield number, detail, FaultKind.GENERATION
         last = facts.generation
-
-
-def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[StorageFault]:
-    """Iterate over faults of captured graphs; freed storage is reported once, in the step that freed it."""
-    before = GraphUse()
-    for number, _, facts in numbered_steps(case, observation):
         use = facts.graph_use or GraphUse()
         if use.allocated:
             detail = f"allocated {plural(use.allocated, 'tensor')} in get or clear while they were captured"
-            yield StorageFault(number, detail, FaultKind.ALLOCATED)
+            yield number, detail, FaultKind.ALLOCATED
         if use.detached:
             detail = "replayed a graph on storage that get no longer answers from, unannounced"
-            yield StorageFault(number, detail, FaultKind.DETACHED)
+            yield number, detail, FaultKind.DETACHED
         if use.freed > before.freed:
             detail = f"found {plural(use.freed, 'storage')} freed that captured graphs still read"
-            yield StorageFault(number, detail, FaultKind.FREED)
+            yield number, detail, FaultKind.FREED
         before = use
 
 

@@ -7,7 +7,6 @@ the sizes of the kernels that were generated for a step, without running them.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, KernelAccess, rows_in_words
@@ -21,7 +20,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
     skip,
 )
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
+from deepstack_harness.contract.trace import RUNS_DECODER, Op
 from deepstack_harness.contract.verdicts import FaultKind, Judgement, Verdict
 from deepstack_harness.text import plural
 
@@ -35,7 +34,12 @@ def judge_graphs(observed: ObservedCase) -> Judgement:
         return error(Rule.GRAPHS, observation.error)
     built = observation.graphs
     if built is None:
-        return skip(Rule.GRAPHS, _why_no_graph(case, observation))
+        raised = (
+            f"nothing was compiled: step {number} '{step}' raised {facts.raised.type}"
+            for number, step, facts in numbered_steps(case, observation)
+            if facts.raised and facts.raised.call == "decoder"
+        )
+        return skip(Rule.GRAPHS, next(raised, "the decoder was never reached"))
     surplus = built.breaks + built.limit_hit
     # At the limit fewer graphs exist than sizes were used: the missing ones would run eager.
     graphs = max(built.graphs, case.graph_budget) + surplus if surplus else built.graphs
@@ -65,7 +69,7 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     ]
     without_gradient = ("a buffer answers", "without requires_grad")
     first: dict[_Guarded, tuple[str, str]] = {
-        _Guarded(FaultKind.GRADIENT, level): without_gradient for level in range(observation.levels)
+        (FaultKind.GRADIENT, level, ""): without_gradient for level in range(observation.levels)
     }
     differs = [
         (number, f"{where} answered {text}, and {first[key][0]} {first[key][1]}", key)
@@ -73,10 +77,13 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
         if first.setdefault(key, (where, text))[1] != text
     ]
     # Strides of rows and of columns are one change.
-    wrong = [*{(number, key.shape, key.level): (number, text, key) for number, text, key in differs}.values()]
+    wrong = [*{(number, *key[:2]): (number, text, key) for number, text, key in differs}.values()]
     if len({number for number, *_ in properties}) < 2:
         return skip(Rule.GRAPHS, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
-    chances = _answers_with_payload(case, observation)
+    chances, taken = 0, False  # without a payload return values never differ
+    for _, step, facts in numbered_steps(case, observation):
+        taken |= step.op is Op.SET and step.tokens > 0 and not (facts.raised or facts.unavailable)
+        chances += taken and facts.answer is not None
     if not wrong:
         return passed(Rule.GRAPHS, 0, 0, "changes", chances=chances)
     _, change, (shape, level, _) = wrong[0]
@@ -88,21 +95,8 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     return replace(judgement, level=level)
 
 
-def _answers_with_payload(case: Case, observation: Observation) -> int:
-    """Count the return values of a buffer that has had a payload: without one, they never differ."""
-    answers, taken = 0, False
-    for _, step, facts in numbered_steps(case, observation):
-        taken |= step.op is Op.SET and step.tokens > 0 and not (facts.raised or facts.unavailable)
-        answers += taken and facts.answer is not None
-    return answers
-
-
-class _Guarded(NamedTuple):
-    """A property that guards check: the fault if it changes, the level, and a key of comparable values."""
-
-    shape: FaultKind
-    level: int | None = None
-    among: str = ""
+_Guarded = tuple[FaultKind, int | None, str]
+"""A property that guards check: the fault if it changes, the level, and a key of comparable values."""
 
 
 def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
@@ -114,14 +108,11 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
     """
     if answer.structure == "none":
         return  # that is R1
-    yield _Guarded(FaultKind.CONTAINER), f"with a {answer.container}"
+    yield (FaultKind.CONTAINER, None, ""), f"with a {answer.container}"
     for level, kind in enumerate(answer.types):
-        yield _Guarded(FaultKind.TENSOR_TYPE, level), f"with a {kind}"
+        yield (FaultKind.TENSOR_TYPE, level, ""), f"with a {kind}"
     for level, gradient in enumerate(answer.gradients):
-        yield (
-            _Guarded(FaultKind.GRADIENT, level),
-            "with requires_grad" if gradient else "without requires_grad",
-        )
+        yield (FaultKind.GRADIENT, level, ""), f"{'with' if gradient else 'without'} requires_grad"
     for level, (runs, width, strides) in enumerate(
         zip(answer.rows, answer.hidden, answer.strides, strict=False)
     ):
@@ -129,15 +120,12 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
             continue
         rows = sum(run.rows for run in runs)
         if rows < 2:
-            yield _Guarded(FaultKind.STRIDES, level, f"{rows} rows"), f"with strides {strides}"
+            yield (FaultKind.STRIDES, level, f"{rows} rows"), f"with strides {strides}"
         else:
             text = f"with strides {strides[:1] if width == 1 else strides}"
-            yield _Guarded(FaultKind.STRIDES, level, "rows"), text
+            yield (FaultKind.STRIDES, level, "rows"), text
         if rows and width > 1:
-            yield (
-                _Guarded(FaultKind.STRIDES, level, "columns"),
-                f"with a stride of {strides[1]} between columns",
-            )
+            yield (FaultKind.STRIDES, level, "columns"), f"with a stride of {strides[1]} between columns"
 
 
 def _graph_counts(built: GraphFacts) -> str:
@@ -152,34 +140,38 @@ def _graph_counts(built: GraphFacts) -> str:
     return "; ".join(parts)
 
 
-def _why_no_graph(case: Case, observation: Observation) -> str:
-    for number, step, facts in numbered_steps(case, observation):
-        if facts.raised and facts.raised.call == "decoder":
-            return f"nothing was compiled: step {number} '{step}' raised {facts.raised.type}"
-    return "the decoder was never reached"
-
-
-class _Work(NamedTuple):
-    """Rows that one step processed, and who did."""
-
-    number: int
-    step: Step
-    rows: int
-    who: str
-
-
 def judge_work(observed: ObservedCase) -> Judgement:
-    """Judge the step in which attention, or a kernel on a payload, had the largest multiple of P rows."""
+    """Judge the step in which attention, or a kernel on a payload, had the largest multiple of P rows.
+
+    P is padded to a multiple of the ranks that share a step, and at least 1.
+    """
     case, observation = observed.case, observed.observation
-    work = list(_work_of_steps(case, observation))
-    if not work:
-        return skip(Rule.WORK, _why_no_rows(case, observation))
-    number, step, rows, who = max(work, key=lambda part: part.rows / _padded_tokens(case, part.step))
-    tokens = _padded_tokens(case, step)
-    detail = f"step {number} '{step}': {who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
-    return judge_figure(
-        Rule.WORK, rows, tokens, "rows", detail, [number], shape=FaultKind.WORK, chances=len(work)
-    )
+    work: list[tuple[int, int, int, str]] = []
+    for number, step, facts in numbered_steps(case, observation):
+        tokens = max(1, -(-step.tokens // case.arm.ranks) * case.arm.ranks)
+        where = f"step {number} '{step}'"
+        if step.op in RUNS_DECODER and facts.attended is not None:
+            work.append((facts.attended, tokens, number, f"{where}: attention was given"))
+        if facts.accesses is not None and facts.accesses.accesses:
+            rows, access = payload_rows(facts.accesses)
+            share = f"{facts.accesses.share:.0%} of the bytes were measured"
+            touched = (
+                f"no kernel touched a payload ({share}):"
+                if access is None
+                else f"{_touch(access)} ({share}),"
+            )
+            work.append((rows, tokens, number, f"{where}: {touched}"))
+    if work:
+        rows, tokens, number, who = max(work, key=lambda part: part[0] / part[1])
+        detail = f"{who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
+        return judge_figure(
+            Rule.WORK, rows, tokens, "rows", detail, [number], shape=FaultKind.WORK, chances=len(work)
+        )
+    if any(facts.distances is not None for facts in observation.steps):
+        family = case.family.partition(":")[0]
+        why = f"attention of family '{case.family}' reports no rows; that of '{family}:opaque' does"
+        return skip(Rule.WORK, why)
+    return skip(Rule.WORK, "no step ran the decoder")
 
 
 def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
@@ -191,39 +183,14 @@ def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
     return max(touched, key=lambda pair: pair[0], default=(0, None))
 
 
-def _work_of_steps(case: Case, observation: Observation) -> Iterator[_Work]:
-    for number, step, facts in numbered_steps(case, observation):
-        if step.op in RUNS_DECODER and facts.attended is not None:
-            yield _Work(number, step, facts.attended, "attention was given")
-        if facts.accesses is not None and facts.accesses.accesses:
-            rows, access = payload_rows(facts.accesses)
-            yield _Work(number, step, rows, _rows_of_access(facts.accesses, access))
-
-
-def _rows_of_access(facts: AccessFacts, access: KernelAccess | None) -> str:
-    share = f"{facts.share:.0%} of the bytes were measured"
-    if access is None:
-        return f"no kernel touched a payload ({share}):"
-    does = "read" if access.read else "wrote"
-    rows = rows_in_words((*access.read, *access.written))
-    return f"kernel {access.kernel} {does} {rows} of {access.tensor} ({share}),"
+def _touch(access: KernelAccess) -> str:
+    """Return which kernel read or wrote which rows of which tensor."""
+    does, rows = "read" if access.read else "wrote", rows_in_words((*access.read, *access.written))
+    return f"kernel {access.kernel} {does} {rows} of {access.tensor}"
 
 
 def _end_of_rows(access: KernelAccess) -> int:
     return max((end for _, end in (*access.read, *access.written)), default=0)
-
-
-def _padded_tokens(case: Case, step: Step) -> int:
-    """Return P, padded to a multiple of the ranks that share a step; at least 1."""
-    ranks = case.arm.ranks
-    return max(1, -(-step.tokens // ranks) * ranks)
-
-
-def _why_no_rows(case: Case, observation: Observation) -> str:
-    if any(facts.distances is not None for facts in observation.steps):
-        family = case.family.partition(":")[0]
-        return f"attention of family '{case.family}' reports no rows; that of '{family}:opaque' does"
-    return "no step ran the decoder"
 
 
 def judge_accesses(facts: AccessFacts) -> Judgement:
@@ -312,9 +279,7 @@ def judge_step_rows(facts: AccessFacts, tokens: int) -> Judgement:
         return passed(Rule.WORK, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
     of_payloads = (other for other in facts.accesses if other.of_payload)
     first = next((other for other in of_payloads if _end_of_rows(other) > tokens), access)
-    does = "read" if first.read else "wrote"
-    touched = rows_in_words((*first.read, *first.written))
-    detail = f"kernel {first.kernel} {does} {touched} of {first.tensor} ({first.argument}); {share}"
+    detail = f"{_touch(first)} ({first.argument}); {share}"
     return judge_figure(Rule.WORK, rows, tokens, "rows", detail, shape=FaultKind.WORK, chances=1)
 
 

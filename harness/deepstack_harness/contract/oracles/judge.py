@@ -10,10 +10,10 @@ oracle is consent to it.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
-from typing_extensions import TypeIs, override
+from typing_extensions import override
 
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.names import Names
@@ -48,9 +48,12 @@ def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Eff
         return None
     if judgement.shape is FaultKind.RAISED or any(deviation.exception for deviation in deviations):
         return Effect.CRASH
-    if judgement.rule is Rule.OUTPUT or any(deviation.is_real for deviation in deviations):
+    wrong = [
+        (row, deviation.real_rows) for deviation in deviations if (row := deviation.first_row) is not None
+    ]
+    if judgement.rule is Rule.OUTPUT or any(row < real_rows for row, real_rows in wrong):
         return Effect.OUTPUT
-    if any(deviation.first_row is not None for deviation in deviations):
+    if wrong:
         return Effect.PADDING
     return Effect.COST if judgement.rule is Rule.WORK or judgement.shape in _WASTED else None
 
@@ -62,30 +65,19 @@ _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
 """Judgements of another package that count, the weaker first; all others are 0."""
 
 
-@dataclass(frozen=True)
-class ExtraOracle:
-    """A function of another package that refines the judgement of `rule`."""
-
-    label: str
-    rule: Rule
-    judge: Callable[..., object]
-
-
 @cache
-def extra_oracles() -> tuple[ExtraOracle, ...]:
-    """Import the oracles of other packages.
+def extra_oracles() -> tuple[tuple[str, Rule, Callable[..., object]], ...]:
+    """Import the oracles of other packages: for each its label, its rule and the function.
 
     Raises `UsageError` for one that cannot be imported, or whose name does not begin with a rule.
     """
-    return tuple(map(_load_extra, EXTRA_ORACLES))
-
-
-def _load_extra(name: str) -> ExtraOracle:
-    owner = EXTRA_ORACLES[name].distribution
-    if sentence := misnamed(name, owner):
-        raise UsageError(sentence)
-    judge = EXTRA_ORACLES.load(name, _is_callable, "a function that judges a case")
-    return ExtraOracle(f"{name} of {owner}", Rule(name.partition(".")[0]), judge)
+    oracles = []
+    for name, entry in EXTRA_ORACLES.items():
+        if sentence := misnamed(name, entry.distribution):
+            raise UsageError(sentence)
+        judge = EXTRA_ORACLES.load(name, callable, "a function that judges a case")
+        oracles.append((f"{name} of {entry.distribution}", Rule(name.partition(".")[0]), judge))
+    return tuple(oracles)
 
 
 def misnamed(name: str, distribution: str) -> str:
@@ -100,27 +92,19 @@ def misnamed(name: str, distribution: str) -> str:
     )
 
 
-def _is_callable(thing: object) -> TypeIs[Callable[..., object]]:
-    return callable(thing)
-
-
 def refined(judgement: Judgement, observed: ObservedCase) -> Judgement:
     """Return our judgement of a rule, or the worse one of another package's oracle of that rule."""
-    for extra in extra_oracles():
-        if extra.rule is judgement.rule:
-            other = _judged_by(extra, observed)
-            if _SEVERITY.get(other.verdict, 0) > _SEVERITY.get(judgement.verdict, 0):
-                judgement = replace(other, detail=f"{extra.label}: {other.detail}")
-    return judgement
-
-
-def _judged_by(extra: ExtraOracle, observed: ObservedCase) -> Judgement:
-    try:
-        judgement = extra.judge(observed)
-    except Exception as problem:  # noqa: BLE001  # another package may raise anything
-        return error(extra.rule, f"raised {type(problem).__name__}: {problem}")
-    if not isinstance(judgement, Judgement) or judgement.rule is not extra.rule:
-        return error(extra.rule, f"answered {judgement!r:.200}, which is no judgement of {extra.rule}")
+    for label, rule, judge in extra_oracles():
+        if rule is not judgement.rule:
+            continue
+        try:
+            other = judge(observed)
+        except Exception as problem:  # noqa: BLE001  # another package may raise anything
+            other = error(rule, f"raised {type(problem).__name__}: {problem}")
+        if not isinstance(other, Judgement) or other.rule is not rule:
+            other = error(rule, f"answered {other!r:.200}, which is no judgement of {rule}")
+        if _SEVERITY.get(other.verdict, 0) > _SEVERITY.get(judgement.verdict, 0):
+            judgement = replace(other, detail=f"{label}: {other.detail}")
     return judgement
 
 
@@ -135,18 +119,20 @@ class RuleOracle(NamedTuple):
     figure: str
 
 
+def _of_trace(rule: Rule, figure: str) -> RuleOracle:
+    return RuleOracle(rule, partial(buffer.judge_rows_and_calls, rule), figure)
+
+
 ORACLES: tuple[RuleOracle, ...] = (
     RuleOracle(Rule.OUTPUT, outputs.judge_output, "distance of compiled to eager"),
     RuleOracle(Rule.STRUCTURE, buffer.judge_structure, "answers that are None or lack a level"),
-    RuleOracle(Rule.BOUNDARY, buffer.judge_boundary, "wrong rows, counts and exceptions within the capacity"),
-    RuleOracle(Rule.FRESHNESS, buffer.judge_freshness, "rows of a replaced payload"),
-    RuleOracle(Rule.CAPACITY, buffer.judge_capacity, "rows lost or short above the capacity"),
-    RuleOracle(Rule.CLEAR, buffer.judge_clear, "rows of a cleared payload"),
+    _of_trace(Rule.BOUNDARY, "wrong rows, counts and exceptions within the capacity"),
+    _of_trace(Rule.FRESHNESS, "rows of a replaced payload"),
+    _of_trace(Rule.CAPACITY, "rows lost or short above the capacity"),
+    _of_trace(Rule.CLEAR, "rows of a cleared payload"),
     RuleOracle(Rule.ADDRESS, buffer.judge_address, "storage that moved unannounced"),
     RuleOracle(Rule.PLACEMENT, buffer.judge_placement, "levels in another dtype or on another device"),
-    RuleOracle(
-        Rule.REJECTION, buffer.judge_rejection, "bad calls accepted, or rejected with the state changed"
-    ),
+    _of_trace(Rule.REJECTION, "bad calls accepted, or rejected with the state changed"),
     RuleOracle(Rule.SHARDING, ranks.judge_sharding, "rows of another rank, outputs off the unsharded run"),
     RuleOracle(
         Rule.WORK,
@@ -168,24 +154,24 @@ def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> 
     """Return one judgement per rule (or only of `rules`), in the order of the oracles."""
     oracles = (*ORACLES, *OF_ACCESSES) if observed.case.arm.interpreted else ORACLES
     return [
-        _with_effect(_add_unchecked(refined(oracle.judge(observed), observed), observed.case), observed)
+        _completed(refined(oracle.judge(observed), observed), observed)
         for oracle in oracles
         if rules is None or oracle.rule in rules
     ]
 
 
-def _add_unchecked(judgement: Judgement, case: Case) -> Judgement:
-    """Add what is not checked of an adapted buffer; it is the whole detail of a rule that is SKIP."""
-    why = case.buffer.adapter and case.buffer.adapter.unchecked.get(judgement.rule)
-    if not why or judgement.verdict not in {Verdict.PASS, Verdict.SKIP}:
-        return judgement
-    words = [judgement.detail, why] if judgement.verdict is Verdict.PASS else [why]
-    return replace(judgement, detail="; ".join(filter(None, words)))
+def _completed(judgement: Judgement, observed: ObservedCase) -> Judgement:
+    """Add the effect and the call of a broken rule, and what is not checked of an adapted buffer.
 
-
-def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
+    The latter is the whole detail of a rule that is SKIP.
+    """
     if judgement.verdict not in BROKEN:
-        return judgement
+        adapter = observed.case.buffer.adapter
+        why = adapter.unchecked.get(judgement.rule) if adapter else None
+        if not why or judgement.verdict is Verdict.ERROR:
+            return judgement
+        words = [judgement.detail, why] if judgement.verdict is Verdict.PASS else [why]
+        return replace(judgement, detail="; ".join(filter(None, words)))
     own = {Rule.OUTPUT: outputs.crashes, Rule.SHARDING: ranks.deviations}.get(judgement.rule)
     deviations = own(observed) if own else observed.audited().deviations_of(judgement.rule)
     call = ""
@@ -229,11 +215,42 @@ class JudgedCase(RuleVerdicts):
         return [row_against_expectation(row, broken=self.planned.expects(row.rule)) for row in self.rows()]
 
 
+_OF_COMPILED_CODE = frozenset({Rule.OUTPUT, Rule.WORK, Rule.GRAPHS})
+"""Rules that nothing puts to the test where the compiler made no code."""
+_OF_DECODERS = _OF_COMPILED_CODE | {Rule.SHARDING, Rule.MEMORY}
+
+
 def judge_case(
     planned: PlannedCase, observation: Observation, rules: Collection[Rule] | None = None
 ) -> JudgedCase:
-    """Judge what was observed of a case by all rules, or only by `rules`."""
-    return JudgedCase(planned, observation, tuple(_judgements(planned.case, observation, rules)))
+    """Judge what was observed of a case by all rules, or only by `rules`.
+
+    Where ranks died or hung, every rule is ERROR, and R9 has what they printed. ERROR are all rules where
+    code under test changed what measures it, those that nothing had put to the test before the process
+    ended, and those of compiled code where the compiler failed in code of its own.
+    """
+    if observation.tampering or not observation.steps:
+        why = f"tampered: {observation.tampering}" if observation.tampering else observation.error
+        why = why or "no step was played"
+        unjudged = (
+            error(oracle.rule, why if oracle.rule is Rule.SHARDING else why.splitlines()[0])
+            for oracle in ORACLES
+            if rules is None or oracle.rule in rules
+        )
+        return JudgedCase(planned, observation, tuple(unjudged))
+    failed = (facts.raised for facts in observation.steps if facts.raised and facts.raised.by_compiler)
+    raised = next(failed, None)
+    judgements = []
+    for judgement in judge_all(ObservedCase(planned.case, observation), rules):
+        untested = judgement.verdict is Verdict.SKIP
+        if raised and judgement.rule in (_OF_COMPILED_CODE if untested else _OF_DECODERS):
+            why = f"the compiler of torch {observation.torch} failed here: {raised.type}: {raised.message}"
+            judgements.append(replace(error(judgement.rule, why), exception=raised.type))
+        elif untested and observation.ended is not None:
+            judgements.append(error(judgement.rule, observation.ended))
+        else:
+            judgements.append(judgement)
+    return JudgedCase(planned, observation, tuple(judgements))
 
 
 def judge_cases(
@@ -258,46 +275,3 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
     judgements = tuple(error(oracle.rule, why) for oracle in ORACLES)
     nothing = Observation(planned.case.dtype, planned.case.device, 0, 0, torch, (), error=why)
     return JudgedCase(planned, nothing, judgements)
-
-
-_OF_COMPILED_CODE = frozenset({Rule.OUTPUT, Rule.WORK, Rule.GRAPHS})
-"""Rules that nothing puts to the test where the compiler made no code."""
-_OF_DECODERS = _OF_COMPILED_CODE | {Rule.SHARDING, Rule.MEMORY}
-
-
-def _without_compiler(judgement: Judgement, observation: Observation) -> Judgement:
-    """Return ERROR for a rule of compiled code where the compiler failed in code of its own."""
-    failed = (facts.raised for facts in observation.steps if facts.raised and facts.raised.by_compiler)
-    raised = next(failed, None)
-    concerned = _OF_COMPILED_CODE if judgement.verdict is Verdict.SKIP else _OF_DECODERS
-    if raised is None or judgement.rule not in concerned:
-        return judgement
-    why = f"the compiler of torch {observation.torch} failed here: {raised.type}: {raised.message}"
-    return replace(error(judgement.rule, why), exception=raised.type)
-
-
-def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
-    """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed.
-
-    So is every rule where code under test changed what measures it.
-    """
-    if observation.tampering:
-        observation = replace(observation, steps=(), error=f"tampered: {observation.tampering}")
-    if observation.steps:
-        judgements = [
-            _without_compiler(judgement, observation)
-            for judgement in judge_all(ObservedCase(case, observation), rules)
-        ]
-        if observation.ended is None:
-            return judgements
-        # Before the process ended nothing put these rules to the test.
-        return [
-            error(judgement.rule, observation.ended) if judgement.verdict is Verdict.SKIP else judgement
-            for judgement in judgements
-        ]
-    why = observation.error or "no step was played"
-    return [
-        error(oracle.rule, why if oracle.rule is Rule.SHARDING else why.splitlines()[0])
-        for oracle in ORACLES
-        if rules is None or oracle.rule in rules
-    ]

@@ -8,7 +8,6 @@ above one.
 
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, product
-from typing import NamedTuple
 
 from deepstack_harness.contract.facts import (
     Bounds,
@@ -30,13 +29,18 @@ def judge_ordering(observation: OrderingObservation) -> Judgement:
     if missing := _unmeasured(observation):
         return error(Rule.ORDERING, missing)
     violations = list(_violations(observation))
-    amount = sum(violation.amount for violation in violations)
-    detail = "; ".join([*(violation.detail for violation in violations), *_unused_streams(observation)])
+    words = [detail for _, detail, _ in violations]
+    for recording in observation.recordings:
+        # A stream on which nothing ran is in order, but of no use.
+        unused = set(recording.streams) - {operation.stream for operation in recording.operations}
+        if unused and not recording.raised:
+            words.append(f"{recording.setting}: nothing ran on {', '.join(sorted(unused))}")
+    amount, detail = sum(amount for amount, *_ in violations), "; ".join(words)
     chances = len(observation.recordings) + len(observation.results)
     if not violations:
         return passed(Rule.ORDERING, 0, 0, "violations", detail, chances=chances)
     return judge_figure(
-        Rule.ORDERING, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances
+        Rule.ORDERING, amount, 0, "violations", detail, shape=violations[0][2], chances=chances
     )
 
 
@@ -74,18 +78,8 @@ def _unmeasured(observation: OrderingObservation) -> str:
     return "" if observation.results else "no result was compared"
 
 
-def _unused_streams(observation: OrderingObservation) -> Iterator[str]:
-    """Iterate over settings with a stream on which nothing ran: in order, but of no use."""
-    for recording in observation.recordings:
-        unused = set(recording.streams) - {operation.stream for operation in recording.operations}
-        if unused and not recording.raised:
-            yield f"{recording.setting}: nothing ran on {', '.join(sorted(unused))}"
-
-
-class _Violation(NamedTuple):
-    amount: int
-    detail: str
-    shape: FaultKind
+_Violation = tuple[int, str, FaultKind]
+"""How many, in words, and the shape."""
 
 
 def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
@@ -94,34 +88,34 @@ def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
     for result in observation.results:
         if result.different:
             differ = f"{result.different} of {result.elements} elements differ from sequential"
-            yield _Violation(1, f"{result.how}: {differ}", FaultKind.OUTPUT)
+            yield 1, f"{result.how}: {differ}", FaultKind.OUTPUT
     surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in observation.subgraphs)
     if surplus:
         largest = max(observation.subgraphs, key=lambda subgraphs: subgraphs.distinct)
         detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
-        yield _Violation(surplus, detail, FaultKind.SUBGRAPHS)
+        yield surplus, detail, FaultKind.SUBGRAPHS
     seen = observation.on_device
     if seen and seen.ended:
-        yield _Violation(1, f"{seen.device}: {seen.ended}", FaultKind.RAISED)
+        yield 1, f"{seen.device}: {seen.ended}", FaultKind.RAISED
     elif seen and seen.different:
         words = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
-        yield _Violation(1, f"{seen.device}: {words}, the first with {seen.first}", FaultKind.OUTPUT)
+        yield 1, f"{seen.device}: {words}, the first with {seen.first}", FaultKind.OUTPUT
 
 
 def _of_recording(recording: Recording) -> Iterator[_Violation]:
     where = recording.setting
     pairs = unordered(recording)
     if recording.raised:
-        yield _Violation(1, f"{where}: raised {recording.raised}", FaultKind.RAISED)
+        yield 1, f"{where}: raised {recording.raised}", FaultKind.RAISED
         return
     if pairs:
         first, second, memory = pairs[0]
         more = f" (and {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
         both = f"'{first.name}' on {first.stream} and '{second.name}' on {second.stream}"
         detail = f"{where}: nothing orders {both}, which share {memory}{more}"
-        yield _Violation(len(pairs), detail, FaultKind.UNORDERED)
+        yield len(pairs), detail, FaultKind.UNORDERED
     if not recording.equal:
-        yield _Violation(1, f"{where}: another result than sequential", FaultKind.OUTPUT)
+        yield 1, f"{where}: another result than sequential", FaultKind.OUTPUT
 
 
 MOST_POSITIONS = 6

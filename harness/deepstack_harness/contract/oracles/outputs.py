@@ -49,7 +49,9 @@ class MeasuredStep(NamedTuple):
 
 def tolerance(case: Case, distances: Distances) -> float:
     """Return the largest accepted distance of one forward to eager."""
-    return 0.0 if case.dtype in HALF and rounds_as_eager(case) else explained(case, distances)
+    # Without Inductor eager's kernels run in eager's order; ranks add up parts of a sum.
+    rounds_as_eager = not case.arm.by_inductor and case.arm.ranks == 1
+    return 0.0 if case.dtype in HALF and rounds_as_eager else explained(case, distances)
 
 
 def explained(case: Case, distances: Distances) -> float:
@@ -60,11 +62,6 @@ def explained(case: Case, distances: Distances) -> float:
 def is_unsteady(dtype: str, distances: Distances) -> bool:
     """Return whether two uncompiled runs from equal state differ by more than atomic additions explain."""
     return distances.repeated > FLOORS[dtype] * distances.scale
-
-
-def rounds_as_eager(case: Case) -> bool:
-    """Return whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
-    return not case.arm.by_inductor and case.arm.ranks == 1
 
 
 def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:
@@ -78,13 +75,14 @@ def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:
     ]
 
 
-def worst_step(case: Case, observation: Observation) -> MeasuredStep | None:
+def worst_step(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | None:
     """Return the step that is furthest above its tolerance; of equals the one that the payload moves most.
 
-    A step without a payload may be the wrong one, where it reads what was cleared. None where no step was
-    compared.
+    A step without a payload may be the wrong one, where it reads what was cleared. None for no step.
     """
-    return _furthest(case, measured_steps(case, observation))
+    return max(
+        measured, key=lambda step: (_excess(case, step.distances), step.distances.effect), default=None
+    )
 
 
 def case_distances(case: Case, observation: Observation) -> Distances | None:
@@ -96,7 +94,7 @@ def case_distances(case: Case, observation: Observation) -> Distances | None:
     """
     measured = measured_steps(case, observation)
     with_payload = [step for step in measured if step.distances.effect > 0]
-    worst, shown = _furthest(case, measured), _furthest(case, with_payload or measured)
+    worst, shown = worst_step(case, measured), worst_step(case, with_payload or measured)
     if worst is None or shown is None or shows_nothing(case, worst, measured):
         return None
     return replace(shown.distances, eager=worst.distances.eager)
@@ -107,12 +105,6 @@ def shows_nothing(case: Case, worst: MeasuredStep, measured: Sequence[MeasuredSt
     sets = any(step.op is Op.SET for step in case.trace)
     reached = any(step.distances.effect > 0 for step in measured)
     return sets and not reached and _excess(case, worst.distances) <= 0
-
-
-def _furthest(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | None:
-    return max(
-        measured, key=lambda step: (_excess(case, step.distances), step.distances.effect), default=None
-    )
 
 
 def _excess(case: Case, apart: Distances) -> float:
@@ -167,12 +159,10 @@ def crashes(observed: ObservedCase) -> list[Deviation]:
     ]
 
 
-_IGNORED = "the compiled output equals the model without image features: images are ignored"
-
-
 def _judge_distances(observed: ObservedCase) -> Judgement:
     case, observation = observed.case, observed.observation
-    worst, measured = worst_step(case, observation), measured_steps(case, observation)
+    measured = measured_steps(case, observation)
+    worst = worst_step(case, measured)
     if worst is None or shows_nothing(case, worst, measured):
         return skip(Rule.OUTPUT, _why_not_compared(case, observation))
     apart, limit = worst.distances, tolerance(case, worst.distances)
@@ -197,7 +187,7 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
     if dropped:
         return dropped
     ignored = apart.eager > limit >= apart.zero_deepstack
-    why = f"{_IGNORED}: " if ignored else ""
+    why = "the compiled output equals that without the payload, which is ignored: " if ignored else ""
     without = "" if apart.no_deepstack is None else f"{apart.no_deepstack:.2g} from no-deepstack, "
     words = f"{why}{apart.eager:.2g} from eager, {without}{apart.zero_deepstack:.2g} from zero-deepstack"
     if places := state_places(observation):
@@ -243,7 +233,7 @@ def _dropped_levels(case: Case, measured: Sequence[MeasuredStep]) -> Iterator[Ju
             which = f"{plural(len(dropped), 'level')} ({', '.join(map(str, dropped))})"
             detail = (
                 f"step {step.number} '{step.step}': {which} of {len(apart.levels)} have no influence on the "
-                f"output, which the payload moves by {apart.effect:.2g}: the decoder drops image features"
+                f"output, which the payload moves by {apart.effect:.2g}: the decoder drops a part of it"
             )
             failed = judge_figure(
                 Rule.OUTPUT, len(dropped), 0, "levels", detail, [step.number], shape=FaultKind.NO_EFFECT,
@@ -274,12 +264,12 @@ def diagnose(case: Case, observation: Observation) -> str | None:
     if not (case.arm.compiled or case.arm.captured):
         return None
     runs = [run for run in numbered_steps(case, observation) if run[1].op in RUNS_DECODER and run[2].answer]
-    wrong = next((run for run in runs if _is_off(case, run[2])), None)
-    return (
-        _why_more_graphs(case, observation)
-        if wrong is None
-        else _why_output_is_wrong(case, observation, runs, wrong)
-    )
+    for before, (number, step, facts) in enumerate(runs):
+        apart = facts.distances
+        if apart is not None and apart.eager > tolerance(case, apart):
+            wrong = MeasuredStep(number, step, apart)
+            return _why_output_is_wrong(case, observation, runs[:before], wrong, facts)
+    return _why_more_graphs(case, observation)
 
 
 def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised, call: int) -> str:
@@ -294,7 +284,7 @@ def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised
     if arm.shapes is ShapePolicy.STATIC and graphs and arm.guards is not GuardPolicy.STOCK:
         return f"the graph is for one size alone, and no guard was left to notice {step.tokens} tokens; "
     guard = _last_failed(graphs, call)
-    return f"{_was_dropped(guard)}; " if guard else ""
+    return f"{_was_dropped(guard)}: `{guard.name}` was {guard.then}, and then {guard.now}; " if guard else ""
 
 
 def _why_more_graphs(case: Case, observation: Observation) -> str | None:
@@ -311,38 +301,45 @@ def _why_more_graphs(case: Case, observation: Observation) -> str | None:
     return f"{compiled}: {graphs.reasons[0]} held no more"
 
 
-def _why_output_is_wrong(case: Case, observation: Observation, runs: list[Played], wrong: Played) -> str:
-    """Return the first fact that sets the wrong run apart."""
-    before = runs[: runs.index(wrong)]
-    facts = wrong[2]
-    assert facts.distances is not None  # _is_off saw it
-    if facts.distances.eager <= explained(case, facts.distances):
+def _why_output_is_wrong(
+    case: Case, observation: Observation, before: list[Played], wrong: MeasuredStep, facts: StepFacts
+) -> str:
+    """Return the first fact that sets a wrong run apart from those `before` it."""
+    apart = wrong.distances
+    off = f"off from eager by {apart.eager:.2g}"
+    if apart.no_deepstack is not None and EFFECT * apart.no_deepstack <= apart.eager:
+        off += f", and {apart.no_deepstack:.1g} from a model without deepstack"
+    step_is_off = f"step {wrong.number} '{wrong.step}' is {off}"
+    if apart.eager <= explained(case, apart):
         return (
-            f"{_off_by(wrong)}, which rounding explains, but arm {case.arm.name} rounds as eager does: "
+            f"{step_is_off}, which rounding explains, but arm {case.arm.name} rounds as eager does: "
             "the same numbers were added in another order"
         )
-    if wrong[1].op is Op.REPLAY:
-        return _why_replay_is_wrong(case, before, wrong)
-    if not case.arm.compiled or not before or wrong[2].graphs > before[-1][2].graphs:
-        return f"{_off_by(wrong)}, and no graph of an earlier step took part"
-    return _why_old_graph_is_wrong(observation, before, wrong)
-
-
-def _why_old_graph_is_wrong(observation: Observation, before: list[Played], wrong: Played) -> str:
-    number, step, _ = before[0]
+    if wrong.step.op is Op.REPLAY:
+        capture = Step(Op.CAPTURE, wrong.step.tokens)
+        captures = (f"step {number} '{step}'" for number, step, _ in before if step == capture)
+        graph = f"the graph captured in {next(captures, 'an earlier step')}"
+        if facts.graph_use and facts.graph_use.detached:
+            return f"{graph} reads storage from which get no longer answers; {step_is_off}"
+        python = "the decoder" if case.arm.capture is Capture.PIECEWISE else "get, the decoder and clear"
+        return f"{graph} is replayed without the Python of {python}; {step_is_off}"
+    if not case.arm.compiled or not before or facts.graphs > before[-1][2].graphs:
+        return f"{step_is_off}, and no graph of an earlier step took part"
+    compiling, step, _ = before[0]
     guard = _last_failed(observation.graphs, len(before) + 1)
-    if wrong[2].graphs > 1:
-        failed = f"; {_was_dropped(guard)}" if guard else ""
-        return f"{_off_by(wrong)}, on one of {wrong[2].graphs} graphs that earlier steps compiled{failed}"
+    if facts.graphs > 1:
+        failed = (
+            f"; {_was_dropped(guard)}: `{guard.name}` was {guard.then}, and then {guard.now}" if guard else ""
+        )
+        return f"{step_is_off}, on one of {facts.graphs} graphs that earlier steps compiled{failed}"
     if guard:
-        now_number, now_step, _ = wrong
         return (
-            f"`{guard.name}` was {guard.then} in step {number} '{step}', which compiled the graph, and the "
-            f"guard '{guard.rule}'{_line(guard)} was dropped; step {now_number} '{now_step}' had {guard.now} "
-            f"and reused that graph: {_distance_to_eager(wrong)}"
+            f"`{guard.name}` was {guard.then} in step {compiling} '{step}', which compiled the graph, and "
+            f"{_was_dropped(guard)}; step {wrong.number} '{wrong.step}' had {guard.now} and reused that "
+            f"graph: {off}"
         )
     return (
-        f"{_off_by(wrong)}, on the graph that step {number} '{step}' compiled, and no guard on what it read "
+        f"{step_is_off}, on the graph that step {compiling} '{step}' compiled, and no guard on what it read "
         "fails here: the graph kept something else of that step, or the caller passed something else"
     )
 
@@ -354,46 +351,8 @@ def _last_failed(facts: GraphFacts | None, call: int) -> DroppedGuard | None:
 
 
 def _was_dropped(guard: DroppedGuard) -> str:
-    return (
-        f"the guard '{guard.rule}'{_line(guard)} was dropped: `{guard.name}` was {guard.then}, and then "
-        f"{guard.now}"
-    )
-
-
-def _line(guard: DroppedGuard) -> str:
-    return f" ({guard.where})" if guard.where else ""
-
-
-def _is_off(case: Case, facts: StepFacts) -> bool:
-    apart = facts.distances
-    return apart is not None and apart.eager > tolerance(case, apart)
-
-
-def _why_replay_is_wrong(case: Case, before: list[Played], wrong: Played) -> str:
-    """Return which capture a wrong replay repeats, and what did not happen again."""
-    step = wrong[1]
-    capture = Step(Op.CAPTURE, step.tokens)
-    captures = (f"step {number} '{earlier}'" for number, earlier, _ in before if earlier == capture)
-    graph = f"the graph captured in {next(captures, 'an earlier step')}"
-    if wrong[2].graph_use and wrong[2].graph_use.detached:
-        return f"{graph} reads storage from which get no longer answers; {_off_by(wrong)}"
-    python = "the decoder" if case.arm.capture is Capture.PIECEWISE else "get, the decoder and clear"
-    return f"{graph} is replayed without the Python of {python}; {_off_by(wrong)}"
-
-
-def _off_by(wrong: Played) -> str:
-    number, step, _ = wrong
-    return f"step {number} '{step}' is {_distance_to_eager(wrong)}"
-
-
-def _distance_to_eager(wrong: Played) -> str:
-    """Return how far the output is from eager, and whether the payload has any influence left."""
-    apart = wrong[2].distances
-    assert apart is not None  # _is_off saw it
-    off = f"off from eager by {apart.eager:.2g}"
-    if apart.no_deepstack is None or EFFECT * apart.no_deepstack > apart.eager:
-        return off
-    return f"{off}, and {apart.no_deepstack:.1g} from a model without deepstack"
+    line = f" ({guard.where})" if guard.where else ""
+    return f"the guard '{guard.rule}'{line} was dropped"
 
 
 @dataclass(frozen=True)
@@ -415,36 +374,30 @@ class Evaluation:
 
 def evaluate(case: Case, observation: Observation) -> Evaluation:
     """Return the figures of one observation."""
-    runs = [
-        (step.tokens, facts.distances.greedy)
-        for _, step, facts in numbered_steps(case, observation)
-        if facts.distances is not None
-    ]
+    ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
+    runs: list[tuple[int, float]] = []
+    died = leaked = 0
+    for _, step, facts in numbered_steps(case, observation):
+        if facts.distances is not None:
+            runs.append((step.tokens, facts.distances.greedy))
+        died += step.op in RUNS_DECODER and facts.raised is not None
+        # Rows of ended payloads whose requests have no part in the live one.
+        owners = _owners(ledger, ledger.live.number if ledger.live else 0)
+        leaked += sum(
+            run.rows
+            for level in (facts.answer.rows if facts.answer else ())
+            for run in level
+            if run.payload and not owners & _owners(ledger, abs(run.payload))
+        )
+        ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
     tokens = sum(count for count, _ in runs)
-    died = [
-        step
-        for _, step, facts in numbered_steps(case, observation)
-        if step.op in RUNS_DECODER and facts.raised
-    ]
     return Evaluation(
         agreement=sum(count * share for count, share in runs) / tokens if tokens else None,
         runs=len(runs),
         counts=len({count for count, _ in runs}),
-        died=len(died),
-        leaked=sum(_leaks(case, observation)),
+        died=died,
+        leaked=leaked,
     )
-
-
-def _leaks(case: Case, observation: Observation) -> Iterator[int]:
-    """Iterate over steps with a get: rows of ended payloads whose requests have no part in the live one."""
-    ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
-    for _, step, facts in numbered_steps(case, observation):
-        owners = _owners(ledger, ledger.live.number if ledger.live else 0)
-        for runs in facts.answer.rows if facts.answer else ():
-            yield sum(
-                run.rows for run in runs if run.payload and not owners & _owners(ledger, abs(run.payload))
-            )
-        ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
 
 
 def _owners(ledger: Ledger, payload: int) -> frozenset[str]:

@@ -60,7 +60,13 @@ class JudgedSteps:
         restless = [self.region.restless] if self.region.restless else []
         whys = [(arm.arm, arm.unjudged or arm.stopped) for arm in self.region.arms]
         arms = [f"{arm}: {why}" for arm, why in whys if why]
-        return [*restless, *arms, *map(_warm_up_in_words, filter(_differs_warm, self.region.arms))]
+        warm = [
+            f"{arm.arm}: {next(_sentences(Promise.SPECIALISATION, call))}, in the warm-up: no later change "
+            "of an input is the cause"
+            for arm in self.region.arms
+            if (call := _differs_warm(arm))
+        ]
+        return [*restless, *arms, *warm]
 
     @property
     def good(self) -> bool:
@@ -117,38 +123,31 @@ def _judge_arm(arm: SteppedArm) -> Iterator[tuple[Promise, Sequence[SteppedCall]
     yield Promise.OWNERSHIP, [call for call in split if call.split], len(split)
 
 
-def _differs_warm(arm: SteppedArm) -> bool:
-    """Return whether the outputs differ in the warm-up already, so that no later change can be to blame.
+def _differs_warm(arm: SteppedArm) -> SteppedCall | None:
+    """Return the first call of the warm-up with another output: then no later change can be to blame.
 
     Where the arm itself assumes something of the sizes, the first compile takes another branch than the code
-    does: the sizes are to blame, in the warm-up and later.
+    does: the sizes are to blame, in the warm-up and later, and None is returned.
     """
     if ArmSpec.parse(arm.arm).shapes in (ShapePolicy.MARK_UNBACKED, ShapePolicy.BACKED_SIZE_OBLIVIOUS):
-        return False
-    return any(
-        call.warm_up and _broken_by(call) in (Promise.SPECIALISATION, Promise.LAYOUT) for call in arm.calls
-    )
-
-
-def _warm_up_in_words(arm: SteppedArm) -> str:
-    call = next(
-        call
-        for call in arm.calls
-        if call.warm_up and _broken_by(call) in (Promise.SPECIALISATION, Promise.LAYOUT)
-    )
-    wrong = next(_sentences(Promise.SPECIALISATION, call))
-    return f"{arm.arm}: {wrong}, in the warm-up: no later change of an input is the cause"
+        return None
+    wrong = (Promise.SPECIALISATION, Promise.LAYOUT)
+    return next((call for call in arm.calls if call.warm_up and _broken_by(call) in wrong), None)
 
 
 def _broken_by(call: SteppedCall) -> Promise | None:
     """Return which of I1, I2 and I4 a call breaks."""
     one_raises = bool(call.wanted) != bool(call.raised) and not call.refused
-    is_wrong, leaves = _answer(call) is not None or one_raises, _effect(call) is not None
-    if leaves and not (is_wrong and _is_explained(call)):
+    is_wrong = _difference(call, answer=True) is not None or one_raises
+    if _difference(call, answer=False) is not None and not (is_wrong and _is_explained(call)):
         return Promise.EFFECTS
     if not is_wrong:
         return None
-    return Promise.LAYOUT if _is_layout(call) else Promise.SPECIALISATION
+    cause = _cause(call)
+    by_layout = isinstance(cause, ChangedInput) and cause.aspect in LAYOUT
+    if isinstance(cause, DroppedGuard):
+        by_layout = any(changed.name == cause.name and changed.aspect in LAYOUT for changed in call.changed)
+    return Promise.LAYOUT if by_layout else Promise.SPECIALISATION
 
 
 def _is_explained(call: SteppedCall) -> bool:
@@ -166,22 +165,9 @@ def _matters(changed: ChangedInput) -> bool:
     return changed.influence > 0
 
 
-def _answer(call: SteppedCall) -> Difference | None:
-    return next((difference for difference in call.differences if difference.is_answer), None)
-
-
-def _effect(call: SteppedCall) -> Difference | None:
-    return next((difference for difference in call.differences if not difference.is_answer), None)
-
-
-def _is_layout(call: SteppedCall) -> bool:
-    """Return whether the cause of a wrong output is the layout of an input."""
-    cause = _cause(call)
-    if isinstance(cause, ChangedInput):
-        return cause.aspect in LAYOUT
-    if isinstance(cause, DroppedGuard):
-        return any(changed.name == cause.name and changed.aspect in LAYOUT for changed in call.changed)
-    return False
+def _difference(call: SteppedCall, *, answer: bool) -> Difference | None:
+    """Return the first difference of the output of a call, or of what the region writes."""
+    return next((difference for difference in call.differences if difference.is_answer == answer), None)
 
 
 def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
@@ -221,33 +207,25 @@ def _row(
     )  # fmt: skip
     if not wrong:
         return row
-    call, difference = wrong[0], _difference(promise, wrong[0])
+    call = wrong[0]
+    difference = _difference(call, answer=promise is not Promise.EFFECTS)
+    effect = None  # only what the region writes is wrong
+    if call.split_raised or (call.raised and not call.wanted):
+        effect = Effect.CRASH
+    elif (difference is not None and difference.is_answer) or promise in _ON_REQUEST:
+        effect = Effect.OUTPUT
     value = {Promise.NEUTRAL_ROWS: call.poisoned, Promise.OWNERSHIP: call.split}.get(
         promise, difference.distance if difference else None
     )
     return replace(
         row, verdict=Verdict.FAIL, chances=max(chances, 1), value=value,
-        limit=difference.limit if difference else call.limit, effect=_noticed(promise, call),
+        limit=difference.limit if difference else call.limit, effect=effect,
         detail="; ".join(_sentences(promise, call)), step=call.step,
         steps=tuple(other.step for other in wrong),
         inputs=(*call.neutral, *(changed.name for changed in call.changed)),
         guards=tuple(guard.rule for guard in call.guards),
         influence=max((i for changed in call.changed if (i := changed.influence) is not None), default=None),
     )  # fmt: skip
-
-
-def _difference(promise: Promise, call: SteppedCall) -> Difference | None:
-    """Return the difference that breaks a promise: of what the region writes, or of its output."""
-    return _effect(call) if promise is Promise.EFFECTS else _answer(call)
-
-
-def _noticed(promise: Promise, call: SteppedCall) -> Effect | None:
-    """Return what a user notices of a broken promise; None where only what the region writes is wrong."""
-    if call.split_raised or (call.raised and not call.wanted):
-        return Effect.CRASH
-    difference = _difference(promise, call)
-    by_answer = difference is not None and difference.is_answer
-    return Effect.OUTPUT if by_answer or promise in _ON_REQUEST else None
 
 
 def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
@@ -263,7 +241,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
         by = _figure(call.split)
         yield f"step {call.step}: the outputs of its parts differ from that of the whole by {by}"
         return
-    difference = _difference(promise, call)
+    difference = _difference(call, answer=promise is not Promise.EFFECTS)
     if difference is None:
         ended = (
             f"it ends with {call.raised}, and the uncompiled code returns"
@@ -277,7 +255,7 @@ def _sentences(promise: Promise, call: SteppedCall) -> Iterator[str]:
             f"(allowed: {number(difference.limit, 2)})"
         )  # fmt: skip
         yield f"step {call.step}: {difference.place} {by}"
-    left = _effect(call)
+    left = _difference(call, answer=False)
     if left is not None and left is not difference:
         by = left.what if left.distance is None else f"it differs by {_figure(left.distance)}"
         yield f"{left.place} is wrong after it, too: {by}"
@@ -310,7 +288,7 @@ def by_cause(judged: JudgedSteps) -> list[list[Row[Promise]]]:
     groups: dict[tuple[object, ...], list[Row[Promise]]] = {}
     for row in judged.broken:
         call = judged.first_call(row)
-        cause, difference = _cause(call), _difference(row.rule, call)
+        cause, difference = _cause(call), _difference(call, answer=row.rule is not Promise.EFFECTS)
         name = cause.name if cause is not None else difference and difference.place
         groups.setdefault((row.rule, row.step, name), []).append(row)
     return list(groups.values())

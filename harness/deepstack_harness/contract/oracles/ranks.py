@@ -68,13 +68,43 @@ def judge_sharding(observed: ObservedCase) -> Judgement:
     if not any(run.payload for shared in steps for ranges in shared.due for run in ranges):
         refused = (facts.unavailable for facts in observation.steps if facts.unavailable)
         return skip(Rule.SHARDING, next(refused, "no ranks shared a step with a payload"))
-    return passed(Rule.SHARDING, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
+    shards = [shard for shared in steps for shard in shared.facts.shards]
+    strays = [shard.stray for shard in shards if shard.stray is not None]
+    outputs = f"outputs {max(strays):.2g} apart" if strays else "outputs not compared"
+    rows = f"rows of {len({shard.rank for shard in shards})} of {shards[0].ranks} ranks"
+    return passed(Rule.SHARDING, 0, 0, _UNITS[0], f"{rows}, {outputs}", chances=len(steps))
 
 
 def deviations(observed: ObservedCase) -> list[Deviation]:
     """Return wrong rows of each rank, outputs that stray, and decoders that raised, in this order."""
-    unsorted = _deviations(observed.case, observed.observation)
-    return sorted(unsorted, key=lambda deviation: _UNITS.index(deviation.unit))
+    case, observation = observed.case, observed.observation
+    # In half precision another expert may be chosen, as for R0.
+    rounding_reroutes = observation.routed and case.dtype in HALF
+    wrong: list[Deviation] = []
+    for shared in _shared_steps(case, observation):
+        wrong += _not_a_partition(shared)
+        distances = shared.facts.distances
+        for shard in shared.facts.shards:
+            wrong += _wrong_rows(shared, shard)
+            if case.arm.compiled or rounding_reroutes or distances is None or shard.stray is None:
+                continue
+            if shard.stray > tolerance(case, distances):
+                detail = f"{shared.where(shard)} gathered an output {shard.stray:.2g} from the unsharded one"
+                wrong.append(
+                    Deviation(
+                        Rule.SHARDING, 1, "ranks", detail, FaultKind.OUTPUT, first_row=0,
+                        real_rows=shared.real_rows, step=shared.number,
+                    )
+                )  # fmt: skip
+    for number, step, facts in () if case.arm.compiled else numbered_steps(case, observation):
+        if (raised := facts.raised) and raised.call == "decoder":
+            detail = f"step {number} '{step}' raised {raised.type}: {raised.message}"
+            wrong.append(
+                Deviation(
+                    Rule.SHARDING, 1, "calls", detail, FaultKind.RAISED, exception=raised.type, step=number
+                )
+            )
+    return sorted(wrong, key=lambda deviation: _UNITS.index(deviation.unit))
 
 
 def rows_of_rank(ranges: Iterable[RowRange], shard: ShardFacts, tokens: int) -> list[RowOrigin]:
@@ -95,25 +125,6 @@ def _shared_steps(case: Case, observation: Observation) -> Iterator[_Shared]:
         ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
 
 
-def _deviations(case: Case, observation: Observation) -> Iterator[Deviation]:
-    # In half precision another expert may be chosen, as for R0.
-    rounding_reroutes = observation.routed and case.dtype in HALF
-    for shared in _shared_steps(case, observation):
-        yield from _not_a_partition(shared)
-        for shard in shared.facts.shards:
-            yield from _wrong_rows(shared, shard)
-            if not (case.arm.compiled or rounding_reroutes):
-                yield from _stray_output(case, shared, shard)
-    if not case.arm.compiled:
-        for number, step, facts in numbered_steps(case, observation):
-            if facts.raised and facts.raised.call == "decoder":
-                detail = f"step {number} '{step}' raised {facts.raised.type}: {facts.raised.message}"
-                type_ = facts.raised.type
-                yield Deviation(
-                    Rule.SHARDING, 1, "calls", detail, FaultKind.RAISED, exception=type_, step=number
-                )
-
-
 def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
     wrong = list(_compare(shared, shard))
     if not wrong:
@@ -123,7 +134,9 @@ def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
     rows = (
         f"{plural(len(wrong), 'wrong row')} over {plural(levels, 'level')}, first row {row} of level {level}"
     )
-    detail = f"{shared.where(shard)} was given {rows}: {_contents(given, due, shared)}"
+    holds = "is missing" if given is None else f"holds {_origin(given, shared)}"
+    should = "is one too many" if due is None else f"should hold {_origin(due, shared)}"
+    detail = f"{shared.where(shard)} was given {rows}: it {holds} and {should}"
     first = WrongRow(level, row, given, _shape(given, due))
     lowest = min(row for _, row, *_ in wrong)
     yield Deviation(
@@ -194,30 +207,6 @@ def _owned(shard: ShardFacts, tokens: int) -> list[int]:
     return [row for start, end in stated for row in range(start, end)]
 
 
-def _stray_output(case: Case, shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
-    distances = shared.facts.distances
-    if distances is None or shard.stray is None or shard.stray <= tolerance(case, distances):
-        return
-    apart = f"gathered an output {shard.stray:.2g} from the unsharded one"
-    yield Deviation(
-        Rule.SHARDING, 1, "ranks", f"{shared.where(shard)} {apart}", FaultKind.OUTPUT, first_row=0,
-        real_rows=shared.real_rows, step=shared.number,
-    )  # fmt: skip
-
-
-def _what_was_compared(steps: list[_Shared]) -> str:
-    shards = [shard for shared in steps for shard in shared.facts.shards]
-    rows = f"rows of {len({shard.rank for shard in shards})} of {shards[0].ranks} ranks"
-    strays = [shard.stray for shard in shards if shard.stray is not None]
-    return f"{rows}, " + (f"outputs {max(strays):.2g} apart" if strays else "outputs not compared")
-
-
-def _contents(given: RowOrigin | None, due: RowOrigin | None, shared: _Shared) -> str:
-    holds = "is missing" if given is None else f"holds {_origin(given, shared)}"
-    should = "is one too many" if due is None else f"should hold {_origin(due, shared)}"
-    return f"it {holds} and {should}"
-
-
 def _origin(origin: RowOrigin, shared: _Shared) -> str:
     """Return what a row holds, and whose it is: of which rank in this step, and of which request."""
     payload, level, row = origin
@@ -225,13 +214,11 @@ def _origin(origin: RowOrigin, shared: _Shared) -> str:
         return "a value that was never set"
     if payload == 0:
         return "zeros"
-    request = shared.requests[abs(payload)]
-    return f"row {row} ({_rank_of(row, shared)}'s), level {level} of payload {payload} (request {request})"
-
-
-def _rank_of(row: int, shared: _Shared) -> str:
     shards, tokens = shared.facts.shards, shared.step.tokens
     if any(shard.owns is not None for shard in shards):
         owners = (str(shard.rank) for shard in shards if row in _owned(shard, tokens))
-        return f"rank {next(owners, 'unknown')}"
-    return f"rank {row // max(1, tokens // shards[0].ranks)}"
+        rank = next(owners, "unknown")
+    else:
+        rank = str(row // max(1, tokens // shards[0].ranks))
+    request = shared.requests[abs(payload)]
+    return f"row {row} (rank {rank}'s), level {level} of payload {payload} (request {request})"

@@ -59,11 +59,6 @@ class Deviation:
     rows: tuple[WrongRow, ...] = ()
     """All wrong rows, where rows are wrong."""
 
-    @property
-    def is_real(self) -> bool:
-        """Return whether a wrong row belongs to a real token."""
-        return self.first_row is not None and self.first_row < self.real_rows
-
 
 def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
     """Return the origin of each row; rows of a payload count up, all others share one origin."""
@@ -76,6 +71,8 @@ def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
 
 _ZERO: RowOrigin = (0, 0, 0)
 """The origin of a row of zeros."""
+_ENDED = ((Fate.REPLACED, Rule.FRESHNESS), (Fate.CLEARED, Rule.CLEAR))
+"""The rule about rows of a payload that ended, by how it ended."""
 _META = "meta"
 """The device whose tensors have no storage; a level on it breaks R7."""
 
@@ -131,8 +128,8 @@ class ContractAudit:
             for name, follower in self._followers.items():
                 if name == step.on:
                     follower.follow(number, step, seen)
-                else:
-                    follower.pass_by(step, seen)
+                elif not seen.unavailable:
+                    follower.ledger.pass_by(step)  # on the other buffer, which may not change this one
             self._followed.append(seen)
 
     def deviations_of(self, rule: Rule) -> list[Deviation]:
@@ -144,7 +141,7 @@ class _Follower:
     """Comparison of a trace with a ledger, step by step; it collects the deviations."""
 
     def __init__(self, ledger: Ledger, audit: ContractAudit, dtype: str) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._dtype = dtype
         self._audit = audit
         self._number = 0
@@ -165,7 +162,7 @@ class _Follower:
             return
         where = f"step {number} '{step}'"
         # Where no allocation failed, the call has no excuse.
-        expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
+        expected = self.ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
         self._number = number
         self._astray |= _detached(facts)
         if facts.raised is None or facts.raised.call != "make":
@@ -173,14 +170,9 @@ class _Follower:
         self._compare_outcome(where, step, expected, facts)
         self._compare_tensors(where, expected, facts)
         self._compare_padding(where, facts)
-        if expected.levels and not (self._ledger.unsound or self._astray):
+        if expected.levels and not (self.ledger.unsound or self._astray):
             self._compare_rows(where, step, expected, facts)
         self._move_on(step, expected, facts)
-
-    def pass_by(self, step: Step, facts: StepFacts) -> None:
-        """Note a step on the other buffer of the trace, which may not change this one."""
-        if not facts.unavailable:
-            self._ledger.pass_by(step)
 
     def _test(self, step: Step, expected: Expected, facts: StepFacts) -> None:
         """Count a chance of the rule of this step: without a payload, growth has nothing to lose."""
@@ -190,7 +182,7 @@ class _Follower:
             chance = step.op is Op.CLEAR or facts.answer is not None or facts.raised is not None
         elif expected.rule is Rule.CAPACITY:
             taken = step.op is Op.SET and step.tokens > 0 and facts.raised is None
-            chance = taken or self._ledger.tokens > 0
+            chance = taken or self.ledger.tokens > 0
         else:
             chance = True
         self._audit.chances[expected.rule] += chance
@@ -217,7 +209,7 @@ class _Follower:
                 f"{where}: {plural(changed, 'row')} of real tokens came out other when the "
                 f"{plural(facts.padding.padded, 'padded row')} behind them held other values"
             )
-            shape, real = FaultKind.PADDING_READ, self._ledger.tokens
+            shape, real = FaultKind.PADDING_READ, self.ledger.tokens
             self._report(Deviation(Rule.FRESHNESS, changed, "rows", detail, shape, None, 0, real))
 
     def _compare_outcome(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
@@ -230,42 +222,42 @@ class _Follower:
             detail = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
             rule = self._damaged or expected.rule if made else Rule.BOUNDARY
             self._report(Deviation(rule, 1, "calls", detail, FaultKind.RAISED, exception=raised.type))
-        elif raised is not None and facts.failed_allocation and facts.capacity > self._ledger.capacity:
+        elif raised is not None and facts.failed_allocation and facts.capacity > self.ledger.capacity:
             # Room that was made before the failure, as for a copy of the result, does no harm.
             self._damaged = expected.rule
-        elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
-            change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
+        elif raised is not None and self.ledger.steps_done and facts.capacity != self.ledger.capacity:
+            change = f"changed the capacity from {self.ledger.capacity} to {facts.capacity}"
             detail = f"{where} raised {raised.type}, and {change}"
             self._report(Deviation(expected.rule, 1, "calls", detail, FaultKind.CAPACITY))
             self._damaged = expected.rule
         elif facts.raised is None and expected.outcome is not CallOutcome.RAISES:
-            self._compare_capacity(where, step, facts.capacity)
-
-    def _compare_capacity(self, where: str, step: Step, capacity: int) -> None:
-        """Hold the reported capacity against what a call that returned has to leave."""
-        least = step.tokens if step.op in {Op.SET, Op.RESIZE} else 0
-        if capacity < least:
-            detail = f"{where} was accepted, and the capacity is {capacity}"
-        elif capacity < self._ledger.capacity and step.op is not Op.RESIZE:
-            detail = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
-        else:
-            return
-        self._report(Deviation(Rule.CAPACITY, 1, "calls", detail, FaultKind.CAPACITY))
+            change, capacity = "", facts.capacity
+            if capacity < (step.tokens if step.op in {Op.SET, Op.RESIZE} else 0):
+                change = f" was accepted, and the capacity is {capacity}"
+            elif capacity < self.ledger.capacity and step.op is not Op.RESIZE:
+                change = f": the capacity shrank from {self.ledger.capacity} to {capacity}"
+            if change:
+                self._report(Deviation(Rule.CAPACITY, 1, "calls", f"{where}{change}", FaultKind.CAPACITY))
 
     def _compare_rows(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
         answer = facts.answer
         if answer is None or len(answer.rows) != len(expected.levels):
             return  # None, or a level too few: that is R1
-        if _META not in answer.devices:
-            self._expose(step.tokens)
+        visual = self.ledger.kind is PayloadKind.VISUAL
+        # A rule about stale rows is put to the test only where such a row could have been read: after the
+        # live payload, where an ended one once lay.  Of another kind of payload R3 is judged by the influence
+        # of padding on real rows, and R5 is not judged.
+        for fate, rule in _ENDED if visual and _META not in answer.devices else ():
+            ended = (payload.tokens for payload in self.ledger.payloads.values() if payload.fate is fate)
+            if min(step.tokens, max(ended, default=0)) > self.ledger.tokens:
+                self._audit.chances[rule] += 1
         real = facts.tokens
         if real is None:
             # Where no visual payload is live the step has only text, so that all its rows are real.
-            visual = self._ledger.kind is PayloadKind.VISUAL
-            real = self._ledger.tokens or (step.tokens if visual else 0)
-        wide = [width for width in answer.hidden if width != self._ledger.hidden]
+            real = self.ledger.tokens or (step.tokens if visual else 0)
+        wide = [width for width in answer.hidden if width != self.ledger.hidden]
         if wide:
-            detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"
+            detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self.ledger.hidden}"
             self._report(
                 Deviation(
                     expected.rule, len(wide), "levels", detail, FaultKind.WIDTH, first_row=0, real_rows=real
@@ -290,13 +282,15 @@ class _Follower:
     def _wrong_rows(self, expected: Expected, answer: Answer) -> dict[Rule, list[WrongRow]]:
         """Return the rows that are newly wrong, by the rule that each breaks."""
         wrong: dict[Rule, list[WrongRow]] = {}
-        live = self._ledger.live.number if self._ledger.live else 0
+        live = self.ledger.live.number if self.ledger.live else 0
         comparable = (  # rows on the device meta have no values, only a number
             (RowRange(None, 0, 0, sum(run.rows for run in wanted)),) if device == _META else wanted
             for wanted, device in zip(expected.levels, answer.devices, strict=False)
         )
         for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
-            for row, origin, right in _rows_side_by_side(ranges, wanted):
+            # Rows that are as wanted are the usual case, and many.
+            pairs = () if ranges == wanted else zip_longest(origins_of(ranges), origins_of(wanted))
+            for row, (origin, right) in enumerate(pairs):
                 spared = row in expected.may_be_zero and origin == _ZERO
                 # In another dtype (R7) rows may differ that are equal in the buffer's.
                 spared |= answer.dtypes[level] != self._dtype and origin == (live, level, row)
@@ -313,7 +307,7 @@ class _Follower:
 
         Always empty for rows that live until they are written again: holding an earlier payload is right.
         """
-        if self._ledger.kind is PayloadKind.KEPT:
+        if self.ledger.kind is PayloadKind.KEPT:
             return []
         return [
             WrongRow(level, row, origin, self._shape(row, origin))
@@ -331,18 +325,9 @@ class _Follower:
             return FaultKind.NEVER_SET
         if payload <= 0:
             return FaultKind.CALLER if payload else FaultKind.ZEROS
-        owner = self._ledger.owner_of((payload, *origin[1:]))
-        cleared = owner is self._ledger.live and row < owner.first_row
+        owner = self.ledger.owner_of((payload, *origin[1:]))
+        cleared = owner is self.ledger.live and row < owner.first_row
         return FaultKind.CLEARED if cleared else _SHAPES[owner.fate]
-
-    def _expose(self, tokens: int) -> None:
-        if self._ledger.kind is not PayloadKind.VISUAL:
-            return  # R3 is judged by the influence of padding on real rows, R5 is not judged
-        # A rule about stale rows is put to the test only where such a row could have been
-        # read: after the live payload, where an ended one once lay.
-        for fate, rule in ((Fate.REPLACED, Rule.FRESHNESS), (Fate.CLEARED, Rule.CLEAR)):
-            if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
-                self._audit.chances[rule] += 1
 
     def _rule(self, expected: Expected, row: int, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
         if expected.rule is Rule.CAPACITY:
@@ -352,12 +337,12 @@ class _Follower:
         payload = origin[0]
         if payload is not None and payload < 0:
             return Rule.FRESHNESS  # the buffer holds the caller's tensor instead of a copy
-        owner = self._ledger.owner_of((payload, *origin[1:])) if payload else None
-        if owner is not None and owner is self._ledger.live and row < owner.first_row:
+        owner = self.ledger.owner_of((payload, *origin[1:])) if payload else None
+        if owner is not None and owner is self.ledger.live and row < owner.first_row:
             return Rule.CLEAR  # a micro-batch has cleared this row
         fate = owner.fate if owner else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
-            visual = self._ledger.kind is PayloadKind.VISUAL
+            visual = self.ledger.kind is PayloadKind.VISUAL
             return Rule.CLEAR if fate is Fate.CLEARED and visual else Rule.FRESHNESS
         if owner is not None and fate is Fate.REJECTED:
             return self._suspect or self._rejected[owner.number]
@@ -377,7 +362,7 @@ class _Follower:
             return "holds values that were never set"
         if payload == 0:
             return "holds zeros"
-        owner = self._ledger.owner_of((payload, level, row))
+        owner = self.ledger.owner_of((payload, level, row))
         if payload < 0:
             return f"follows the caller's tensor of payload {-payload} (request {owner.request})"
         ended = f", {owner.fate} at step {owner.ended_by}" if owner.fate is not Fate.LIVE else ""
@@ -393,10 +378,10 @@ class _Follower:
         if accepted and (step.op is Op.CLEAR or step.op in RUNS_DECODER) and not _detached(facts):
             self._astray = False
         ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
-        self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
+        self.ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
         if step.op is Op.SET and not accepted:
             blamed = Rule.CAPACITY if expected.rule is Rule.CAPACITY else Rule.REJECTION
-            self._rejected[len(self._ledger.payloads)] = self._damaged or blamed
+            self._rejected[len(self.ledger.payloads)] = self._damaged or blamed
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None
@@ -415,17 +400,6 @@ def _is_padding(row: int, expected: Expected) -> bool:
 
 def _detached(facts: StepFacts) -> bool:
     return facts.graph_use is not None and facts.graph_use.detached
-
-
-def _rows_side_by_side(
-    ranges: tuple[RowRange, ...], wanted: tuple[RowRange, ...]
-) -> Iterator[tuple[int, RowOrigin | None, RowOrigin | None]]:
-    """Iterate over (row, its origin, the right one) where they may differ; None for a missing row."""
-    if ranges == wanted:
-        return
-    origins, right = origins_of(ranges), origins_of(wanted)
-    for row, (origin, due) in enumerate(zip_longest(origins, right)):
-        yield row, origin, due
 
 
 @dataclass(frozen=True)
