@@ -87,10 +87,8 @@ class Regions:
                 continue
             seen.add(visit.key)
             holder, caller, call = visit.scope.owner, visit.caller, visit.call
-            is_called = visit.scope.function.name == "forward" and caller and call
-            if is_called and holder and holder is not owner and self.is_body(holder):
-                assert caller is not None
-                assert call is not None
+            is_forward = visit.scope.function.name == "forward" and holder is not owner
+            if is_forward and holder and caller and call and self.is_body(holder):
                 found.bodies.append((holder, caller, call))
                 continue
             key = (*visit.key, modes)
@@ -141,28 +139,16 @@ class Regions:
     def _visit(self, visit: Visit, modes: frozenset[str]) -> tuple[list[Visit], list[tuple[str, str, int]]]:
         """Return the functions that one passes the inputs to, and what is called with them unknown."""
         scope, local = visit.scope, local_paths(visit.scope.function)
-        names = set(visit.batches)
-        nodes = list(self.nodes(scope.function, modes))
-        ends: dict[str, int] = {}  # where a name becomes something else, made from the inputs
+        names, nodes = set(visit.batches), self.nodes(scope.function, modes)
         for node in nodes:
             for target, value in assigned(node):
-                if not isinstance(target, ast.Name):
-                    continue
-                if isinstance(value, ast.Name) and value.id in names:
+                if isinstance(target, ast.Name) and isinstance(value, ast.Name) and value.id in names:
                     names.add(target.id)
-                elif target.id in names:
-                    ends.setdefault(target.id, getattr(node, "end_lineno", 0))
-        nodes = [
-            inner for inner in nodes
-            if not isinstance(inner, ast.Name) or inner.lineno <= ends.get(inner.id, inner.lineno)
-        ]  # fmt: skip
-        batches = {id(below) for below in nodes if isinstance(below, ast.Name) and below.id in names}
         calls: list[Visit] = []
         unknown: list[tuple[str, str, int]] = []
         for node in nodes:
             if isinstance(node, ast.Call) and any(
-                id(operand) in batches
-                for operand in [*node.args, *(keyword.value for keyword in node.keywords)]
+                isinstance(value, ast.Name) and value.id in names for value in operands(node)
             ):
                 handed = list(self._handed(node, visit, local, names))
                 calls += handed
@@ -269,6 +255,11 @@ class Regions:
                  for node in ast.walk(value) if isinstance(node, ast.Name))  # fmt: skip
         classes = (self.index.resolve(*word) for word in words)
         return self.index.parts(holder, name) or [cls for cls in classes if cls is not None]
+
+
+def operands(call: ast.Call) -> list[ast.expr]:
+    """Return what a call hands over, by position and by name."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _entries(index: ClassIndex) -> Iterator[Class]:

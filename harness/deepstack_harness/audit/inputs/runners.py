@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.index import Class, functions
 from deepstack_harness.audit.inputs.phases import ROOTS, Scope
-from deepstack_harness.audit.inputs.replays import Regions, Visit
+from deepstack_harness.audit.inputs.replays import Regions, Visit, operands
 from deepstack_harness.audit.inputs.writes import local_paths, parameters_of, path_of, walk
 from deepstack_harness.engines.syntax import Function
 
@@ -149,8 +149,7 @@ class Runners:
 
     def _callees(self, node: ast.Call, scope: Scope) -> Iterator[Scope]:
         """Yield the functions that a runner passes a step to; those of an unknown object by their name."""
-        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if not any(isinstance(value, ast.Name) and value.id in self._regions.names for value in handed):
+        if not any(isinstance(value, ast.Name) and value.id in self._regions.names for value in operands(node)):
             return
         local = local_paths(scope.function)
         known = [callee for callee, _ in self._regions.called(node.func, Visit(scope, frozenset()), local)]
