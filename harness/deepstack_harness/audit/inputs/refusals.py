@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class, is_none
@@ -42,15 +42,6 @@ class Refusal:
     where: str
 
 
-@dataclass
-class _Looked:
-    """The names of attributes under which a runner looks for what it captures, and the first such line."""
-
-    names: set[str] = field(default_factory=set)
-    values: list[tuple[ast.expr, Scope]] = field(default_factory=list)
-    where: str = ""
-
-
 class Refusals:
     """What the runners of the models of `regions` refuse."""
 
@@ -63,18 +54,16 @@ class Refusals:
             if not self._may_have(entry, name):
                 made = f"no {capture.runner.node.name} is made for {entry.node.name}"
                 return Refusal(f"{made}, which has no `{name}`", where)
-        looked = self._looked(capture)
-        at = [self._classes_at(value, scope, entry, _DEPTH) for value, scope in looked.values]
-        if not looked.names or any(
-            self._may_reach(entry, body, frozenset(looked.names))
-            if classes is None
-            else any(cls.node is body.node for cls in classes)
-            for classes in at
-        ):
+        found, names = self._looked(capture)
+        if not names:
             return None
-        return Refusal(
-            f"{capture.runner.node.name} captures another object of {entry.node.name}", looked.where
-        )
+        for value, scope in found:
+            classes = self._classes_at(value, scope, entry, _DEPTH)
+            if self._may_reach(entry, body, names) if classes is None else body in classes:
+                return None
+        value, scope = found[0]
+        why = f"{capture.runner.node.name} captures another object of {entry.node.name}"
+        return Refusal(why, f"{scope.member}:{value.lineno}")
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def of_steps(self, runner: Class) -> Mapping[str, str]:
@@ -257,20 +246,23 @@ class Refusals:
         return bool(self._index.assignments(owner, name)) or self._index.method(owner, name) is not None
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _looked(self, capture: GraphCapture) -> _Looked:
-        """Return the names under which a runner looks for the object whose `forward` it captures."""
-        looked = _Looked()
-        func = capture.call.func
+    def _looked(self, capture: GraphCapture) -> tuple[list[tuple[ast.expr, Scope]], set[str]]:
+        """Return what a runner captures, and the attributes under which it looks for that."""
+        names, func = set[str](), capture.call.func
         path = path_of(func.value, {}) if isinstance(func, ast.Attribute) else ()
-        if len(path) != 2 or path[0] != "self":
-            return looked
-        for owner, function, target, value in self._index.assignments(capture.runner, path[1]):
-            if function is not None and value is not None and not is_none(value):
-                looked.where = looked.where or f"{owner.member}:{target.lineno}"
-                scope = Scope(owner.member, owner, function)
-                looked.values.append((value, scope))
-                self._look(value, scope, looked.names, _DEPTH)
-        return looked
+        made = (
+            self._index.assignments(capture.runner, path[1])
+            if path[:1] == ("self",) and len(path) == 2
+            else []
+        )
+        found = [
+            (value, Scope(owner.member, owner, function))
+            for owner, function, _, value in made
+            if function is not None and value is not None and not is_none(value)
+        ]
+        for value, scope in found:
+            self._look(value, scope, names, _DEPTH)
+        return found, names
 
     def _look(self, value: ast.AST | None, scope: Scope, names: set[str], depth: int) -> None:
         """Add the names of attributes that an expression reads, and those of its variables and calls."""
@@ -315,7 +307,7 @@ class Refusals:
                 return list(self._regions.parts(holders[0], name)) or None
         return None
 
-    def _may_reach(self, entry: Class, body: Class, names: frozenset[str]) -> bool:
+    def _may_reach(self, entry: Class, body: Class, names: set[str]) -> bool:
         """Return whether a model has a body under some of these names, or inside what cannot be followed."""
         todo, seen = [entry], set[int]()
         while todo:

@@ -149,7 +149,9 @@ class Runners:
 
     def _callees(self, node: ast.Call, scope: Scope) -> Iterator[Scope]:
         """Yield the functions that a runner passes a step to; those of an unknown object by their name."""
-        if not any(isinstance(value, ast.Name) and value.id in self._regions.names for value in operands(node)):
+        if not any(
+            isinstance(value, ast.Name) and value.id in self._regions.names for value in operands(node)
+        ):
             return
         local = local_paths(scope.function)
         known = [callee for callee, _ in self._regions.called(node.func, Visit(scope, frozenset()), local)]
