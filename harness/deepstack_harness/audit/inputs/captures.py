@@ -122,28 +122,28 @@ class Captures:
             replayed = [place for place, refusal in givers if refusal is None]
             writers = replayed or [place for place, _ in givers]
             given = name in captured and not is_none(captured[name][1])
-            change = InputChange.STORAGE if given else InputChange.PRESENCE
-            place = str(writers[0]) if writers else f"{definer.member}:{forward.lineno}"
+            giver = writers[0].model_class or writers[0].function if writers else ""
+            place, runner = (
+                str(writers[0]) if writers else f"{definer.member}:{forward.lineno}",
+                capture.runner.node.name,
+            )
+            standing = Standing.SAME
             if not writers:
-                standing, why = Standing.SAME, "no call in such a step gives it"
+                why = "no call in such a step gives it"
             elif not any(isinstance(node, ast.Name) and node.id == name for node in walk(forward)):
-                standing, why = Standing.SAME, "forward does not read it"
+                why = "forward does not read it"
             elif given and name in capture.words:
-                standing, why = (
-                    Standing.SAME,
-                    f"{capture.runner.node.name} captures it, and fills it in a replay",
-                )
+                why = f"{runner} captures it, and fills it in a replay"
             elif not replayed:
-                reasons = list(dict.fromkeys(refusal for _, refusal in givers if refusal is not None))
-                others = [f", and {reason.why} ({reason.where})" for reason in reasons[1:]]
-                giver = writers[0].model_class or writers[0].function
-                standing, place = Standing.GUARDED, reasons[0].where
-                why = f"{giver} gives it, but {reasons[0].why}{''.join(others)}"
+                first, *rest = dict.fromkeys(refusal for _, refusal in givers if refusal is not None)
+                others = [f", and {reason.why} ({reason.where})" for reason in rest]
+                standing, place = Standing.GUARDED, first.where
+                why = f"{giver} gives it, but {first.why}{''.join(others)}"
             else:
                 standing = Standing.AT_RISK
                 lacks = "fills it in no replay" if given else "captures a call without it"
-                giver = writers[0].model_class or writers[0].function
-                why = f"{capture.runner.node.name} {lacks} ({capture.where}), and in a step {giver} gives it"
+                why = f"{runner} {lacks} ({capture.where}), and in a step {giver} gives it"
+            change = InputChange.STORAGE if given else InputChange.PRESENCE
             yield InputStanding(
                 owner.node.name, name, standing, why, place, member=owner.member, line=forward.lineno,
                 warm_up=InputSeen.GIVEN if given else InputSeen.NONE,
@@ -161,21 +161,18 @@ class Captures:
                 if not is_none(value) and self._is_of(value, capture):
                     yield visit.scope.place(value), self._refused(name, capture)
             return
-        refused = {entry: self._refused(entry, capture) for entry in self._handed.given_to_entries}
+        entries = self._handed.given_to_entries
+        refused = {entry: why for entry in entries if (why := self._refused(entry, capture)) is not None}
         for _, caller, call in self.bodies[id(owner.node)]:
             handed = self._handed.keywords(call, caller, capture.modes, forward)
             by, value = handed.get(name, (caller, ast.Constant(None)))
-            if not self._handed.gives(value, by, capture.modes):
+            gives = functools.partial(self._handed.gives, value, by, capture.modes)
+            if not gives():
                 continue
             refusal = self._refusals.of_model(_entry(caller), owner, capture)
-            accepted = frozenset(word for word, why in refused.items() if why is None)
-            if refusal is None and not self._handed.gives(value, by, capture.modes, given=accepted):
-                reasons = {key: why for key, why in refused.items() if why is not None}
-                alone = [
-                    why for name, why in reasons.items()
-                    if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {name})
-                ]  # fmt: skip
-                refusal = next(iter(alone or reasons.values()))
+            if refusal is None and not gives(given=entries - refused.keys()):
+                alone = [why for entry, why in refused.items() if not gives(given=entries - {entry})]
+                refusal = next(iter(alone or refused.values()))
             yield by.scope.place(value), refusal
 
     def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
@@ -186,15 +183,13 @@ class Captures:
 
     def _refused(self, name: str, capture: GraphCapture) -> Refusal | None:
         """Return why a runner replays no step that gives an argument to a model; None where it may."""
-        values = self._given_to_entries(capture.modes).get(name, [])
         lines = [
             self._refusals.of_value(value, visit.scope, capture.runner)
-            for visit, value in values
+            for visit, value in self._given_to_entries(capture.modes).get(name, [])
             if not is_none(value)
         ]
-        if not lines or not all(lines):
-            return None
-        return Refusal(f"{capture.runner.node.name} refuses such a step", lines[0])
+        refuses = Refusal(f"{capture.runner.node.name} refuses such a step", next(iter(lines), ""))
+        return refuses if lines and all(lines) else None
 
     def _not_followed(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
         """Yield a row where a model passes a step to an attribute of which no class was found."""

@@ -72,10 +72,12 @@ class Refusals:
         for name in sorted({gate for gate, _, _ in self._gates(runner)}):
             method = self._index.method(runner, name)
             if method is not None:
-                scope = Scope(method[0].member, runner, method[1])
-                parameters = [parameter.arg for parameter in parameters_of(method[1])]
-                steps = {argument: (argument,) for argument in parameters if argument in self._regions.names}
-                refused |= dict(self._refused(scope, steps, _DEPTH))
+                steps = {
+                    parameter.arg: (parameter.arg,)
+                    for parameter in parameters_of(method[1])
+                    if parameter.arg in self._regions.names
+                }
+                refused |= dict(self._refused(Scope(method[0].member, runner, method[1]), steps, _DEPTH))
         return refused
 
     def of_value(self, value: ast.expr, scope: Scope, runner: Class) -> str:
@@ -84,7 +86,7 @@ class Refusals:
         That is a line that refuses the member of a step which the value is, or which has to be given for it,
         or one that requires that something is None which has to be given for it.
         """
-        refused, absent, lines = self.of_steps(runner), self._absent(runner), list[str]()
+        refused, absent = self.of_steps(runner), self._absent(runner)
 
         def member(node: ast.expr) -> str:
             path = path_of(node, {})
@@ -93,23 +95,20 @@ class Refusals:
         source = value
         while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
             source = source.func.value
-        lines.append(member(source))
+        lines = [member(source)]
         for node in walk(scope.function):
-            is_around = isinstance(node, ast.If) and any(
-                inner is value for statement in node.body for inner in ast.walk(statement)
-            )
-            for test in _sides(node.test, ast.And) if is_around else ():  # type: ignore[attr-defined]
+            if not isinstance(node, ast.If) or not any(value in walk(statement) for statement in node.body):
+                continue
+            for test in _sides(node.test, ast.And):
                 match test:
                     case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[right]) if is_none(right):
                         lines.append(member(left))
                     case ast.Name() | ast.Call():
-                        values = (
-                            [test] if isinstance(test, ast.Call) else values_of_names(test, scope.function)
-                        )
-                        needed = [self._given_in(operand, scope) for operand in values]
-                        lines += [absent[name] for name in set[str]().union(*needed[:1]) if name in absent
-                                  and len(values) == 1]  # fmt: skip
-        return next((line for line in lines if line), "")
+                        is_call = isinstance(test, ast.Call)
+                        values = [test] if is_call else values_of_names(test, scope.function)
+                        if len(values) == 1:
+                            lines += [absent.get(name, "") for name in self._given_in(values[0], scope)]
+        return next(filter(None, lines), "")
 
     def _given_in(self, call: ast.expr, scope: Scope) -> set[str]:
         """Return the calls without whose result a function returns False."""
@@ -152,26 +151,26 @@ class Refusals:
             if isinstance(node, ast.FunctionDef)
         }
         gates: list[tuple[str, str, ast.If]] = []
-        for name in methods:
-            for call in self._phases.calls_named(name):
-                function, holder = call.scope.function, call.path[:-1]
-                for node in walk(function):
-                    if not isinstance(node, ast.If) or not holder or holder == ("self",):
-                        continue
-                    tested = [node.test, *values_of_names(node.test, function)]
-                    if any(inner is call.node for test in tested for inner in ast.walk(test)):
-                        local = local_paths(function)
-                        paths = [
-                            path_of(below.func, local)
-                            for statement in node.body
-                            for below in ast.walk(statement)
-                            if isinstance(below, ast.Call)
-                        ]
-                        kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
-                        if kept and not any(self._index.related(owner, runner) for owner in kept):
-                            continue
-                        if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
-                            gates.append((name, call.scope.member if kept else "", node))
+        for call in (call for name in methods for call in self._phases.calls_named(name)):
+            function, holder = call.scope.function, call.path[:-1]
+            if not holder or holder == ("self",):
+                continue
+            kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
+            if kept and not any(self._index.related(owner, runner) for owner in kept):
+                continue
+            for node in walk(function):
+                if not isinstance(node, ast.If):
+                    continue
+                tested = [node.test, *values_of_names(node.test, function)]
+                if any(call.node in walk(test) for test in tested):
+                    paths = [
+                        path_of(below.func, local_paths(function))
+                        for statement in node.body
+                        for below in walk(statement)
+                        if isinstance(below, ast.Call)
+                    ]
+                    if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
+                        gates.append((call.path[-1], call.scope.member if kept else "", node))
         return gates
 
     def _refused(self, scope: Scope, steps: Mapping[str, Path], depth: int) -> Iterator[tuple[str, str]]:
@@ -202,17 +201,16 @@ class Refusals:
                         yield member(left), f"{scope.member}:{left.lineno}"
                     case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=func) as call) if depth:
                         path, owner = path_of(func, {}), scope.owner
-                        asked = (
-                            self._index.method(owner, path[1]) if owner and path[:1] == ("self",) else None
-                        )
-                        if asked is None or owner is None or len(path) != 2:
+                        is_own = owner and path[:1] == ("self",) and len(path) == 2
+                        asked = self._index.method(owner, path[1]) if is_own and owner else None
+                        if asked is None:
                             continue
-                        names = [parameter.arg for parameter in parameters_of(asked[1])]
                         handed: dict[str, Path] = {}
-                        for name in names:
-                            path = path_of(argument(call, asked[1], name) or ast.Constant(None), {})
+                        for parameter in parameters_of(asked[1]):
+                            given = argument(call, asked[1], parameter.arg)
+                            path = path_of(given, {}) if given else ()
                             if path and path[0] in steps:
-                                handed[name] = (*steps[path[0]], *path[1:])
+                                handed[parameter.arg] = (*steps[path[0]], *path[1:])
                         yield from self._refused(Scope(asked[0].member, owner, asked[1]), handed, depth - 1)
             # What follows a return of something else is not reached in each step.
             if not tests and any(
