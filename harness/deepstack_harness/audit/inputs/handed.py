@@ -90,9 +90,9 @@ class Handed:
     ) -> dict[str, tuple[Visit, ast.expr]]:
         """Return the members of a dictionary, as far as they can be read in the functions that fill it."""
         items: dict[str, tuple[Visit, ast.expr]] = {}
-        if not depth:
-            return items
         match value:
+            case _ if not depth:
+                pass
             case ast.Dict(keys=keys, values=values):
                 for key, stored in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant):
@@ -164,5 +164,5 @@ class Handed:
 
 
 def _is_name(name: str, *values: ast.expr | None) -> bool:
-    """Return whether one of some expressions is a name alone."""
+    """Return whether one of some expressions is just a name."""
     return any(isinstance(value, ast.Name) and value.id == name for value in values)

@@ -105,26 +105,22 @@ class Regions:
 
     def _takes(self, forward: Function) -> frozenset[str]:
         """Return the parameters of a forward that have the inputs of a step, by annotation or name."""
+        known = frozenset(parameter.arg for parameter in parameters_of(forward)) & self.names
+        return self._typed(forward) or known
+
+    def _typed(self, forward: Function) -> frozenset[str]:
         assert self.batch is not None
-        arguments = parameters_of(forward)
-        name = self.batch.node.name
-        typed = frozenset(
-            argument.arg
-            for argument in arguments
-            if argument.annotation and name in ast.unparse(argument.annotation)
+        return frozenset(
+            parameter.arg
+            for parameter in parameters_of(forward)
+            if parameter.annotation and self.batch.node.name in ast.unparse(parameter.annotation)
         )
-        return typed or frozenset(parameter.arg for parameter in arguments if parameter.arg in self.names)
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """Return the names that models give to the inputs of a step."""
-        return frozenset(
-            parameter.arg
-            for entry in self.entries
-            for method in [self.index.method(entry, "forward")] if method
-            for parameter in method[1].args.args
-            if self.batch and self.batch.node.name in ast.unparse(parameter.annotation or ast.Constant(None))
-        )  # fmt: skip
+        methods = [self.index.method(entry, "forward") for entry in self.entries]
+        return frozenset[str]().union(*(self._typed(method[1]) for method in methods if method))
 
     def decide(self, function: Function, modes: frozenset[str]) -> functools.partial[bool | None]:
         """Return what decides a test of a function in steps of these modes."""
@@ -258,7 +254,7 @@ class Regions:
 
 
 def operands(call: ast.Call) -> list[ast.expr]:
-    """Return what a call hands over, by position and by name."""
+    """Return the arguments of a call, those by position first."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
