@@ -1,14 +1,16 @@
 """Optional inputs of compiled classes: written from what may decide their presence, with names of nobody."""
 
-from collections.abc import Mapping
+from hashlib import sha256
 from textwrap import dedent
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from deepstack_harness.audit.inputs import InputStanding, Standing, audit_inputs, count
-from deepstack_harness.sources.source import Source
+from cases.selftest.audit.written_sources import source_of
+from deepstack_harness.audit import inputs
+from deepstack_harness.audit.inputs import InputStanding, Standing, arguments, audit_inputs, count
+from deepstack_harness.engines.engine import RunnerInputs
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
+from deepstack_harness.engines.known import open_source
 
 REGION = """
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "extra": 0})
@@ -24,10 +26,7 @@ def standings(outer: str, **files: str) -> list[InputStanding]:
     texts = {"pkg/models/a.py": REGION + dedent(outer)} | {
         name.replace("__", "/") + ".py": dedent(text) for name, text in files.items()
     }
-    source = SimpleNamespace(
-        python_files=lambda: cast(Mapping[str, bytes], {k: v.encode() for k, v in texts.items()})
-    )
-    return list(audit_inputs(cast(Source, source)).standings)
+    return list(audit_inputs(source_of({name: text.encode() for name, text in texts.items()})).standings)
 
 
 def standing_of(outer: str, model_class: str = "Region", **files: str) -> InputStanding:
@@ -169,6 +168,57 @@ def test_the_inputs_of_every_runner_are_the_same() -> None:
         "intermediate_tensors",
     }
     assert sum(count(found).values()) == len(found) == 3
+
+
+STEP = """
+    def model_kwargs(self):
+        return {"inputs_embeds": self.rows}
+"""
+BY_REQUESTS = """
+    def add_request(self, request):
+        self.rows = request.rows
+
+    def model_kwargs(self):
+        kwargs = {}
+        if self.rows is not None:
+            kwargs["inputs_embeds"] = self.rows
+        return kwargs
+"""
+
+
+@pytest.mark.parametrize(
+    ("methods", "known", "standing", "words"),
+    [
+        (STEP, STEP, Standing.SAME, "its functions are those of the engine 1.0"),
+        (STEP, "", Standing.SAME, "not read here: the text of pkg.worker.runner.Runner.model_kwargs"),
+        ("", STEP, Standing.SAME, "not read here: the text of pkg.worker.runner.Runner.model_kwargs"),
+        (BY_REQUESTS, STEP, Standing.AT_RISK, "`self.rows` changes in add_request"),
+    ],
+    ids=["the text that was read", "another text", "no such function", "another text, which was followed"],
+)
+def test_what_the_runner_gives_to_every_class_holds_for_the_functions_that_were_read(
+    monkeypatch: pytest.MonkeyPatch, methods: str, known: str, standing: Standing, words: str
+) -> None:
+    texts = frozenset({sha256(known[1:].encode()).hexdigest()[:16]})
+    read = RunnerInputs(
+        RUNNER_INPUTS.names, "the engine 1.0", {"pkg.worker.runner.Runner.model_kwargs": texts}
+    )
+    monkeypatch.setattr(inputs, "RUNNER_INPUTS", read)
+    monkeypatch.setattr(arguments, "RUNNER_INPUTS", read)
+    files = {
+        "pkg/models/a.py": REGION + outer(),
+        "pkg/worker/runner.py": f"class Runner:\n    rows = None\n{methods}",
+    }
+    audited = audit_inputs(source_of({name: text.encode() for name, text in files.items()}))
+    (row,) = [row for row in audited.standings if row.input == "inputs_embeds"]
+    assert (row.standing, words in row.why) == (standing, True), row
+    assert audited.unread == (() if methods == known else ("pkg.worker.runner.Runner.model_kwargs",))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", ["0.22.1", "0.33.0"])
+def test_the_functions_of_these_releases_were_read(release: str) -> None:
+    assert RUNNER_INPUTS.not_read_in(open_source(f"vllm=={release}")) == []
 
 
 INHERITED = """

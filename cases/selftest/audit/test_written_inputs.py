@@ -3,13 +3,11 @@
 Each class of `wrong_attributes.py` reads what only a step writes, those of `right_attributes.py` do not.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
+from cases.selftest.audit.written_sources import source_of
 from deepstack_harness.audit.inputs import (
     AuditedInputs,
     InputChange,
@@ -18,7 +16,6 @@ from deepstack_harness.audit.inputs import (
     Standing,
     audit_inputs,
 )
-from deepstack_harness.sources.source import Source
 
 ROOT = Path(__file__).parent / "written"
 
@@ -26,8 +23,7 @@ ROOT = Path(__file__).parent / "written"
 @pytest.fixture(scope="module")
 def audited() -> AuditedInputs:
     files = {str(path.relative_to(ROOT)): path.read_bytes() for path in sorted(ROOT.rglob("*.py"))}
-    source = SimpleNamespace(python_files=lambda: cast(Mapping[str, bytes], files))
-    return audit_inputs(cast(Source, source))
+    return audit_inputs(source_of(files))
 
 
 def attributes(audited: AuditedInputs, module: str) -> dict[str, list[InputStanding]]:

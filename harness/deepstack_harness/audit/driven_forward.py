@@ -17,7 +17,7 @@ from typing import TypeVar
 from torch import nn
 
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputStanding, Place
-from deepstack_harness.audit.inputs.writes import defaults_of, parameters_of
+from deepstack_harness.audit.inputs.writes import defaults_of
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.engine import Overlay, StoredPayload
@@ -28,9 +28,16 @@ from deepstack_harness.engines.loaded_class import derive_with_functions, forwar
 from deepstack_harness.engines.model_class import BY_FORWARD, PLAIN_PARTS, ModelClass
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.stubs import is_stub
-from deepstack_harness.engines.syntax import Function, class_named, parse, reads
+from deepstack_harness.engines.syntax import (
+    Function,
+    arguments_of,
+    class_named,
+    parameters_of,
+    parse,
+    reads,
+)
 from deepstack_harness.engines.text_decoder import TextHost
-from deepstack_harness.engines.text_model import ONLY_FORWARD, Attributes, arguments_of, attributes_of
+from deepstack_harness.engines.text_model import ONLY_FORWARD, Attributes, attributes_of
 from deepstack_harness.errors import Reason, SourceError, UsageError
 
 N = TypeVar("N", bound=ast.AST)
@@ -249,12 +256,9 @@ class RegionMaker:
         """Return the class whose statement at a place calls a region; None where no part is called there."""
         cls = self._class(place.member, place.model_class)
         loaded = self._forward(cls)
-        calls = (
-            call
-            for call in _calls_of_parts(loaded.forward)
-            if call.lineno <= place.line <= (call.end_lineno or 0)
-        )
-        call = next(calls, None)
+        calls = (node for node in ast.walk(loaded.forward) if isinstance(node, ast.Call))
+        of_parts = (call for call in calls if re.fullmatch(r"self(\.\w+)+", ast.unparse(call.func)))
+        call = next((call for call in of_parts if call.lineno <= place.line <= (call.end_lineno or 0)), None)
         if call is None:
             return None
         read = loaded.attributes
@@ -334,13 +338,6 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> object:
             module = _value(inner, names)
             return vars(module).get(name) if isinstance(module, ModuleType) and not is_stub(module) else None
     return None
-
-
-def _calls_of_parts(function: Function) -> Iterator[ast.Call]:
-    """Yield the calls of `self.a(..)` and `self.a.b(..)`."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and re.fullmatch(r"self(\.\w+)+", ast.unparse(node.func)):
-            yield node
 
 
 def _literal(value: ast.expr | None) -> Iterator[object]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +40,9 @@ from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.stand_ins import ForwardBuffer
+from deepstack_harness.engines.syntax import arguments_of
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
-from deepstack_harness.engines.text_model import ELEMENT, Path, arguments_of
+from deepstack_harness.engines.text_model import ELEMENT, Path
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
 from deepstack_harness.play.call_differences import distances
 from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, described
@@ -254,7 +256,9 @@ class _Driver:
                 raise
             ended = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
             at = self._maker.loaded.raised_at(error)
-            return _Outcome(reason=Reason(f"forward ends with {ended}", *at), at=_innermost(error))
+            *_, (innermost, line) = walk_tb(error.__traceback__)
+            reason = Reason(f"forward ends with {ended}", *at)
+            return _Outcome(reason=reason, at=(innermost.f_code.co_filename, line))
 
     def _measure_stages(self, choice: _Choice, value: str) -> DrivenFacts:
         """Measure two pipeline stages against one, the later stage without the input and then with it."""
@@ -370,18 +374,13 @@ class _Recorder(nn.Module):
         raise _RegionCalled
 
 
+@torch.no_grad()
 def _given_in_profile_run(caller: LoadedCaller) -> object:
     """Return what a caller gives to its region in a profile run, right after its `__init__`.
 
-    `ABSENT` for None; None where the caller cannot be run, so that nothing is known.
+    `ABSENT` for None; None where the caller cannot be run, so that nothing is known.  The class is run with
+    what its `__init__` allocates, over a language model that records its arguments, or its `forward` alone.
     """
-    given = _given_by_whole(caller)
-    return _given_by_forward(caller) if given is None and caller.is_known else given
-
-
-@torch.no_grad()
-def _given_by_whole(caller: LoadedCaller) -> object:
-    """Run the class with what its `__init__` allocates, over a language model that records its arguments."""
     for bound in caller.whole:
         try:
             cpu = torch.device("cpu")
@@ -389,10 +388,11 @@ def _given_by_whole(caller: LoadedCaller) -> object:
             ForwardBuffer(host).get(TOKENS)
         except Exception:  # noqa: BLE001  # over stand-ins a caller may raise anything
             continue
-        given = host.language_model.arguments
-        value = given.get(caller.parameter, given.get(caller.position))
-        return None if not given else ABSENT if value is None else value
-    return None
+        if given := host.language_model.arguments:
+            value = given.get(caller.parameter, given.get(caller.position))
+            return ABSENT if value is None else value
+        break
+    return _given_by_forward(caller) if caller.is_known else None
 
 
 @torch.no_grad()
@@ -439,11 +439,3 @@ def _required_value(name: str, annotation: str) -> object:
     if annotation in plain:
         return plain[annotation]
     return torch.arange(TOKENS) if name.endswith(_WHOLE) else _hidden()
-
-
-def _innermost(error: BaseException) -> tuple[str, int]:
-    """Return file and line of the innermost frame of an error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)

@@ -60,6 +60,11 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
         classes = _counted(len(audited.regions), noun, audited.regions_of())
         yield from _labelled(source.label, inputs)
         yield from _labelled("", f"{classes}; read in {seconds:.0f} processor seconds")
+        if audited.unread:
+            functions = ", ".join(audited.unread)
+            yield from _labelled(
+                "", f"inputs that a runner gives to every class were not read in {functions}"
+            )
     if not compiled:
         raise MachineError(
             "no class of this source is compiled by a decorator, and no graph runner that captures a model "

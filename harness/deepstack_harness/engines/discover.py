@@ -33,6 +33,7 @@ from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
     acts_on,
+    arguments_of,
     class_named,
     imported_files,
     package_imports,
@@ -40,7 +41,6 @@ from deepstack_harness.engines.syntax import (
 )
 from deepstack_harness.engines.text_model import (
     CompiledText,
-    arguments_of,
     classes_made,
     is_compiled,
 )

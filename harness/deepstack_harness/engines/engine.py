@@ -14,8 +14,9 @@ from deepstack_harness.engines.model_class import (
     ModelClass,
     Patch,
 )
+from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.engines.tiny import Tiny
-from deepstack_harness.sources.source import KnownPackage
+from deepstack_harness.sources.source import KnownPackage, Source
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,27 @@ class Overlay:
     pinned_in: tuple[str, ...] = ()
     splits: bool = False
     base_storage: bool = False
+
+
+@dataclass(frozen=True)
+class RunnerInputs:
+    """Arguments of every model whose presence the runner decides for a model and a rank.
+
+    That was read in `releases`. `deciding` has, by its name `module.Class.method`, the texts of each function
+    that decides it there: the first 16 digits of what `function_hashes` returns.
+    """
+
+    names: frozenset[str]
+    releases: str
+    deciding: Mapping[str, frozenset[str]]
+
+    def not_read_in(self, source: Source) -> list[str]:
+        """Return the deciding functions that a source has not, or with another text, by their names.
+
+        Raises what `function_hashes` raises.
+        """
+        hashes = function_hashes(source, self.deciding)
+        return [name for name, known in self.deciding.items() if hashes.get(name, "")[:16] not in known]
 
 
 @dataclass(frozen=True)

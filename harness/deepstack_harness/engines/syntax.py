@@ -37,6 +37,17 @@ class NoBuffer(SourceError):
 
 
 @functools.lru_cache(maxsize=32)  # trees are large; one that was dropped is parsed again
+def parameters_of(function: Function) -> list[ast.arg]:
+    """Return the parameters of a function, those with a star left out."""
+    arguments = function.args
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+
+
+def arguments_of(function: Function) -> list[str]:
+    """Return the names of a method's arguments, without `self`."""
+    return [parameter.arg for parameter in parameters_of(function)[1:]]
+
+
 def parse(file: SourceFile) -> ast.Module:
     """Parse a file; raise `UsageError` with the line that does not parse.
 

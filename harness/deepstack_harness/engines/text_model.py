@@ -71,12 +71,6 @@ def classes_made(init: Function) -> list[str]:
     return list(dict.fromkeys([*called, *texts]))
 
 
-def arguments_of(function: Function) -> list[str]:
-    """Return the names of a method's arguments, without `self`."""
-    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return [argument.arg for argument in arguments[1:]]
-
-
 ONLY_FORWARD = CalledMethods(verbs={"get": FORWARD}, init=False)
 """The `forward` of a class, none of whose own parts exist."""
 

@@ -8,8 +8,7 @@ whether it is None.  Nothing of the source runs, and no name of a model or of an
 Where no class is compiled, as in SGLang, these are the models that graph runners capture and replay.
 
 Read in vLLM 0.22.1 to 0.33.0: the profile run calls `forward` without `embed_input_ids` (`_dummy_run` of
-v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is given depends on the model and the
-pipeline rank only, and `intermediate_tensors` are given on all ranks but the first.
+v1/worker/gpu_model_runner.py).  What the runner gives to every model is `RUNNER_INPUTS` of the engine.
 """
 
 from deepstack_harness.audit.inputs.arguments import Arguments
@@ -33,6 +32,7 @@ from deepstack_harness.audit.inputs.rows import (
     in_order,
 )
 from deepstack_harness.engines.discover import collector_paused
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
 from deepstack_harness.sources.source import Source
 
 __all__ = [
@@ -57,18 +57,22 @@ def audit_inputs(source: Source) -> AuditedInputs:
     Raises what `Source.python_files` raises.
     """
     with collector_paused():
-        return _audit(ClassIndex(source))
-
-
-def _audit(index: ClassIndex) -> AuditedInputs:
-    owners, phases = index.compiled_by(DECORATOR), Phases(index)
-    is_compiled = bool(owners)
-    if is_compiled:
-        arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
-        rows = [row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))]
-    else:
-        captures = Captures(Regions(phases))
-        owners = captures.regions()
-        rows = [row for owner in owners for row in captures.of_class(owner)]
-    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
-    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(owners) and not is_compiled)
+        phases = Phases(ClassIndex(source))
+        owners, unread = phases.index.compiled_by(DECORATOR), list[str]()
+        is_compiled = bool(owners)
+        if is_compiled:
+            unread = RUNNER_INPUTS.not_read_in(source)
+            arguments, attributes = Arguments(Callers(Conditions(phases)), unread), ReadAttributes(phases)
+            rows = [
+                row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))
+            ]
+        else:
+            captures = Captures(Regions(phases))
+            owners = captures.regions()
+            rows = [row for owner in owners for row in captures.of_class(owner)]
+    return AuditedInputs(
+        tuple(Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners),
+        tuple(in_order(rows)),
+        captured=bool(owners) and not is_compiled,
+        unread=tuple(unread),
+    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from deepstack_harness.audit.inputs.calls import BY_RUNNER, argument, optional
+from deepstack_harness.audit.inputs.calls import argument, optional
 from deepstack_harness.audit.inputs.conditions import Known, Presence, join
 from deepstack_harness.audit.inputs.evaluation import Callers, PresenceOf
 from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.phases import CallSite
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen, InputStanding, Place, Standing
 from deepstack_harness.audit.inputs.writes import assigned, walk
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
 from deepstack_harness.engines.syntax import Function
 
 _SEEN = {
@@ -27,9 +28,9 @@ _SEEN = {
 class Arguments:
     """The standings of the optional arguments of compiled classes."""
 
-    def __init__(self, calls: Callers) -> None:
-        """Follow `calls`, which has the index of the source."""
-        self._calls, self._index = calls, calls.index
+    def __init__(self, calls: Callers, unread: Sequence[str]) -> None:
+        """Follow `calls`, which has the index of the source; `unread` is of `RunnerInputs.not_read_in`."""
+        self._calls, self._index, self._unread = calls, calls.index, unread
 
     def of_class(self, owner: Class) -> Iterator[InputStanding]:
         """Yield the standing of each optional argument of the `forward` of a class."""
@@ -54,9 +55,8 @@ class Arguments:
         given: Sequence[tuple[CallSite, ast.expr]],
     ) -> Known:
         """Return what is known of an argument from the calls of a class; `given` are those that give it."""
-        if name in BY_RUNNER:
-            why = "the runner decides it for a model and a rank, in the profile run as in steps"
-            return Known(Presence.FIXED, f"{why} (a rule read in vLLM 0.22.1 to 0.33.0, not followed here)")
+        if name in RUNNER_INPUTS.names:
+            return self._of_every_class(name)
         if not calls:
             unknown = Known(Presence.UNKNOWN, "no call of the class was found")
             return self._calls.from_runner(name) or unknown
@@ -68,6 +68,23 @@ class Arguments:
             where = str(others[0].scope.place(others[0].node))
             return Known(Presence.FIXED, "another call leaves it out", where)
         return known
+
+    def _of_every_class(self, name: str) -> Known:
+        """Return what is known of an argument that the runner gives to every model.
+
+        That was read in functions with other texts than those of this source, where `unread` has some: there
+        the runner's own files are followed.
+        """
+        why = "the runner decides it for a model and a rank, in the profile run as in steps"
+        if not self._unread:
+            return Known(Presence.FIXED, f"{why}: its functions are those of {RUNNER_INPUTS.releases}")
+        followed = self._calls.from_runner(name)
+        if followed is not None and followed.presence is Presence.VARIES:
+            return followed
+        functions = ", ".join(function.removeprefix("vllm.v1.worker.") for function in self._unread)
+        return Known(
+            Presence.FIXED, f"{why} of {RUNNER_INPUTS.releases}; not read here: the text of {functions}"
+        )
 
     def _row(
         self,

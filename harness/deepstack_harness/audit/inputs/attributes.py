@@ -258,20 +258,14 @@ def _in_place(write: Write, values: Sequence[ast.expr | None]) -> bool | None:
     """Return whether a write goes into the storage of a tensor."""
     if write.how is How.IN_PLACE:
         return True
-    if write.how is How.AUGMENTED:
-        return any(_is_tensor(value) for value in values)
+    if write.how is How.AUGMENTED:  # of a tensor, as far as the text of its value shows
+        calls = [ast.unparse(value.func) for value in values if isinstance(value, ast.Call)]
+        return any(text.startswith(("torch.", "nn.", "self.register_")) for text in calls)
     if write.how is How.ITEM:
         return not any(
             isinstance(value, ast.List | ast.Dict | ast.ListComp | ast.DictComp) for value in values
         )
     return False
-
-
-def _is_tensor(value: ast.expr | None) -> bool:
-    """Return whether an expression makes a tensor, as far as its text shows."""
-    return isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
-        ("torch.", "nn.", "self.register_")
-    )
 
 
 def _is_scalar(value: ast.expr | None, values: Sequence[ast.expr | None]) -> bool:

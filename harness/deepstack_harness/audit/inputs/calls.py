@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 from deepstack_harness.audit.inputs.index import Class, is_none
 from deepstack_harness.audit.inputs.phases import CallSite, Phases
-from deepstack_harness.audit.inputs.writes import Path, defaults_of, parameters_of
-from deepstack_harness.engines.syntax import Function
-
-BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
-"""Inputs whose presence the runner fixes for a model and a rank, profile run included."""
+from deepstack_harness.audit.inputs.writes import Path, defaults_of
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
+from deepstack_harness.engines.syntax import Function, parameters_of
 
 
 class ClassCalls:
@@ -37,7 +35,7 @@ class ClassCalls:
                 yield from self.calls_of(holder, ("self", "get_language_model()", *path[2:]))
         # The object may be inside one that a registry makes, by a configuration that no line here has.
         forward = self.index.method(owner, "forward")
-        names = set(optional(forward[1])) - BY_RUNNER if forward else set()
+        names = set(optional(forward[1])) - RUNNER_INPUTS.names if forward else set()
         for name in dict.fromkeys(path[-1] for _, path in holders if len(path) == 2):
             for call in self._phases.calls.get(name, ()):
                 if call.path[:1] == ("self",) and len(call.path) == 3 and call.scope.owner is not None:
@@ -65,17 +63,12 @@ class ClassCalls:
 
 def optional(function: Function) -> list[str]:
     """Return the parameters that may be None, by their annotation or default."""
-    defaults = defaults_of(function)
-    return [
-        parameter.arg
-        for parameter in parameters_of(function)
-        if is_none(defaults[parameter.arg]) or (parameter.annotation and _allows_none(parameter.annotation))
-    ]
-
-
-def _allows_none(annotation: ast.expr) -> bool:
-    text = ast.unparse(annotation)
-    return "None" in text or "Optional[" in text
+    defaults, names = defaults_of(function), []
+    for parameter in parameters_of(function):
+        annotation = ast.unparse(parameter.annotation) if parameter.annotation else ""
+        if is_none(defaults[parameter.arg]) or "None" in annotation or "Optional[" in annotation:
+            names.append(parameter.arg)
+    return names
 
 
 def argument(call: ast.Call, forward: Function, name: str, *, bound: bool = True) -> ast.expr | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from deepstack_harness.audit.inputs.calls import BY_RUNNER, argument
+from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.phases import Phase, Phases, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen
@@ -20,12 +20,12 @@ from deepstack_harness.audit.inputs.writes import (
     How,
     assigned,
     local_paths,
-    parameters_of,
     path_of,
     values_of_names,
     walk,
 )
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
+from deepstack_harness.engines.syntax import Function, parameters_of
 
 
 class Presence(StrEnum):
@@ -246,7 +246,7 @@ class Conditions:
         if key not in self._parameters:
             where = f"{scope.member}:{function.lineno}"
             varies = Known(Presence.VARIES, f"it depends on `{name}` of {function.name}", where)
-            if function.name == "__init__" or name in BY_RUNNER:
+            if function.name == "__init__" or name in RUNNER_INPUTS.names:
                 return FIXED
             if function.name in {"forward", "__call__"}:
                 return varies

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from deepstack_harness.audit.inputs.calls import (
-    BY_RUNNER,
     ClassCalls,
     argument,
     optional,
@@ -29,6 +28,7 @@ from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, is_none
 from deepstack_harness.audit.inputs.phases import Phase, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputSeen
 from deepstack_harness.audit.inputs.writes import How, assigned, defaults_of, walk
+from deepstack_harness.engines.kinds.vllm import RUNNER_INPUTS
 from deepstack_harness.engines.syntax import Function
 
 
@@ -60,7 +60,7 @@ class PresenceOf:
         given = {"intermediate_tensors": self._stage == "later", "inputs_embeds": self._stage == "first"}
         if name in given:
             return ALWAYS if given[name] else NEVER
-        if name in BY_RUNNER:
+        if name in RUNNER_INPUTS.names:
             return FIXED
         known = self._calls.given(self._scope, name, self._stage, self._depth - 1)
         function = self._scope.function

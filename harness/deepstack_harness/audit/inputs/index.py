@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from deepstack_harness.audit.inputs.writes import (
     Path,
     assigned,
-    parameters_of,
     path_of,
     values_of_names,
     walk,
 )
-from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parse
+from deepstack_harness.engines.syntax import Function, absolute_module, module_name, parameters_of, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
 
@@ -65,8 +64,11 @@ class ClassIndex:
         self.trees: dict[str, ast.Module] = {}
         self.classes: dict[str, list[Class]] = {}
         self.text: dict[str, bytes] = {
-            member: content for member, content in source.python_files().items() if not _is_test(member)
+            member: content
+            for member, content in sorted(source.python_files().items())
+            if not any(part in {"test", "tests"} for part in member.split("/")[:-1])
         }
+        """The files in the order of their names, so that rows do not depend on the order of a source."""
         self.makers: dict[str, list[tuple[Class, Path]]] = {}
         """The classes that make something from a name or a word, and the path of what holds it."""
         self._members: dict[str, list[tuple[Class, str]]] = {}
@@ -299,23 +301,18 @@ class ClassIndex:
         return [cls for cls in classes if cls is not None]
 
 
-def _is_test(member: str) -> bool:
-    """Return whether a file is of the tests that a package carries."""
-    return any(part in {"test", "tests"} for part in member.split("/")[:-1])
-
-
 def functions(node: ast.AST) -> Iterator[Function]:
     """Return the functions in a node, itself and nested ones included."""
     return (inner for inner in walk(node) if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
+def _makes(node: ast.ClassDef) -> Iterable[tuple[str, Path]]:
     """Return the names from which a class makes something, and the path of what holds it.
 
     A registry makes a model by the name of its architecture, so that words count as names.  A member of the
     class that is called is `self.member`.
     """
-    made = set[tuple[str, Path]]()
+    made = dict[tuple[str, Path], None]()
     for part in walk(node):
         match part:
             case ast.Call(func=ast.Attribute(value=holder, attr="append" | "insert"), args=[*_, added]):
@@ -328,11 +325,11 @@ def _makes(node: ast.ClassDef) -> set[tuple[str, Path]]:
             for call in ast.walk(value):
                 match call:
                     case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=member)):
-                        made.add((f"self.{member}", path[1:]))
+                        made[f"self.{member}", path[1:]] = None
                 for word in ast.walk(call) if isinstance(call, ast.Call) else ():
                     match word:
                         case ast.Name(id=name) | ast.Constant(value=str(name)):
-                            made.add((name, path[1:]))
+                            made[name, path[1:]] = None
     return made
 
 

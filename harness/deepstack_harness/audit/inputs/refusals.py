@@ -20,11 +20,11 @@ from deepstack_harness.audit.inputs.runners import GraphCapture
 from deepstack_harness.audit.inputs.writes import (
     Path,
     local_paths,
-    parameters_of,
     path_of,
     values_of_names,
     walk,
 )
+from deepstack_harness.engines.syntax import parameters_of
 
 _LOOKS = {"getattr", "hasattr"}
 _DEPTH = 4

@@ -24,12 +24,11 @@ from deepstack_harness.audit.inputs.writes import (
     assigned,
     defaults_of,
     local_paths,
-    parameters_of,
     path_of,
     reached,
     walk,
 )
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.engines.syntax import Function, parameters_of
 
 _ENTRIES, _LAYERS = "EntryClass", "layers"
 

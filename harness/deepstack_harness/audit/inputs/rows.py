@@ -151,12 +151,14 @@ class AuditedInputs:
     """The inputs of every compiled region of a source, what is at risk first.
 
     `regions` has those without any optional input or written attribute too.  They are `captured` where the
-    engine compiles no class, but captures and replays its models.
+    engine compiles no class, but captures and replays its models.  `unread` are the functions that decide
+    the inputs of every class (`RunnerInputs`), where the source has another text of them than was read.
     """
 
     regions: tuple[Region, ...]
     standings: tuple[InputStanding, ...]
     captured: bool = False
+    unread: tuple[str, ...] = ()
 
     def regions_of(self) -> Mapping[Standing, int]:
         """Return how many regions have each standing; the worst of its inputs is that of a region."""

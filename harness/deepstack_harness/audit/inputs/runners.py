@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from deepstack_harness.audit.inputs.index import Class, functions
 from deepstack_harness.audit.inputs.phases import ROOTS, Scope
 from deepstack_harness.audit.inputs.replays import Regions, Visit, operands
-from deepstack_harness.audit.inputs.writes import local_paths, parameters_of, path_of, walk
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.audit.inputs.writes import local_paths, path_of, walk
+from deepstack_harness.engines.syntax import Function, parameters_of
 
 DRAFTERS = "/speculative/"
 """Runners of drafters are not read: which models they run is decided by the configuration."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.engines.syntax import Function, parameters_of
 
 Path = tuple[str, ...]
 """A name and the attributes after it; elements and slices of a value count as the value."""
@@ -87,12 +87,6 @@ def _taken_apart(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, 
     values = value.elts if isinstance(value, ast.Tuple | ast.List) and same else [value] * len(target.elts)
     for inner, stated in zip(target.elts, values, strict=True):
         yield from _taken_apart(inner.value if isinstance(inner, ast.Starred) else inner, stated)
-
-
-def parameters_of(function: Function) -> list[ast.arg]:
-    """Return the parameters of a function, those with a star left out."""
-    arguments = function.args
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
 
 def defaults_of(function: Function) -> dict[str, ast.expr | None]:
