@@ -64,8 +64,8 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-        # Dynamo makes 100,000 objects in one compilation: with the usual (700, 10, 10) a run spends 6 % of its
-        # processor seconds in collections that free little, with these 3.6 %.
+        # Dynamo makes 100,000 objects in one compilation: with the usual (700, 10, 10) a run spends 6 % of
+        # its processor seconds in collections that free little, with these 3.6 %.
         gc.set_threshold(10_000, 20, 100)
 
 
