@@ -136,7 +136,7 @@ def _private(*, make: bool = False) -> Path:
         os.environ[_PRIVATE] = made  # workers inherit it
         owner = os.getpid()
         # Not by a fork of this process.
-        atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))
+        atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
     digest = hashlib.sha256(os.fsencode(files.cache())).hexdigest()
     return Path(os.environ[_PRIVATE], digest[:16])
 

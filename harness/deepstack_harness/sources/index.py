@@ -343,7 +343,7 @@ class Index:
     def _listing(self) -> _Listing:
         listing = _Listing()
         with _unearth_warnings(listing.warnings):
-            places = [([address], []) for address in self._indexes]
+            places: list[tuple[list[str], list[str]]] = [([address], []) for address in self._indexes]
             places += [([], [address]) for address in self._links]
             for indexes, links in places:
                 try:
