@@ -375,7 +375,8 @@ def _files_called(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Itera
         places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
         yield from (place.partition(":")[0] for place in places if place)
     if isinstance(engine.payload, ArgumentFiles):
-        yield from (part.member for part in (engine.payload.wrapper, engine.payload.writer) if part)
+        wrapper, writer = engine.payload.wrapper, engine.payload.writer
+        yield from (*([wrapper.member] if wrapper else []), *(writer or ())[:1])
 
 
 def _constructs(owner: _Class, carrier: Carrier) -> bool:

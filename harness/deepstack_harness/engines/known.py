@@ -12,7 +12,6 @@ source by the kind of its engine; for a plugin these are the classes of its base
 Their payloads were read in releases and repositories of August to November 2026.
 """
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -291,13 +290,14 @@ def find_patched(
     patched class that the base source does not have is refused. Raises `UsageError` for a file that does not
     parse, and `MachineError` where one cannot be fetched.
     """
-    found = {item.model_class: item for item in finder_of(source).found()}
+    finder = finder_of(source)
+    found = {item.model_class: item for item in finder.found()}
     changed = []
     for item in found.values():
         if not wanted(item.model_class, item.member):
             continue
-        patched = (name for name in _lineage(source, found, item, ()) if name in overlay.patches)
-        if (name := next(patched, None)) is None:
+        lineage = (item.model_class, *finder.derived_from(item.model_class))
+        if (name := next((name for name in lineage if name in overlay.patches), None)) is None:
             continue
         try:
             changed.append(replace(item, patch=find_patch(source, overlay.patches[name], name)))
@@ -309,17 +309,6 @@ def find_patched(
             why = Reason(f"{text}, which {patch.member} changes")
             changed.append(FoundClass(name, patch.member, why, why))
     return changed
-
-
-def _lineage(
-    source: Source, classes: Mapping[str, FoundClass], found: FoundClass, derived: tuple[str, ...]
-) -> Iterator[str]:
-    """Yield the class and its base classes; a damaged source may name a derived class as a base."""
-    yield found.model_class
-    on_the_way = (*derived, found.model_class)
-    for base in class_named(source.read(found.member), found.class_name).bases:
-        if isinstance(base, ast.Name) and base.id in classes and base.id not in on_the_way:
-            yield from _lineage(source, classes, classes[base.id], on_the_way)
 
 
 def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[FoundClass]:
@@ -344,7 +333,9 @@ def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_:
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
     """Return what finds the classes of a source whose engine stores its payload in classes."""
-    return Finder(source, engine_of(source).files)
+    engine = engine_of(source)
+    base, stored = engine.overlay.base if engine.overlay else engine, engine.files
+    return Finder(source, base.folder, base.word, stored.parts, stored.payload_argument)
 
 
 def found_named(source: Source, model_class: str) -> FoundClass | None:

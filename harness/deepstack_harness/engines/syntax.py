@@ -63,12 +63,6 @@ def class_named(file: SourceFile, name: str) -> ast.ClassDef:
     raise NoBuffer(f"{file.filename} has no class {name}")
 
 
-def function_named(file: SourceFile, name: str) -> ast.FunctionDef | None:
-    """Return the function at the top level of a file, if there is one."""
-    functions = (node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name == name)
-    return next(functions, None)
-
-
 def members_of(definition: ast.ClassDef, file: SourceFile, derived: tuple[ast.ClassDef, ...] = ()) -> Members:
     """Return what a class and its bases in the same file define, by name; the class's own come first.
 
