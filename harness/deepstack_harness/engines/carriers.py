@@ -131,7 +131,10 @@ def stored_by(start: str, method: FindMethod) -> dict[str, int]:
                 continue
             names = {name for view in writes(node) - binds(node) for name in views.get(view, ())}
             names |= {name.removeprefix("self.") for name in writes(node) if name.startswith("self.")}
-            names |= {root for target in _targets(node) if (root := _root_of(target))}
+            targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets = [node.target]
+            names |= {root for target in targets if (root := _root_of(target))}
             # A call fills what it is given: `out=self.x`, and `fill(self.x, ..)` with an unused result.
             calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
             filled = [key.value for call in calls for key in call.keywords if key.arg == "out"]
@@ -141,12 +144,6 @@ def stored_by(start: str, method: FindMethod) -> dict[str, int]:
             for name in names - {"*"}:
                 first_lines[name] = min(node.lineno, first_lines.get(name, node.lineno))
     return first_lines
-
-
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
 
 
 def _root_of(place: ast.AST) -> str:

@@ -55,7 +55,6 @@ from deepstack_harness.sources.request import (
     Release,
     ReleaseRequest,
     locate,
-    needs_base,
     parse_source,
     split_over,
 )
@@ -85,26 +84,6 @@ NOT_JUDGED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Normalised package name -> why it cannot be judged."""
-
-
-def over_base(text: str, plugin: Source, engine: KnownEngine, base: Source | None) -> Overlaid:
-    """Return the plugin's source over `base`, or else over the release that its own files pin.
-
-    Raises `UsageError` for a base of another package, and where no file pins a release.
-    """
-    overlay = engine.overlay
-    assert overlay is not None
-    package = overlay.base.package
-    if base is None:
-        version = pinned_version(plugin, engine)
-        if version is None:
-            raise needs_base(text, engine.package, package)
-        base = Release(package, version)
-    if base.package != package.name:
-        raise UsageError(
-            f"'{text}': {engine.package.title} changes classes of {package.title}, not of {base.label}"
-        )
-    return Overlaid(plugin, engine.package.module, base)
 
 
 def pinned_version(plugin: Source, engine: KnownEngine) -> Version | None:
@@ -192,14 +171,28 @@ def open_source(text: str) -> Source:
     Raises `UsageError` for what is no source, for a package that is not among `all_engines`, and for a
     base of what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
-    named, base = split_over(text)
+    named, base_named = split_over(text)
     source = locate_source(named)
     engine = engine_of(source)
-    if engine.overlay is not None:
-        return over_base(named, source, engine, None if base is None else locate_source(base))
-    if base is not None:
-        raise UsageError(f"'{text}': {engine.package.title} changes no classes of another package")
-    return source
+    title = engine.package.title
+    if engine.overlay is None:
+        if base_named is not None:
+            raise UsageError(f"'{text}': {title} changes no classes of another package")
+        return source
+    package = engine.overlay.base.package
+    if base_named is None:
+        version = pinned_version(source, engine)
+        if version is None:
+            raise UsageError(
+                f"'{named}': {title} changes classes of {package.title}, and pins no version of it: give "
+                f"--base {package.name}==VERSION, or write '{named}{OVER}{package.name}==VERSION'"
+            )
+        base: Source = Release(package, version)
+    else:
+        base = locate_source(base_named)
+    if base.package != package.name:
+        raise UsageError(f"'{named}': {title} changes classes of {package.title}, not of {base.label}")
+    return Overlaid(source, engine.package.module, base)
 
 
 def locate_source(text: str) -> Source:

@@ -21,6 +21,7 @@ import importlib.abc
 import importlib.util
 import inspect
 import itertools
+import linecache
 import re
 import shutil
 import sys
@@ -37,7 +38,7 @@ from typing import Any
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
-from deepstack_harness.engines.model_class import CannotSupply, show_in_tracebacks
+from deepstack_harness.engines.model_class import CannotSupply
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub, path_of
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
@@ -305,7 +306,10 @@ class LoadedSource:
         known = _Builtins(module.__name__, self._import, self.absent)
         names = vars(module)
         names["__builtins__"] = known
-        show_in_tracebacks(shown)
+        # Tracebacks quote the lines that were compiled, also when they lie inside a wheel. Without a
+        # modification time linecache never drops the entry.
+        lines = shown.text.splitlines(keepends=True)
+        linecache.cache[shown.filename] = (len(shown.text), None, lines, shown.filename)
         before = sys.gettrace()
         sys.settrace(self._call if member in self._watched else None)
         try:
@@ -345,6 +349,7 @@ class LoadedSource:
                 number = max(
                     n for n, node in enumerate(body) if (_first_line(node), node.col_offset) <= place
                 )
+            del entry  # it refers to this frame
             if number is None or passes_through(error) or awaited or isinstance(body[number], ast.Raise):
                 raise
             statement, text = body[number], f"{type(error).__name__}: {text_of(error)}"
@@ -368,8 +373,7 @@ class LoadedSource:
         level: int = 0,
     ) -> object:
         """Import for code of the source; give stubs for what is missing and nobody is prepared for."""
-        caller = _caller()
-        absolute = name
+        caller, absolute = sys._getframe(1), name  # noqa: SLF001  # inspect's may be None
         if level:
             absolute = importlib.util.resolve_name("." * level + name, str((globals or {})["__package__"]))
         root = absolute.partition(".")[0]
@@ -481,16 +485,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Return the text of a module, for `inspect`."""
         spec = getattr(sys.modules.get(fullname), "__spec__", None)
         return None if spec is None else self._loaded.read(spec.loader_state).text
-
-
-def _caller() -> FrameType:
-    """Return the frame that called the function that calls this one."""
-    frame = inspect.currentframe()
-    for _ in range(2):
-        assert frame is not None  # it was called
-        frame = frame.f_back
-    assert frame is not None
-    return frame
 
 
 _BINDS_ITS_NAME = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -5,7 +5,6 @@ that object, or by statements at the top level of a file that assign to a class 
 """
 
 import ast
-import linecache
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import Reason, SourceError, UsageError
-from deepstack_harness.sources.source import Source, SourceFile
+from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -159,15 +158,6 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
 
 class CannotSupply(SourceError):
     """Code of a source used something that only the whole package has."""
-
-
-def show_in_tracebacks(file: SourceFile) -> None:
-    """Let tracebacks quote the lines that were compiled, also when they lie inside a wheel.
-
-    Without a modification time linecache never drops the entry.
-    """
-    lines = file.text.splitlines(keepends=True)
-    linecache.cache[file.filename] = (len(file.text), None, lines, file.filename)
 
 
 def reason_at(error: Exception, filename: str, text: str) -> Reason:

@@ -329,27 +329,16 @@ def function_hashes(source: Source, names: Iterable[str]) -> dict[str, str]:
     """
     hashes = {}
     for name in sorted(names):
+        module, class_name, method = name.rsplit(".", 2)
         with suppress(UsageError, TokenError):
-            text = _text_of(source, name)
-            if text is not None:
+            file = source.read(f"{module.replace('.', '/')}.py")
+            body = class_named(file, class_name).body
+            defined = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == method]
+            for node in defined[-1:]:  # of several with one name the last one counts
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                text = "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
                 hashes[name] = sha256(text.encode()).hexdigest()
     return hashes
-
-
-def _text_of(source: Source, name: str) -> str | None:
-    """Return the text of a method; None where its class has none of that name."""
-    module, class_name, method = name.rsplit(".", 2)
-    file = source.read(f"{module.replace('.', '/')}.py")
-    defined = [
-        node
-        for node in class_named(file, class_name).body
-        if isinstance(node, ast.FunctionDef) and node.name == method
-    ]
-    if not defined:
-        return None
-    node = defined[-1]  # of several with one name the last one counts
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
 
 
 _WITHOUT_ACT = re.compile(

@@ -62,7 +62,18 @@ class RemoteArchive:
         Raises `NoSuchMember`, or `MachineError` when the server fails.
         """
         with self._failures_as_machine_errors():
-            return self._read(member)
+            if self._link.is_file:
+                return self._archive(self._link.file_path).read_bytes(member)
+            if self._link.is_wheel:
+                try:
+                    with self._zip() as wheel:
+                        if member not in wheel.namelist():
+                            raise NoSuchMember(self._link.filename, member)
+                        data = read_zipped(wheel, member, self._link.filename)
+                        return data, f"{self._link.filename}/{member}"
+                except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
+                    pass
+            return self._download(member)
 
     def python_files(self) -> Mapping[str, bytes]:
         """Return every Python file of the package, by member; a wheel costs a few range reads.
@@ -126,19 +137,6 @@ class RemoteArchive:
             except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
                 pass
         return PackageFinder(cast("Fetcher", self._client)).download(self._link, own)
-
-    def _read(self, member: str) -> tuple[bytes, str]:
-        if self._link.is_file:
-            return self._archive(self._link.file_path).read_bytes(member)
-        if not self._link.is_wheel:
-            return self._download(member)
-        try:
-            with self._zip() as wheel:
-                if member not in wheel.namelist():
-                    raise NoSuchMember(self._link.filename, member)
-                return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"
-        except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
-            return self._download(member)
 
     def _download(self, member: str) -> tuple[bytes, str]:
         """Download into the cache, or, where that cannot be written, to the folder for temporary files."""

@@ -200,14 +200,6 @@ def split_over(text: str) -> tuple[str, str | None]:
     return plugin.strip(), base.strip()
 
 
-def needs_base(text: str, package: KnownPackage, base: KnownPackage) -> UsageError:
-    """Return the error for a plugin whose files state no version of the base."""
-    return UsageError(
-        f"'{text}': {package.title} changes classes of {base.title}, and pins no version of it: give --base "
-        f"{base.name}==VERSION, or write '{text}{OVER}{base.name}==VERSION'"
-    )
-
-
 T = TypeVar("T")
 
 _PACKED = "python-files.zip"

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -40,12 +39,8 @@ _COMMIT_ID = re.compile(r"""commit_id\s*=\s*["']g(?P<commit>[0-9a-f]{7,})["']"""
 _SHORT = 12  # digits of a commit that are shown
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The version and the label of a source."""
-
-    version: Version | None
-    label: str
+Identity = tuple[Version | None, str]
+"""The version and the label of a source."""
 
 
 class Tree:
@@ -74,8 +69,7 @@ class Tree:
             raise UsageError(
                 f"'{self.path}' is not a source tree of {package.title}: it has no {package.mark}/"
             )
-        named = identity or self._identity(package, fallback)
-        self.version, self.label = named.version, named.label
+        self.version, self.label = identity or self._identity(package, fallback)
 
     @property
     def root(self) -> Path:
@@ -115,9 +109,7 @@ class Tree:
         commit = git.head()
         details = [str(version)] if version else []
         details += [f"commit {commit[:_SHORT]}"] if commit else []
-        return Identity(
-            version, f"{package.name} at {self.path}" + (f" ({', '.join(details)})" if details else "")
-        )
+        return version, f"{package.name} at {self.path}" + (f" ({', '.join(details)})" if details else "")
 
     def _written_version(self, member: str, git: GitFiles) -> Version | None:
         """Return the version that the last build wrote into the tree.
@@ -233,10 +225,10 @@ def _identity(package: KnownPackage, folder: Path, owners: list[Distribution]) -
         written = written_version((folder.parent / package.version_file).read_text("utf-8", "replace"))
     fitting = owners if len(owners) == 1 else [owner for owner in owners if _version(owner) == written]
     if len(fitting) == 1:
-        return Identity(_version(fitting[0]), _name(fitting[0]))
+        return _version(fitting[0]), _name(fitting[0])
     rivals = " and ".join(map(_name, owners))
     shown = f"{written}, " if written else ""
-    return Identity(written, f"{package.name} at {folder} ({shown}installed by {rivals})")
+    return written, f"{package.name} at {folder} ({shown}installed by {rivals})"
 
 
 def _name(distribution: Distribution) -> str:

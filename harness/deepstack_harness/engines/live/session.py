@@ -288,30 +288,23 @@ def _make(home: EngineHome, model: TinyModel, where: Path) -> tuple[Path, Refere
     prompts = prompts_of([probe.job(model) for probe in PROBES])
     asked = json.dumps([model.job(), prompts, home.label], sort_keys=True)
     folder = where / f"{model.family}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-    stored = folder / "reference.json"
+    stored, child = folder / "reference.json", CHILD / "model_folder.py"
+    arguments: dict[str, Any] = {"folder": str(folder), "job": model.job()}
     try:
         if not stored.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(stored, json.dumps(_run_transformers(home, model, folder, prompts)).encode())
+            figures: Any = []
+            with child_worker(home) as worker:
+                if not folder.exists():
+                    answer_of(worker.call(f"{child}:make", arguments), f"making a tiny {model.model_class}")
+                if model.weights is None:
+                    result = worker.call(f"{child}:reference", {**arguments, "prompts": prompts})
+                    figures = answer_of(result, f"running {model.model_class} of transformers")
+            write_atomically(stored, json.dumps(figures).encode())
         figures = json.loads(stored.read_bytes())
     except OSError as error:
         raise MachineError(f"cannot make the model folder '{folder}': {error.strerror}") from None
     return folder, checked(figures, Reference)
-
-
-def _run_transformers(
-    home: EngineHome, model: TinyModel, folder: Path, prompts: Sequence[Mapping[str, Any]]
-) -> Any:  # noqa: ANN401  # JSON
-    """Make the folder where it is not there, and run transformers on the prompts."""
-    child = CHILD / "model_folder.py"
-    arguments: dict[str, Any] = {"folder": str(folder), "job": model.job()}
-    with child_worker(home) as worker:
-        if not folder.exists():
-            answer_of(worker.call(f"{child}:make", arguments), f"making a tiny {model.model_class}")
-        if model.weights is not None:
-            return []
-        result = worker.call(f"{child}:reference", {**arguments, "prompts": prompts})
-        return answer_of(result, f"running {model.model_class} of transformers")
 
 
 def methods_text(source: Source, family: str) -> dict[str, str]:
