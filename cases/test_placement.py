@@ -185,7 +185,7 @@ def test_released_classes_whose_tower_is_skipped(
     models: dict[str, Model], release: str, name: str, on_meta: bool
 ) -> None:
     bound = replace(methods_of(released(release), name), surroundings=SKIPPED)
-    run = played(models["float32"], bound.label, TEXT, make=bound)
+    run = played(models["float32"], bound.known.source.label, TEXT, make=bound)
     assert (R.PLACEMENT in run.broken) == on_meta
     assert bool(run.broken) == on_meta
 

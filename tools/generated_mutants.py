@@ -226,7 +226,7 @@ class ReleasedClass:
         ways = [
             way for way in (bound.methods, bound.forward) if isinstance(way, ForwardModels | MethodsClass)
         ]
-        driven = {name for way in ways for name in way.known.facts.lines}
+        driven = {name for way in ways for name in way.known.lines}
         tree = ast.parse(file.text)
         statement = next(
             each for each in tree.body if getattr(each, "name", "") == class_named(file, cut.class_name).name

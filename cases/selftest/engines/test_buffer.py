@@ -46,7 +46,7 @@ def made(of: MethodsClass, capacity: int = 16) -> MethodsBuffer:
 
 def test_who_it_is(tmp_path: Path) -> None:
     of = bound(tmp_path)
-    assert of.label == f"vllm at {tmp_path} (0.22.1)"
+    assert of.known.source.label == f"vllm at {tmp_path} (0.22.1)"
     assert of.model_class == "Qwen3VLForConditionalGeneration"
     assert of.filename == str(tmp_path / QWEN)
 

@@ -38,7 +38,7 @@ def test_methods_and_their_helpers_are_cut_with_their_lines(tmp_path: Path) -> N
         "_set_deepstack_input_embeds",
         "_clear_deepstack_input_embeds",
     ]
-    lines = bound(tmp_path, ModelFile()).known.facts.lines
+    lines = bound(tmp_path, ModelFile()).known.lines
     assert lines == {name: line_of(text, f"def {name}(") for name in names}
 
 
@@ -251,7 +251,7 @@ def test_a_renamed_method_is_found(tmp_path: Path) -> None:
     get = GET.replace("_get_deepstack_input_embeds", "_get_padded_deepstack_input_embeds_of_step")
     found = bound(tmp_path, replace(ModelFile(), get=get))
     assert levels(found).all()
-    assert "_get_padded_deepstack_input_embeds_of_step" in found.known.facts.lines
+    assert "_get_padded_deepstack_input_embeds_of_step" in found.known.lines
 
 
 def in_get(line: str) -> ModelFile:

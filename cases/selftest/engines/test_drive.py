@@ -340,7 +340,7 @@ def test_a_released_class_in_its_own_order_agrees_with_its_methods(
 ) -> None:
     source = released(release)
     own_order, methods = forward_of(source, model), methods_of(source, model)
-    assert own_order.known.facts.lines.items() >= methods.known.facts.lines.items()
+    assert own_order.known.lines.items() >= methods.known.lines.items()
     for name in ("S1", "S2", "S3", "S10"):
         trace = SEQUENCES[name].trace
         assert gets(qwen, trace, own_order) == gets(qwen, trace, methods), name
@@ -355,7 +355,7 @@ def test_0_20_1_raises_from_its_own_line_on_a_padded_step(qwen: Model, release: 
     assert (facts.raised.type, facts.raised.call) == ("ValueError", "get")
     name, _, line = facts.raised.where.rpartition(":")
     assert name == of.filename
-    lines = of.known.facts.lines
+    lines = of.known.lines
     assert lines["_get_deepstack_input_embeds"] < int(line) < lines["_set_deepstack_input_embeds"]
 
 

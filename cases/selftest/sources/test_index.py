@@ -59,7 +59,7 @@ def index(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 def label_and_get(release: str, model: str = "qwen3_vl") -> tuple[str, object]:
     bound = methods_of(open_source(f"vllm=={release}"), model)
     buffer = bound(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"))
-    return bound.label, buffer.get(4)
+    return bound.known.source.label, buffer.get(4)
 
 
 def test_a_release_is_read_by_ranges_and_cached(index: Served, machine: Path) -> None:
@@ -468,10 +468,12 @@ def test_without_pip_the_variables_still_count(tmp_path: Path, monkeypatch: pyte
 
 
 def test_pips_default_counts_where_nothing_is_configured() -> None:
-    places = Index(VLLM.package, PipSettings())._places
-    assert [place.is_index for place in places] == [True]
-    assert places[0].address.startswith("https://")
-    assert places == Index(VLLM.package, PipSettings(extra_index_urls=("https://x.invalid",)))._places[:1]
+    index = Index(VLLM.package, PipSettings())
+    assert index._links == []
+    (address,) = index._indexes
+    assert address.startswith("https://")
+    more = Index(VLLM.package, PipSettings(extra_index_urls=("https://x.invalid",)))
+    assert more._indexes == [address, "https://x.invalid"]
 
 
 def test_a_certificate_that_is_not_there_is_named() -> None:

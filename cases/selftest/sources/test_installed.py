@@ -148,7 +148,7 @@ def test_links_of_an_installed_package_may_lead_to_the_installers_cache(site: Pa
     cached = tmp_path / "cached.py"
     (site / QWEN).rename(cached)
     (site / QWEN).symlink_to(cached)
-    assert methods_of(open_source("installed:vllm")).label == "vllm 0.22.1"
+    assert methods_of(open_source("installed:vllm")).known.source.label == "vllm 0.22.1"
 
 
 def test_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, split_levels
+from deepstack_harness.engines.bind import ArgumentEngine, EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
-from deepstack_harness.engines.stand_ins import UNBOUNDED
-from deepstack_harness.errors import StepUnavailable
 
 
 class DecoderHost(nn.Module):
@@ -19,10 +17,10 @@ class DecoderHost(nn.Module):
     norm: Any
 
 
-class FlowEngine:
-    """One decoder, called step by step; see `deepstack_harness.engines.bind.ArgumentEngine`."""
+class FlowEngine(ArgumentEngine):
+    """One decoder, called step by step; it has no storage between steps."""
 
-    capacity = UNBOUNDED
+    no_graphs = "acme-flow captures no graph"
 
     def __init__(
         self,
@@ -53,14 +51,6 @@ class FlowEngine:
         levels = None if payload is None else list(payload)
         self._decoder(self._like.new_zeros(tokens, self._like.size(1)), image_levels=levels)
         return split_levels(self._reader.take(), self._levels)
-
-    def capture(self, tokens: int) -> None:
-        """Raise `StepUnavailable`: the engine captures nothing."""
-        raise StepUnavailable("acme-flow captures no graph")
-
-    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """Raise `StepUnavailable`: the engine captures nothing."""
-        raise StepUnavailable("acme-flow captures no graph")
 
 
 CALLS = ArgumentCalls(FlowEngine, (DecoderHost,), Hosts(DecoderHost))

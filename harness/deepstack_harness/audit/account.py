@@ -193,8 +193,8 @@ class _Accountant:
                 places = (audited.patched_at, audited.replayed_at, *audited.ways.places.values())
                 self._covered_files |= {place.partition(":")[0] for place in places if place}
             if isinstance(engine.payload, ArgumentFiles):
-                parts = (engine.payload.wrapper, engine.payload.writer)
-                self._covered_files |= {part.member for part in parts if part}
+                wrapper, writer = engine.payload.wrapper, engine.payload.writer
+                self._covered_files |= {*([wrapper.member] if wrapper else []), *(writer or ())[:1]}
         self._trees: dict[str, ast.Module] = {}
         self._unread: dict[str, str] = {}
         self._by_name: dict[str, list[_Class]] = {}

@@ -168,8 +168,8 @@ class EngineTable:
         """Print what each class passes and breaks, and the blind spots; return whether the regime is good."""
         rows = [row for result in self._results for row in result.rows]
         yield BLANK
-        for oracle in ORACLES.values():
-            yield Line(f"{oracle.name}: {oracle.question} Cannot see {oracle.cannot_see}.", "dim")
+        for name, (question, unseen) in ORACLES.items():
+            yield Line(f"{name}: {question} Cannot see {unseen}.", "dim")
         met = frozenset().union(*(result.met for result in self._results))
         yield Line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
         good = True

@@ -61,15 +61,14 @@ def load_parts(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> Argu
     if files.wrapper is not None:
         _, wrapper = derive_class(loaded, files.wrapper.model, files.wrapper.called, hosts.wrapper, names)
     if files.writer is not None:
-        writer = loaded.supplied(files.writer.member, files.writer.function, names)
-    return ArgumentParts(found, known, text, wrapper, writer, _runner(loaded, found, hosts))
-
-
-def _runner(loaded: LoadedSource, found: ArgumentModel, hosts: Hosts) -> type[nn.Module] | Reason:
-    part = found.runner
+        writer = loaded.supplied(*files.writer, names)
+    part: ClassPart | Reason = found.runner
+    runner: type[nn.Module] | Reason
     if isinstance(part, Reason):
-        return part
-    try:
-        return derive_class(loaded, part.model, part.called, hosts.runner, hosts.names)[1]
-    except UsageError as error:
-        return reason_of(error)
+        runner = part
+    else:
+        try:
+            _, runner = derive_class(loaded, part.model, part.called, hosts.runner, names)
+        except UsageError as error:
+            runner = reason_of(error)
+    return ArgumentParts(found, known, text, wrapper, writer, runner)

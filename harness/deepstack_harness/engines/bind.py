@@ -34,30 +34,31 @@ from deepstack_harness.engines.bound_class import (
 )
 from deepstack_harness.engines.discover import FoundClass
 from deepstack_harness.engines.model_class import reason_at
-from deepstack_harness.engines.stand_ins import ForwardBuffer
+from deepstack_harness.engines.stand_ins import UNBOUNDED, ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
 from deepstack_harness.sources.source import Source, buffer_of
 
 
 class ArgumentEngine(Protocol):
-    """The steps of an engine whose payload is an argument.
+    """The steps of an engine whose payload is an argument; by default it has no storage and no graphs.
 
     `written` has the names of the tensors that the writer of a step's payload made, and `captured` those of
-    the tensors that a graph was captured with.
+    the tensors that a graph was captured with. `no_graphs` is the reason why none can be captured.
     """
 
     written: set[str]
     captured: set[str]
+    no_graphs: str = "no graph of the engine's has a payload"
 
     @property
     def capacity(self) -> int:
         """Rows that there is room for."""
-        ...
+        return UNBOUNDED
 
     def check(self, payload: Tensor) -> None:
-        """Write a payload (levels, N, hidden) for a step of N tokens; raise what the engine raises."""
-        ...
+        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises."""
+        self.eager(payload.size(1), payload)
 
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step of P tokens; return what was added, one (P, hidden) per level."""
@@ -65,19 +66,22 @@ class ArgumentEngine(Protocol):
 
     def capture(self, tokens: int) -> None:
         """Capture a graph for steps of P tokens, as the engine does before it serves."""
-        ...
+        raise StepUnavailable(self.no_graphs)
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Replay the graph of `size` tokens for a step of P; return what was added, (P, hidden) per level."""
-        ...
+        raise StepUnavailable(self.no_graphs)
 
 
 class ArgumentBuffer:
     """The payload of the step that comes next; see `deepstack_harness.contract.protocols.Buffer`."""
 
-    def __init__(self, engine: ArgumentEngine) -> None:
-        """Start with a text-only step."""
-        self._engine = engine
+    def __init__(self, engine: ArgumentEngine, *, takes_empty: bool = False) -> None:
+        """Start with a text-only step.
+
+        With `takes_empty` a payload of N = 0 rows is that of a step with only audio, and no step of text.
+        """
+        self._engine, self._takes_empty = engine, takes_empty
         self._payload: Tensor | None = None
 
     @property
@@ -87,7 +91,7 @@ class ArgumentBuffer:
 
     def set(self, payload: Tensor, /) -> None:
         """Take the payload (levels, N, hidden) of the next step; N = 0 is a text-only one."""
-        if payload.size(1) == 0:
+        if payload.size(1) == 0 and not self._takes_empty:
             self._payload = None
             return
         self._engine.check(payload)
@@ -121,9 +125,9 @@ class ReplayedArgument(ArgumentBuffer):
     A step is padded to the smallest captured size; above the largest one it runs eagerly.
     """
 
-    def __init__(self, engine: ArgumentEngine) -> None:
+    def __init__(self, engine: ArgumentEngine, *, takes_empty: bool = False) -> None:
         """Start with nothing captured."""
-        super().__init__(engine)
+        super().__init__(engine, takes_empty=takes_empty)
         self._sizes: set[int] = set()
         self._profile = False
 
@@ -191,7 +195,7 @@ class ArgumentClass:
     @property
     def filename(self) -> str:
         """The file of the text model, as tracebacks show it."""
-        return self.parts.known.file.filename
+        return self.parts.known.filename
 
     def rehearse(self) -> Rehearsal:
         """Run a text step and a visual one, with graphs where there are any.

@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
-from deepstack_harness.engines.class_facts import STORAGE, ClassFacts
+from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.model_class import KnownModel, reason_at
 from deepstack_harness.engines.stand_ins import (
     NAMED_LEVELS,
@@ -80,19 +80,14 @@ class BoundClass(Generic[H]):
         return buffer_of(self.known.source, self.model_class)
 
     @property
-    def label(self) -> str:
-        """The source's label, such as `vllm 0.22.1`."""
-        return self.known.source.label
-
-    @property
     def model_class(self) -> str:
         """The class's own name."""
-        return self.known.facts.class_name
+        return self.known.model.class_name
 
     @property
     def filename(self) -> str:
         """The file of the class, as tracebacks show it."""
-        return self.known.facts.filename
+        return self.known.filename
 
     def refusal(self, error: Exception, method: str = "") -> UsageError:
         """Return an error about a part that is missing here: with file and line, the class, and `error`."""
@@ -115,12 +110,16 @@ class BoundClass(Generic[H]):
         instance = self.host.__new__(self.host)
         # A class may come without the line that leads here.
         nn.Module.__init__(instance)
+        before = torch.get_default_dtype()
         try:
-            with _ambient(dtype, device):
+            torch.set_default_dtype(dtype)
+            with device:
                 prepare(instance)
                 type(instance).__init__(instance, **self._arguments(config))
         except Exception as error:
             raise self.refusal(error, ".__init__") from error
+        finally:
+            torch.set_default_dtype(before)
         if not isinstance(instance, self.host):
             raise self.refusal(TypeError("its __init__ makes it an object of another class"), ".__init__")
         return instance
@@ -163,18 +162,6 @@ def rehearsing(
             raise
 
 
-@contextmanager
-def _ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Make `dtype` and `device` those of tensors that are made without naming any."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 class MethodsBuffer:
     """The buffer of one model object, called by the names in its source.
 
@@ -184,7 +171,7 @@ class MethodsBuffer:
     vision: bool
 
     def __init__(
-        self, host: Host, facts: ClassFacts, levels: int, *, vision: bool, listed: bool = False
+        self, host: Host, known: KnownModel, levels: int, *, vision: bool, listed: bool = False
     ) -> None:
         """Take `host`, the object after the class's own `__init__`, with its number of levels.
 
@@ -192,14 +179,14 @@ class MethodsBuffer:
         """
         self._host = host
         self._levels = levels
-        self._facts = facts
+        self._known = known
         self.vision = vision
         self._listed = listed
 
     @property
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
-        values = (getattr(self._host, name, None) for name in sorted(self._facts.storage or {STORAGE}))
+        values = (getattr(self._host, name, None) for name in sorted(self._known.storage or {STORAGE}))
         return stored_rows(values, self._levels, in_objects=True) or 0
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
@@ -216,17 +203,17 @@ class MethodsBuffer:
 
     def clear(self, tokens: int, /) -> None:
         """End the rows; nothing happens where the class has no method for it."""
-        if "clear" in self._facts.verbs:
+        if "clear" in self._known.verbs:
             self._call("clear", tokens)
 
     def resize(self, tokens: int, /) -> None:
         """Make room; raises `StepUnavailable` where the class has no method for it."""
-        if "resize" not in self._facts.verbs:
+        if "resize" not in self._known.verbs:
             raise StepUnavailable(f"{type(self._host).__name__} has no method that resizes the buffer")
         self._call("resize", tokens)
 
     def _call(self, verb: str, value: object) -> object:
-        method: Callable[[object], object] = getattr(self._host, self._facts.verbs[verb])
+        method: Callable[[object], object] = getattr(self._host, self._known.verbs[verb])
         return method(value)
 
     def where_returned(self, tokens: int) -> str:
@@ -234,7 +221,7 @@ class MethodsBuffer:
 
         For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
         """
-        watched, line = (self._facts.filename, self._facts.verbs["get"]), 0
+        watched, line = (self._known.filename, self._known.verbs["get"]), 0
 
         def follow(frame: FrameType, event: str, _argument: object) -> "TraceFunction":
             nonlocal line
@@ -264,10 +251,10 @@ class MethodsBuffer:
             if set(names) == tensors.keys():
                 return tuple(tensors[name] for name in names)
             returned = f"the names {', '.join(map(str, tensors))}"
-        method = self._facts.verbs["get"]
+        method = self._known.verbs["get"]
         wanted = f"{STORAGE}_0, {STORAGE}_1, .."
         text = f"{method} returns {returned} instead of {wanted}: cannot tell the levels apart"
-        raise SourceError(Reason(text, self._facts.filename, self._facts.lines[method]))
+        raise SourceError(Reason(text, self._known.filename, self._known.lines[method]))
 
 
 @dataclass(frozen=True)
@@ -280,6 +267,8 @@ class MethodsClass(BoundClass[Host]):
     surroundings: Surroundings = field(default_factory=Surroundings)
     listed = False
     """Levels without names, in the order of a list."""
+    misses = staticmethod(misses_package)
+    """Returns whether code missed something that only the whole package would have."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -288,14 +277,17 @@ class MethodsClass(BoundClass[Host]):
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
-        instance = self._instance(
-            self._config(capacity, hidden, levels, dtype, device),
-            dtype,
-            device,
-            lambda host: host.surround(self.surroundings.tower, self._visual()),
-        )
+
+        def prepare(host: Host) -> None:
+            visual: nn.Module | None = VisionTower()
+            if not self.surroundings.vision:  # what this release uses for a tower that is skipped
+                visual = StageMissingLayer() if "StageMissingLayer" in self.known.replaced else None
+            host.surround(self.surroundings.tower, visual)
+
+        config = self._config(capacity, hidden, levels, dtype, device)
+        instance = self._instance(config, dtype, device, prepare)
         return MethodsBuffer(
-            instance, self.known.facts, levels, vision=self.surroundings.vision, listed=self.listed
+            instance, self.known, levels, vision=self.surroundings.vision, listed=self.listed
         )
 
     def rehearse(self) -> None:
@@ -304,14 +296,14 @@ class MethodsClass(BoundClass[Host]):
         In the middle of a run that would look like a fault of the buffer.
         """
         buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
-        with rehearsing(self.refused, self._misses):
+        with rehearsing(self.refused, self.misses):
             buffer.set(torch.ones(2, 3, 5))
             try:
                 capacity = buffer.capacity
             except (AttributeError, LookupError, TypeError):
                 capacity = 0
             if not capacity:
-                names = " or ".join(f"self.{name}" for name in sorted(self.known.facts.storage or {STORAGE}))
+                names = " or ".join(f"self.{name}" for name in sorted(self.known.storage or {STORAGE}))
                 text = f"{self.model_class} keeps no rows per level in {names}"
                 raise SourceError(Reason(text, self.filename))
             buffer.get(3)
@@ -327,17 +319,7 @@ class MethodsClass(BoundClass[Host]):
             settings=model.parts.settings,
         )  # fmt: skip
 
-    def _misses(self, error: Exception) -> bool:
-        return misses_package(error)
 
-    def _visual(self) -> nn.Module | None:
-        """Return the vision tower, or what this release uses for a tower that is skipped."""
-        if self.surroundings.vision:
-            return VisionTower()
-        return StageMissingLayer() if "StageMissingLayer" in self.known.facts.replaced else None
-
-
-@dataclass(frozen=True)
 class ForwardModels(BoundClass[ForwardHost]):
     """A class whose objects have a language model that records, in whatever way they are called."""
 
@@ -365,13 +347,23 @@ class ForwardModels(BoundClass[ForwardHost]):
         """
 
         def prepare(host: ForwardHost) -> None:
-            missing = {name: Part(levels) for name in self.known.facts.stood_in or ()}
+            missing = {name: Part(levels) for name in self.known.stood_in or ()}
             recorder = RecordingModel(hidden, dtype, device, self.known.model.parts.output, convention)
             recorder.levels = levels
             tower = DeepstackTower(levels)
             host.surround(Surroundings().tower, tower, missing, language_model=recorder)
 
-        config = _config(self.known, capacity, hidden, levels, dtype, device)
+        # Granite adds a level before each layer in `deepstack_layer_map` (pairs of a layer of the tower and
+        # one of the decoder), then in `spatial_target_layers`: here level i goes to layer i, the last one
+        # being spatial.
+        last, model = levels - 1, self.known.model
+        config = vllm_config(
+            capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
+            settings=model.parts.settings, deepstack_layer_map=[[level, level] for level in range(last)],
+            spatial_target_layers=[last], **TOKEN_IDS,
+        )  # fmt: skip
+        if self.known.stood_in is not None:
+            config = LenientSettings(config, self.known.optional)
         return self._instance(config, dtype, device, prepare)
 
 
@@ -399,7 +391,7 @@ class ForwardClass(ForwardModels):
         return ForwardBuffer(
             self.model(capacity, hidden, levels, dtype=dtype, device=device, convention=convention),
             convention,
-            self.known.facts.storage,
+            self.known.storage,
         )
 
     def rehearse(self) -> "ForwardClass":
@@ -422,7 +414,7 @@ class ForwardClass(ForwardModels):
             if accepted := [convention for convention, given in seen if given is wanted]:
                 return replace(self, convention=accepted[0])
         constants = self.host.forward.__code__.co_consts  # names of keywords are a tuple among these
-        if self.known.facts.stood_in is None and any(
+        if self.known.stood_in is None and any(
             PAYLOAD in names for names in constants if isinstance(names, tuple)
         ):
             # It loses its payload by itself, or raises: for the run to report.
@@ -467,11 +459,13 @@ class ForwardClass(ForwardModels):
         arguments = host.language_model.arguments
         for place, value in arguments.items():
             if place not in _AROUND:
-                roles = tuple(
-                    (other, Role.PAYLOAD if other == place else _role(given))
-                    for other, given in arguments.items()
-                )
-                yield _layout_of(replace(convention, place=place, roles=roles), value, payload)
+                roles = dict.fromkeys(arguments, Role.OTHER)
+                for other, argument in arguments.items():
+                    if isinstance(argument, Tensor):
+                        roles[other] = Role.HIDDEN if argument.is_floating_point() else Role.POSITIONS
+                roles[place] = Role.PAYLOAD
+                of_place = replace(convention, place=place, roles=tuple(roles.items()))
+                yield _layout_of(of_place, value, payload)
 
 
 class _Given(Enum):
@@ -494,7 +488,11 @@ def _layout_of(
             levels = levels_in(value, replace(laid_out, width=payload.size(2))) or ()
         except (UsageError, RuntimeError, IndexError):
             continue
-        if len(levels) != len(payload) or not all(_is_level(level, payload.size(2)) for level in levels):
+        values: tuple[object, ...] = levels
+        if len(levels) != len(payload) or not all(
+            isinstance(level, Tensor) and level.is_floating_point() and level.shape[1:] == payload.shape[2:]
+            for level in values
+        ):
             continue
         if all(map(torch.equal, levels, payload)):
             return laid_out, _Given.PAYLOAD
@@ -503,40 +501,3 @@ def _layout_of(
         elif nearest[1] is _Given.OTHER:
             nearest = (laid_out, _Given.OTHER_ROWS)
     return nearest
-
-
-def _is_level(value: object, hidden: int) -> bool:
-    """Return whether a value is a level (n, hidden) of any number of rows."""
-    return isinstance(value, Tensor) and value.is_floating_point() and value.shape[1:] == (hidden,)
-
-
-def _role(value: object) -> Role:
-    """Return the role of an argument of a language model that is not the payload."""
-    if not isinstance(value, Tensor):
-        return Role.OTHER
-    return Role.HIDDEN if value.is_floating_point() else Role.POSITIONS
-
-
-def _config(
-    known: KnownModel, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
-) -> Settings:
-    """Return the engine's settings, with those that embedding and Granite's layout need.
-
-    Granite adds a level before each layer in `deepstack_layer_map` (pairs of a layer of the tower
-    and one of the decoder), then in `spatial_target_layers`: here level i goes to layer i, the
-    last one being spatial.
-    """
-    last = levels - 1
-    config = vllm_config(
-        capacity,
-        hidden,
-        levels,
-        nested=known.model.nested,
-        dtype=dtype,
-        device=device,
-        settings=known.model.parts.settings,
-        deepstack_layer_map=[[level, level] for level in range(last)],
-        spatial_target_layers=[last],
-        **TOKEN_IDS,
-    )
-    return config if known.facts.stood_in is None else LenientSettings(config, known.facts.optional)

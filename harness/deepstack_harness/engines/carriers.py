@@ -131,16 +131,19 @@ def stored_by(start: str, method: FindMethod) -> dict[str, int]:
                 continue
             names = {name for view in writes(node) - binds(node) for name in views.get(view, ())}
             names |= {name.removeprefix("self.") for name in writes(node) if name.startswith("self.")}
-            names |= {root for target in _targets(node) if (root := _root_of(target))}
-            for name in (names | _filled_by(node)) - {"*"}:
+            targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets = [node.target]
+            names |= {root for target in targets if (root := _root_of(target))}
+            # A call fills what it is given: `out=self.x`, and `fill(self.x, ..)` with an unused result.
+            calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+            filled = [key.value for call in calls for key in call.keywords if key.arg == "out"]
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                filled += [*node.value.args, *(key.value for key in node.value.keywords)]
+            names |= {name for value in filled for name in _viewed(value)} - _NO_PARTS
+            for name in names - {"*"}:
                 first_lines[name] = min(node.lineno, first_lines.get(name, node.lineno))
     return first_lines
-
-
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
 
 
 def _root_of(place: ast.AST) -> str:
@@ -195,15 +198,6 @@ def _views_in(function: Function) -> dict[str, frozenset[str]]:
                     if isinstance(part, ast.Name):
                         views[part.id] = views.get(part.id, frozenset()) | seen
     return views
-
-
-def _filled_by(node: ast.stmt) -> frozenset[str]:
-    """Return the attributes that a call fills: `out=self.x`, and `fill(self.x, ..)` with an unused result."""
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    filled = [key.value for call in calls for key in call.keywords if key.arg == "out"]
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        filled += [*node.value.args, *(key.value for key in node.value.keywords)]
-    return frozenset(name for value in filled for name in _viewed(value)) - _NO_PARTS
 
 
 def methods_reached(start: str, method: FindMethod) -> dict[str, Function]:

@@ -8,8 +8,7 @@ them. The rest, which builds a model of billions of weights, is left out.
 import ast
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import cast
 
 from deepstack_harness.engines.carriers import FindMethod, payload_verbs
@@ -141,25 +140,3 @@ def writes_by_calls(methods: Callable[[str], Iterable[Function]], node: ast.AST)
         changes |= {name for name in changed if name.startswith("self.")}
         called |= {name for method in bodies for name in own_methods_called(method)}
     return changes
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassFacts:
-    """Facts of a class of a source, for code that calls it.
-
-    `verbs` names the class's method for each of get, set, clear and resize. `lines` has every method that
-    is called, with its line. `replaced` are the names of `METHODS_STAND_INS` that the methods use.
-    `stood_in` are attributes whose allocation was left out, since it cannot be built, or None; `optional`
-    are names that the code reads with a default of its own. `storage` are the attributes that set stores
-    into. `places` has `MEMBER:FIRST-LAST` of each method of a class that was loaded.
-    """
-
-    class_name: str
-    filename: str
-    verbs: Mapping[str, str]
-    lines: Mapping[str, int]
-    replaced: frozenset[str]
-    stood_in: frozenset[str] | None = None
-    optional: frozenset[str] = frozenset()
-    storage: frozenset[str] = frozenset()
-    places: Mapping[str, str] = field(default_factory=dict)

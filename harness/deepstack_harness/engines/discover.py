@@ -16,14 +16,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
-from deepstack_harness.engines.class_facts import STORAGE
 from deepstack_harness.engines.model_class import (
-    BY_FORWARD,
-    PLAIN_PARTS,
+    BY_METHODS,
     CalledMethods,
     EngineParts,
     FoundPatch,
@@ -78,14 +76,6 @@ class ClassPart:
 
 
 @dataclass(frozen=True)
-class Writer:
-    """The function that writes the payload of a step."""
-
-    member: str
-    function: str
-
-
-@dataclass(frozen=True)
 class ArgumentFiles:
     """The places of an engine whose payload is the argument `argument` of its text models.
 
@@ -93,7 +83,8 @@ class ArgumentFiles:
     about a payload. `replay` has the runners, newest first, or is the reason why there is none. `slots` is
     the file that registers the inputs of a captured graph by their names. `members` are the files of text
     models, where they are not right in `folder`. A class is judged if its method `adds` is given `argument`
-    and reads the attribute `reads`. `by_family` names the text model of each family.
+    and reads the attribute `reads`. `by_family` names the text model of each family. `writer` is the file
+    and the name of the function that writes the payload of a step.
     """
 
     argument: str
@@ -101,7 +92,7 @@ class ArgumentFiles:
     text: CalledMethods
     replay: tuple[ClassPart, ...] | str
     wrapper: ClassPart | None = None
-    writer: Writer | None = None
+    writer: tuple[str, str] | None = None
     slots: str = ""
     members: tuple[str, ...] = ()
     adds: str = "forward"
@@ -136,66 +127,34 @@ class ArgumentModel:
 
 
 @dataclass(frozen=True)
-class Parallel:
-    """The class that computes the part of a rank for a splitter, in one of the files right in `folders`."""
-
-    folders: tuple[str, ...]
-    class_name: str
-    called: CalledMethods
-
-
-@dataclass(frozen=True)
 class SplitFiles:
     """The place of a splitter: the function `function`, in the files right in `folders` that name it.
 
-    Each release has some of the folders. `parallel` is the class that computes the part of a rank.
+    The part of a rank may be computed by the class `class_name`, in one of the files right in
+    `class_folders`, whose methods `called` are called. Each release has some of the folders.
     """
 
     folders: tuple[str, ...]
     function: str
-    parallel: Parallel | None = None
-
-
-@dataclass(frozen=True)
-class FoundSplitter:
-    """A splitter of a source in the file `member`, with its class `parallel`; nothing of them has run."""
-
-    member: str
-    files: SplitFiles
-    parallel: ModelClass | None = None
-
-
-@dataclass(frozen=True)
-class ModelFiles:
-    """The place of a package's model files: a folder, and a word that all files of interest have.
-
-    `known` are the classes of which more is known than their names; `parts` are those of the engine.
-    `payload_argument` is the argument by which a class passes its payload to its language model.
-    `forward` are the methods by which a class is called in the engine's order; None where it never is.
-    """
-
-    folder: str
-    word: str
-    known: Sequence[ModelClass] = ()
-    parts: EngineParts = PLAIN_PARTS
-    payload_argument: str = STORAGE
-    forward: CalledMethods | None = BY_FORWARD
+    class_folders: tuple[str, ...] = ()
+    class_name: str = ""
+    called: CalledMethods = BY_METHODS
 
 
 @dataclass(frozen=True)
 class FoundClass:
     """One class of a source that stores a payload or is given one, as syntax shows; nothing of it has run.
 
-    `methods` is the engine around a text model whose payload is an argument, or a function that splits a
-    payload over ranks. For all other classes it is `IMPORTED`, or the reason why a plugin's patch is
-    missing. `forward` is the reason why the class is not called by its own forward. `text` is the compiled
-    text model that the class calls, or the reason why there is none, and `patch` is what a plugin does to
-    the class.
+    `methods` is the engine around a text model whose payload is an argument, or the class that computes the
+    part of a rank for a splitter. For all others it is `IMPORTED`, or the reason why a plugin's patch or
+    the class of a splitter is missing. `forward` is the reason why the class is not called by its own
+    forward. `text` is the compiled text model that the class calls, or the reason why there is none, and
+    `patch` is what a plugin does to the class.
     """
 
     model_class: str
     member: str
-    methods: ArgumentModel | FoundSplitter | Reason
+    methods: ArgumentModel | ModelClass | Reason
     forward: Reason | None
     patch: FoundPatch | None = None
     text: CompiledText | str = ""
@@ -273,10 +232,10 @@ def collector_paused() -> Iterator[None]:
 _CLASS = re.compile(r"^class +(\w+)(?:\(([^)]*)\))?", re.MULTILINE)
 
 
-def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
-    """Yield every class of the files that have the engine's word, or a method that may store a payload."""
-    words = (files.word, f"def {EMBED}(")
-    for member in sorted({member for word in words for member in source.mentioning(files.folder, word)}):
+def _classes(source: Source, folder: str, word: str) -> Iterator[_SourceClass]:
+    """Yield every class of the files that have a word, or a method that may store a payload."""
+    words = (word, f"def {EMBED}(")
+    for member in sorted({member for word in words for member in source.mentioning(folder, word)}):
         file = source.read(member)
         statements = _CLASS.findall(file.text)
         for name in dict.fromkeys(name for name, _ in statements):
@@ -287,11 +246,16 @@ def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
 class Finder:
     """The classes of one source."""
 
-    def __init__(self, source: Source, files: ModelFiles) -> None:
-        """List the classes of the files that `files` describes; a file is parsed when one of them is used."""
-        self._source = source
-        self._files = files
-        self._classes = {source_class.place: source_class for source_class in _classes(source, files)}
+    def __init__(
+        self, source: Source, folder: str, word: str, parts: EngineParts, payload_argument: str
+    ) -> None:
+        """List the classes of the files below `folder` that have the engine's word.
+
+        A file is parsed when one of them is used. `payload_argument` is the argument by which a class passes
+        its payload to its language model.
+        """
+        self._source, self._parts, self._payload_argument = source, parts, payload_argument
+        self._classes = {item.place: item for item in _classes(source, folder, word)}
         self._named = {source_class.name: source_class for source_class in self._classes.values()}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
@@ -393,9 +357,8 @@ class Finder:
         if forward is None:
             return False
         arguments = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
-        payload_argument = self._files.payload_argument
-        named = payload_argument not in arguments and any(
-            isinstance(node, ast.keyword) and node.arg == payload_argument for node in ast.walk(forward)
+        named = self._payload_argument not in arguments and any(
+            isinstance(node, ast.keyword) and node.arg == self._payload_argument for node in ast.walk(forward)
         )
         return named or self.carrier(source_class) is not None
 
@@ -420,7 +383,7 @@ class Finder:
     def _text_model(self, source_class: _SourceClass) -> CompiledText | str:
         """Return the compiled text model that a class passes its payload to, or why there is none."""
         carrier = self.carrier(source_class)
-        payload_names = set(carrier.arguments if carrier else ()) or {self._files.payload_argument}
+        payload_names = set(carrier.arguments if carrier else ()) or {self._payload_argument}
         todo, seen, uncompiled = [source_class], {source_class.place}, ""
         while todo:
             owner = todo.pop(0)
@@ -441,7 +404,7 @@ class Finder:
                     continue
                 at = f"{made.member}:{made.node.lineno if made.node else 1}"
                 if any(item.node and is_compiled(item.node) for item in (made, defining)):
-                    model = ModelClass(made.member, made.name, SINCE, parts=self._files.parts)
+                    model = ModelClass(made.member, made.name, SINCE, parts=self._parts)
                     return CompiledText(model, arguments[0], at)
                 uncompiled = f"its text model {made.name} ({at}) is not compiled"
         return uncompiled or "it calls no compiled text model that was found"
@@ -477,20 +440,15 @@ def find_argument_models(source: Source, files: ArgumentFiles) -> list[FoundClas
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
+    found = []
     with depth_limited(source):
-        return [
-            FoundClass(node.name, member, _argument_model(source, files, member, node.name), _NO_CALLS)
-            for member, node in _text_models(source, files)
-        ]
-
-
-def _text_models(source: Source, files: ArgumentFiles) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield the classes whose own method `files.adds` is given the payload and reads `files.reads`."""
-    for member in files.members or source.mentioning(files.folder, files.argument):
-        file = _file(source, member)
-        for node in parse(file).body if file else ():
-            if isinstance(node, ast.ClassDef) and any(_adds_payload(part, files) for part in node.body):
-                yield member, node
+        for member in files.members or source.mentioning(files.folder, files.argument):
+            file = _file(source, member)
+            for node in parse(file).body if file else ():
+                if isinstance(node, ast.ClassDef) and any(_adds_payload(part, files) for part in node.body):
+                    model = _argument_model(source, files, ModelClass(member, node.name, SINCE))
+                    found.append(FoundClass(node.name, member, model, _NO_CALLS))
+    return found
 
 
 def _file(source: Source, member: str) -> SourceFile | None:
@@ -502,6 +460,7 @@ def _file(source: Source, member: str) -> SourceFile | None:
 
 
 def _adds_payload(node: ast.stmt, files: ArgumentFiles) -> bool:
+    """Return whether a statement is the method `files.adds`, is given the payload and reads `files.reads`."""
     if not isinstance(node, Function) or node.name != files.adds:
         return False
     names = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
@@ -510,19 +469,30 @@ def _adds_payload(node: ast.stmt, files: ArgumentFiles) -> bool:
     )
 
 
-def _argument_model(source: Source, files: ArgumentFiles, member: str, name: str) -> ArgumentModel:
-    found = ArgumentModel(ModelClass(member, name, SINCE), files, Reason(""))
+def _argument_model(source: Source, files: ArgumentFiles, text: ModelClass) -> ArgumentModel:
     if isinstance(files.replay, str):
-        return replace(found, runner=Reason(files.replay))
+        return ArgumentModel(text, files, Reason(files.replay))
     try:
         part = _runner_part(source, files.replay)
     except UsageError as error:
-        return replace(found, runner=reason_of(error))
+        return ArgumentModel(text, files, reason_of(error))
     slots = _file(source, files.slots)
     has_slot = slots is not None and any(
         isinstance(node, ast.Constant) and node.value == files.argument for node in ast.walk(parse(slots))
     )
-    return replace(found, runner=part, has_slot=has_slot, replayed_at=_replayed_at(source, part))
+    # The lines of the closure that replays the graph, or those of the method around it.
+    name = (part.called.verbs or {})["set"]
+    body = class_named(source.read(part.member), part.class_name).body
+    method: Function = next(node for node in body if isinstance(node, Function) and node.name == name)
+    closures = (
+        node
+        for node in ast.walk(method)
+        if isinstance(node, ast.FunctionDef) and node is not method
+        if any(isinstance(inner, ast.Attribute) and inner.attr == "replay" for inner in ast.walk(node))
+    )
+    replaying = next(closures, method)
+    at = f"{part.member}:{replaying.lineno}-{replaying.end_lineno}"
+    return ArgumentModel(text, files, part, has_slot, at)
 
 
 def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
@@ -545,29 +515,20 @@ def _runner_part(source: Source, parts: tuple[ClassPart, ...]) -> ClassPart:
     raise refusals[0]
 
 
-def _replayed_at(source: Source, part: ClassPart) -> str:
-    """Return the lines of the closure that replays the graph, or those of the method around it."""
-    name = (part.called.verbs or {})["set"]
-    body = class_named(source.read(part.member), part.class_name).body
-    method = next(node for node in body if isinstance(node, Function) and node.name == name)
-    closures = (node for node in ast.walk(method) if isinstance(node, ast.FunctionDef) and node is not method)
-    replays = (
-        node
-        for node in closures
-        if any(isinstance(inner, ast.Attribute) and inner.attr == "replay" for inner in ast.walk(node))
-    )
-    closure: Function = next(replays, method)
-    return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
-
-
 def find_splitters(source: Source, files: SplitFiles) -> list[FoundClass]:
     """Find every splitter of a source, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
+        parallel: ModelClass | Reason = IMPORTED
+        if files.class_name:
+            where = " or ".join(files.class_folders)
+            parallel = Reason(f"{source.label} has no class {files.class_name} in {where}")
+            for member in _files_defining(source, files.class_folders, files.class_name)[:1]:
+                parallel = ModelClass(member, files.class_name, SINCE)
         return [
-            FoundClass(files.function, member, _splitter(source, files, member), None)
+            FoundClass(files.function, member, parallel, None)
             for member in _files_defining(source, files.folders, files.function)
         ]
 
@@ -586,13 +547,3 @@ def _files_defining(source: Source, folders: Iterable[str], name: str) -> list[s
             for node in parse(source.read(member)).body
         )
     ]
-
-
-def _splitter(source: Source, files: SplitFiles, member: str) -> FoundSplitter | Reason:
-    part = files.parallel
-    if part is None:
-        return FoundSplitter(member, files)
-    members = _files_defining(source, part.folders, part.class_name)
-    if not members:
-        return Reason(f"{source.label} has no class {part.class_name} in {' or '.join(part.folders)}")
-    return FoundSplitter(member, files, ModelClass(members[0], part.class_name, SINCE))

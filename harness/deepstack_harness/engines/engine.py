@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.class_facts import STORAGE
-from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
+from deepstack_harness.engines.discover import ArgumentFiles, SplitFiles
 from deepstack_harness.engines.model_class import (
     BY_FORWARD,
     PLAIN_PARTS,
@@ -25,7 +25,9 @@ class StoredPayload:
 
     `by_methods` has the classes whose get, set and clear are called, and `by_forward` those whose
     `embed_input_ids` and `forward` are called, by the name of their family. `parts` are the names and
-    settings that the classes need. `payload_argument` and `forward` are those of `ModelFiles`.
+    settings that the classes need. `payload_argument` is the argument by which a class passes its payload to
+    its language model. `forward` are the methods by which a class is called in the engine's order; None where
+    it never is.
     """
 
     by_methods: Mapping[str, ModelClass]
@@ -33,6 +35,11 @@ class StoredPayload:
     parts: EngineParts = PLAIN_PARTS
     payload_argument: str = STORAGE
     forward: CalledMethods | None = BY_FORWARD
+
+    @property
+    def known(self) -> tuple[ModelClass, ...]:
+        """The classes of which more is known than their names."""
+        return tuple({**self.by_methods, **self.by_forward}.values())
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,8 @@ class KnownEngine:
         return self.payload if isinstance(self.payload, Overlay) else None
 
     @property
-    def files(self) -> ModelFiles:
-        """The place of the model files, for `discover`; of a plugin those of its base.
+    def files(self) -> StoredPayload:
+        """The model classes that store a payload; of a plugin those of its base.
 
         Raises `TypeError` for an engine that stores no payload.
         """
@@ -134,12 +141,4 @@ class KnownEngine:
             return replace(base, parts=replace(base.parts, reads_too=payload.reads_too))
         if not isinstance(payload, StoredPayload):
             raise TypeError(f"{self.package.title} stores no payload in a class")
-        known = {**payload.by_methods, **payload.by_forward}
-        return ModelFiles(
-            self.folder,
-            self.word,
-            tuple(known.values()),
-            payload.parts,
-            payload.payload_argument,
-            payload.forward,
-        )
+        return payload

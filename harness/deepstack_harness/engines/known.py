@@ -12,7 +12,6 @@ source by the kind of its engine; for a plugin these are the classes of its base
 Their payloads were read in releases and repositories of August to November 2026.
 """
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,7 +55,6 @@ from deepstack_harness.sources.request import (
     Release,
     ReleaseRequest,
     locate,
-    needs_base,
     parse_source,
     split_over,
 )
@@ -86,26 +84,6 @@ NOT_JUDGED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Normalised package name -> why it cannot be judged."""
-
-
-def over_base(text: str, plugin: Source, engine: KnownEngine, base: Source | None) -> Overlaid:
-    """Return the plugin's source over `base`, or else over the release that its own files pin.
-
-    Raises `UsageError` for a base of another package, and where no file pins a release.
-    """
-    overlay = engine.overlay
-    assert overlay is not None
-    package = overlay.base.package
-    if base is None:
-        version = pinned_version(plugin, engine)
-        if version is None:
-            raise needs_base(text, engine.package, package)
-        base = Release(package, version)
-    if base.package != package.name:
-        raise UsageError(
-            f"'{text}': {engine.package.title} changes classes of {package.title}, not of {base.label}"
-        )
-    return Overlaid(plugin, engine.package.module, base)
 
 
 def pinned_version(plugin: Source, engine: KnownEngine) -> Version | None:
@@ -193,14 +171,28 @@ def open_source(text: str) -> Source:
     Raises `UsageError` for what is no source, for a package that is not among `all_engines`, and for a
     base of what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
-    named, base = split_over(text)
+    named, base_named = split_over(text)
     source = locate_source(named)
     engine = engine_of(source)
-    if engine.overlay is not None:
-        return over_base(named, source, engine, None if base is None else locate_source(base))
-    if base is not None:
-        raise UsageError(f"'{text}': {engine.package.title} changes no classes of another package")
-    return source
+    title = engine.package.title
+    if engine.overlay is None:
+        if base_named is not None:
+            raise UsageError(f"'{text}': {title} changes no classes of another package")
+        return source
+    package = engine.overlay.base.package
+    if base_named is None:
+        version = pinned_version(source, engine)
+        if version is None:
+            raise UsageError(
+                f"'{named}': {title} changes classes of {package.title}, and pins no version of it: give "
+                f"--base {package.name}==VERSION, or write '{named}{OVER}{package.name}==VERSION'"
+            )
+        base: Source = Release(package, version)
+    else:
+        base = locate_source(base_named)
+    if base.package != package.name:
+        raise UsageError(f"'{named}': {title} changes classes of {package.title}, not of {base.label}")
+    return Overlaid(source, engine.package.module, base)
 
 
 def locate_source(text: str) -> Source:
@@ -291,13 +283,14 @@ def find_patched(
     patched class that the base source does not have is refused. Raises `UsageError` for a file that does not
     parse, and `MachineError` where one cannot be fetched.
     """
-    found = {item.model_class: item for item in finder_of(source).found()}
+    finder = finder_of(source)
+    found = {item.model_class: item for item in finder.found()}
     changed = []
     for item in found.values():
         if not wanted(item.model_class, item.member):
             continue
-        patched = (name for name in _lineage(source, found, item, ()) if name in overlay.patches)
-        if (name := next(patched, None)) is None:
+        lineage = (item.model_class, *finder.derived_from(item.model_class))
+        if (name := next((name for name in lineage if name in overlay.patches), None)) is None:
             continue
         try:
             changed.append(replace(item, patch=find_patch(source, overlay.patches[name], name)))
@@ -309,17 +302,6 @@ def find_patched(
             why = Reason(f"{text}, which {patch.member} changes")
             changed.append(FoundClass(name, patch.member, why, why))
     return changed
-
-
-def _lineage(
-    source: Source, classes: Mapping[str, FoundClass], found: FoundClass, derived: tuple[str, ...]
-) -> Iterator[str]:
-    """Yield the class and its base classes; a damaged source may name a derived class as a base."""
-    yield found.model_class
-    on_the_way = (*derived, found.model_class)
-    for base in class_named(source.read(found.member), found.class_name).bases:
-        if isinstance(base, ast.Name) and base.id in classes and base.id not in on_the_way:
-            yield from _lineage(source, classes, classes[base.id], on_the_way)
 
 
 def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[FoundClass]:
@@ -344,7 +326,9 @@ def find_classes(source: Source, wanted: Callable[[str, str], bool] = lambda *_:
 @lru_cache(maxsize=4)
 def finder_of(source: Source) -> Finder:
     """Return what finds the classes of a source whose engine stores its payload in classes."""
-    return Finder(source, engine_of(source).files)
+    engine = engine_of(source)
+    base, stored = engine.overlay.base if engine.overlay else engine, engine.files
+    return Finder(source, base.folder, base.word, stored.parts, stored.payload_argument)
 
 
 def found_named(source: Source, model_class: str) -> FoundClass | None:

@@ -21,6 +21,7 @@ import importlib.abc
 import importlib.util
 import inspect
 import itertools
+import linecache
 import re
 import shutil
 import sys
@@ -31,13 +32,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.facts import changed, facts
-from deepstack_harness.engines.model_class import CannotSupply, show_in_tracebacks
+from deepstack_harness.engines.model_class import CannotSupply
 from deepstack_harness.engines.stubs import Absent, StubModule, is_stub, make_stub, path_of
 from deepstack_harness.engines.syntax import Function, module_name, parse, scope_names, statements_in
 from deepstack_harness.errors import Reason, SourceError, passes_through, shorten_list, text_of
@@ -88,7 +89,7 @@ class LoadedSource:
     def __init__(self, source: Source) -> None:
         """Take the files of a source; nothing is imported.  Raises what `Source.python_files` raises."""
         self.source = source
-        self.absent = Absent(self._running)
+        self.absent = Absent(lambda: self._place(frame for frame, _ in traceback.walk_stack(None)))
         self.files = every_python_file(source)
         self.roots = frozenset(member.partition("/")[0] for member in self.files)
         self.folder = Path(tempfile.mkdtemp(prefix="source-"))
@@ -188,16 +189,12 @@ class LoadedSource:
             self._mentioning[folder, word] = self.source.mentioning(folder, word)
         return self._mentioning[folder, word]
 
-    def function_at(self, member: str, line: int, name: str) -> Function | None:
-        """Return the statement of a function of a file by its first line, that of a decorator included."""
-        found = self._definitions(member).get((line, name))
-        return found if isinstance(found, Function) else None
-
     def statement_of(self, function: FunctionType) -> Function | None:
         """Return the statement of a function of the source."""
         code = function.__code__
         member = self.member_of(code.co_filename)
-        return self.function_at(member, code.co_firstlineno, code.co_name) if member else None
+        node = self._definitions(member).get((code.co_firstlineno, code.co_name)) if member else None
+        return node if isinstance(node, Function) else None
 
     def class_in(self, member: str, name: str) -> ast.ClassDef | None:
         """Return the first statement that makes a class of a name, also in a function or a block."""
@@ -309,7 +306,10 @@ class LoadedSource:
         known = _Builtins(module.__name__, self._import, self.absent)
         names = vars(module)
         names["__builtins__"] = known
-        show_in_tracebacks(shown)
+        # Tracebacks quote the lines that were compiled, also when they lie inside a wheel. Without a
+        # modification time linecache never drops the entry.
+        lines = shown.text.splitlines(keepends=True)
+        linecache.cache[shown.filename] = (len(shown.text), None, lines, shown.filename)
         before = sys.gettrace()
         sys.settrace(self._call if member in self._watched else None)
         try:
@@ -336,14 +336,28 @@ class LoadedSource:
         except BaseException as error:
             awaited = isinstance(error, ImportError) and self._is_awaited(inspect.currentframe())
             body = parse(file).body
-            number = _raising(error, code, body)
+            # The frame that ran `code`, if Python came so far as to make it. Two statements on one line
+            # differ in their columns.
+            number: int | None = None
+            entry = error.__traceback__
+            while entry and entry.tb_frame.f_code is not code:
+                entry = entry.tb_next
+            if entry:
+                positions = itertools.islice(code.co_positions(), entry.tb_lasti // 2, None)
+                line, _, column, _ = next(positions)
+                place = (line or entry.tb_lineno, sys.maxsize if column is None else column)
+                number = max(
+                    n for n, node in enumerate(body) if (_first_line(node), node.col_offset) <= place
+                )
+            del entry  # it refers to this frame
             if number is None or passes_through(error) or awaited or isinstance(body[number], ast.Raise):
                 raise
             statement, text = body[number], f"{type(error).__name__}: {text_of(error)}"
             self.absent.failed.append(Reason(text, file.filename, statement.lineno))
             for name in sorted(scope_names(statement)):
                 vars(module).setdefault(name, make_stub(f"{module.__name__}.{name}", self.absent))
-            return _compiled(file, [*filter(_is_future, body), *body[number + 1 :]])
+            futures = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+            return _compiled(file, [*futures, *body[number + 1 :]])
         return None
 
     def _call(self, frame: FrameType, _event: str, _argument: object) -> None:
@@ -359,8 +373,7 @@ class LoadedSource:
         level: int = 0,
     ) -> object:
         """Import for code of the source; give stubs for what is missing and nobody is prepared for."""
-        caller = _caller()
-        absolute = name
+        caller, absolute = sys._getframe(1), name  # noqa: SLF001  # inspect's may be None
         if level:
             absolute = importlib.util.resolve_name("." * level + name, str((globals or {})["__package__"]))
         root = absolute.partition(".")[0]
@@ -376,7 +389,8 @@ class LoadedSource:
             stub = self._missing(absolute, caller)
             return stub if fromlist or root == absolute else self._missing(root, caller)
         missing = [item for item in fromlist or () if item != "*" and not hasattr(module, item)]
-        if not missing or _is_initialising(module) or self._is_awaited(caller):
+        is_initialising = getattr(getattr(module, "__spec__", None), "_initializing", False)
+        if not missing or is_initialising or self._is_awaited(caller):
             return module
         there = LoadedModule(module.__name__)
         for item in fromlist:
@@ -399,10 +413,6 @@ class LoadedSource:
             for item, line in traceback.walk_stack(frame)
             if (member := self.member_of(item.f_code.co_filename))
         )
-
-    def _running(self) -> tuple[str, int | None]:
-        """Return the place of the code of the source that runs now."""
-        return self._place(frame for frame, _ in traceback.walk_stack(None))
 
     def raised_at(self, error: BaseException) -> tuple[str, int | None]:
         """Return the innermost place of the source that an exception came through, if there is one."""
@@ -477,20 +487,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None if spec is None else self._loaded.read(spec.loader_state).text
 
 
-def _caller() -> FrameType:
-    """Return the frame that called the function that calls this one."""
-    frame = inspect.currentframe()
-    for _ in range(2):
-        assert frame is not None  # it was called
-        frame = frame.f_back
-    assert frame is not None
-    return frame
-
-
-def _is_initialising(module: object) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 _BINDS_ITS_NAME = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -514,30 +510,6 @@ def _compiled(file: SourceFile, statements: list[ast.stmt] | None = None) -> Cod
             raise
 
 
-def _raising(error: BaseException, code: CodeType, body: Sequence[ast.stmt]) -> int | None:
-    """Return the index of the statement at the top level of a module that an exception came out of.
-
-    The traceback has the frame that ran `code`, if Python came so far as to make it; two statements on one
-    line differ in their columns.
-    """
-    found = next((item for item in _entries(error.__traceback__) if item.tb_frame.f_code is code), None)
-    if found is None:
-        return None
-    line, _, column, _ = next(itertools.islice(code.co_positions(), found.tb_lasti // 2, None))
-    place = (line or found.tb_lineno, sys.maxsize if column is None else column)
-    return max(n for n, node in enumerate(body) if (_first_line(node), node.col_offset) <= place)
-
-
-def _is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
-
-
-def _entries(found: TracebackType | None) -> Iterator[TracebackType]:
-    while found:
-        yield found
-        found = found.tb_next
-
-
 @functools.lru_cache(maxsize=4096)  # the files of one source; a package has fewer
 def _guarded_lines(file: SourceFile) -> frozenset[int]:
     """Return the lines at which an ImportError is taken by code that goes on."""
@@ -545,27 +517,21 @@ def _guarded_lines(file: SourceFile) -> frozenset[int]:
     if not re.search(r"\bexcept\b|suppress", file.text):
         return frozenset()
     for node in statements_in([parse(file)]):
-        if isinstance(node, ast.Try) and any(map(_takes_import_error, node.handlers)):
-            for item in node.body:
-                lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
-        elif isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
-            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        guarded: Sequence[ast.stmt] = ()
+        if isinstance(node, ast.Try):
+            going_on = [item.type for item in node.handlers if not isinstance(item.body[-1], ast.Raise)]
+            guarded = node.body if any(map(_takes_import_error, going_on)) else ()
+        elif isinstance(node, ast.With):
+            managers = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+            suppressing = [call for call in managers if "suppress" in ast.unparse(call.func)]
+            guarded = [node] if any(map(_takes_import_error, suppressing)) else ()
+        for item in guarded:
+            lines.update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
     return frozenset(lines)
 
 
-def _takes_import_error(handler: ast.ExceptHandler) -> bool:
-    if isinstance(handler.body[-1], ast.Raise):
-        return False
-    return handler.type is None or _names_import_error(handler.type)
-
-
-def _suppresses(manager: ast.expr) -> bool:
-    return (
-        isinstance(manager, ast.Call)
-        and "suppress" in ast.unparse(manager.func)
-        and _names_import_error(manager)
+def _takes_import_error(node: ast.expr | None) -> bool:
+    """Return whether the type of a handler, or a call of `suppress`, takes an ImportError."""
+    return node is None or any(
+        isinstance(part, ast.Name) and part.id in _NAMES_GUARDED for part in ast.walk(node)
     )
-
-
-def _names_import_error(node: ast.expr) -> bool:
-    return any(isinstance(item, ast.Name) and item.id in _NAMES_GUARDED for item in ast.walk(node))

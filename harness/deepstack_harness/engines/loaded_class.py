@@ -23,10 +23,10 @@ from torch import nn
 
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import stored_by
-from deepstack_harness.engines.class_facts import ClassFacts, find_verbs, slice_init, writes_by_calls
+from deepstack_harness.engines.class_facts import find_verbs, slice_init, writes_by_calls
 from deepstack_harness.engines.load import LoadedSource
 from deepstack_harness.engines.model_class import HOSTED, CalledMethods, KnownModel, ModelClass
-from deepstack_harness.engines.rebinding import WORD, Defined, RebindingPlace, RebindingSearch, rebound
+from deepstack_harness.engines.rebinding import WORD, Defined, RebindingPlace, RebindingSearch
 from deepstack_harness.engines.stand_ins import (
     FORWARD_STAND_INS,
     METHODS_STAND_INS,
@@ -263,19 +263,17 @@ class ClassConstruction:
             nodes = [node for name in sorted(self.names) for node in self._nodes(name)]
             used = {name for node in nodes for name in reads(node)}
             if self._called.init:
-                self.inits = dict(self._slices(used | read_outside | _REPLACING))
+                needed = {name for name in used | read_outside | _REPLACING if "." in name}
+                self.inits = {
+                    owner: slice_init(node, needed, self._provided, partial(writes_by_calls, self._nodes))
+                    for owner, node in self._whole_inits.items()
+                }
             used |= {name for node in self.inits.values() for name in reads(node)}
             more = {name for name in there if f"self.{name}" in used - self._provided}
             more = {name for name in more if any(True for _ in self._functions(name))} - self.names - {_INIT}
             if not more:
                 return
             self.names |= more
-
-    def _slices(self, needed: set[str]) -> Iterator[tuple[type, Function]]:
-        of_instances = {name for name in needed if "." in name}
-        changes = partial(writes_by_calls, self._nodes)
-        for owner, node in self._whole_inits.items():
-            yield owner, slice_init(node, of_instances, self._provided, changes)
 
     # -- what may change it
 
@@ -314,14 +312,23 @@ class ClassConstruction:
             # A name in a text or a table is used by code elsewhere, whenever that runs.
             has_run = place.owner is not None and self.loaded.ran(member, place.line)
             if (member, place.line) not in called and not has_run:
-                raise rebound(place.member, file, place.node)
+                text = f"not driven: {place.member} is rebound at {file.filename}:{place.line}"
+                raise SourceError(Reason(text, file.filename, place.line))
         words = frozenset(item.__name__ for item in self._owners) | self.names
         own = {item.member for item in self._owners.values()}
         for why in self.loaded.raised({*own, *self.patching()}, words):
             raise SourceError(
                 Reason(f"not driven: a statement about the class raised {why.text}", why.file, why.line)
             )
-        self._check_bases()
+        # A base after one that is missing, which may have the member too.
+        order = self._cls.__mro__
+        missing = next((n for n, item in enumerate(order) if "stub_path" in vars(item)), len(order))
+        for name in sorted(self.names - HOSTED):
+            owner = next((item for item in order if name in vars(item)), None)
+            if owner in self._owners and owner in order[missing:]:
+                of, path = self._owners[owner], vars(order[missing])["stub_path"]
+                text = f"not driven: {name} is taken from {owner.__name__}, after {path}, which is not there"
+                raise SourceError(Reason(text, of.file.filename, of.node.lineno))
         self._check_values([function for function, _ in nodes])
 
     def _check_values(self, functions: Sequence[FunctionType]) -> None:
@@ -341,17 +348,6 @@ class ClassConstruction:
                 code = function.__code__
                 text = f"not driven: a value of {code.co_name} is not there"
                 raise SourceError(Reason(text, code.co_filename, code.co_firstlineno))
-
-    def _check_bases(self) -> None:
-        """Refuse a class that has a member from a base after one that is missing, which may have it too."""
-        order = self._cls.__mro__
-        missing = next((n for n, item in enumerate(order) if "stub_path" in vars(item)), len(order))
-        for name in sorted(self.names - HOSTED):
-            owner = next((item for item in order if name in vars(item)), None)
-            if owner in self._owners and owner in order[missing:]:
-                of, path = self._owners[owner], vars(order[missing])["stub_path"]
-                text = f"not driven: {name} is taken from {owner.__name__}, after {path}, which is not there"
-                raise SourceError(Reason(text, of.file.filename, of.node.lineno))
 
     # -- the derived class
 
@@ -379,7 +375,7 @@ class ClassConstruction:
         innermost = max(statements, key=lambda node: node.lineno, default=None)
         return frozenset(_of_self(binds(innermost)) if innermost else ())
 
-    def _facts(self, filename: str) -> ClassFacts:
+    def _known(self) -> KnownModel:
         nodes = {name: self._method(name) for name in self.names}
         optional = frozenset[str]().union(*(read_with_default(node) for node in nodes.values() if node))
         storage = stored_by(self.verbs["set"], self._method) if "set" in self.verbs else ()
@@ -391,17 +387,16 @@ class ClassConstruction:
                 node = self.loaded.statement_of(function)
                 if member and node and name != _INIT:
                     places.setdefault(name, f"{member}:{node.lineno}-{node.end_lineno}")
-        return ClassFacts(
-            class_name=self._model.class_name, filename=filename, verbs=self.verbs,
-            lines={name: node.lineno for name, node in nodes.items() if node},
+        return KnownModel(
+            source=self.loaded.source, model=self._model, filename=self._whole().file.filename,
+            verbs=self.verbs, lines={name: node.lineno for name, node in nodes.items() if node},
             replaced=frozenset(METHODS_STAND_INS.keys() & globals_named), stood_in=self._stood_in,
             optional=optional, storage=frozenset(storage), places=places,
         )  # fmt: skip
 
     def derive(self, host: type[H]) -> tuple[KnownModel, type[H]]:
         """Return what is known of it, and a class derived from it and from `host`, which runs the slices."""
-        file, own = self._whole().file, self._whole().member
-        known = KnownModel(self.loaded.source, self._model, file, self._facts(file.filename))
+        file, own, known = self._whole().file, self._whole().member, self._known()
         hosted = {
             name: vars(kind)[name]
             for name in (*HOSTED, *self._called.provided)

@@ -5,21 +5,14 @@ that object, or by statements at the top level of a file that assign to a class 
 """
 
 import ast
-import linecache
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from deepstack_harness.engines.class_facts import (
-    STORAGE,
-    ClassFacts,
-)
-from deepstack_harness.engines.syntax import (
-    function_named,
-    parse,
-)
+from deepstack_harness.engines.class_facts import STORAGE
+from deepstack_harness.engines.syntax import parse
 from deepstack_harness.errors import Reason, SourceError, UsageError
-from deepstack_harness.sources.source import Source, SourceFile
+from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -86,14 +79,27 @@ BY_FORWARD = CalledMethods(
 """`embed_input_ids`, which sets the buffer, and `forward`, which reads and clears it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """A model class of a source, and what is known of it."""
+    """Facts of a model class of a source, for code that calls it; `filename` is its file in tracebacks.
+
+    `verbs` names the class's method for each of get, set, clear and resize. `lines` has every method that
+    is called, with its line. `replaced` are the names of `METHODS_STAND_INS` that the methods use.
+    `stood_in` are attributes whose allocation was left out, since it cannot be built, or None; `optional`
+    are names that the code reads with a default of its own. `storage` are the attributes that set stores
+    into. `places` has `MEMBER:FIRST-LAST` of each method.
+    """
 
     source: Source
     model: ModelClass
-    file: SourceFile
-    facts: ClassFacts
+    filename: str
+    verbs: Mapping[str, str]
+    lines: Mapping[str, int]
+    replaced: frozenset[str]
+    stood_in: frozenset[str] | None
+    optional: frozenset[str]
+    storage: frozenset[str]
+    places: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -130,42 +136,28 @@ def find_patch(source: Source, patch: Patch, model_class: str) -> FoundPatch:
     """
     file = source.read(patch.member)
     if patch.function:
-        at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
-        return FoundPatch(patch, at, step_at)
+        functions = {node.name: node for node in parse(file).body[::-1] if isinstance(node, ast.FunctionDef)}
+        places = []
+        for name in (patch.function, patch.forward):
+            if name not in functions:
+                raise UsageError(f"{file.filename} defines no function {name}")
+            node = functions[name]
+            places.append(f"{patch.member}:{node.lineno}-{node.end_lineno}")
+        return FoundPatch(patch, *places)
     assignments = list[ast.stmt]()
-    for node in parse(file).body:
-        match node:
+    for statement in parse(file).body:
+        match statement:
             case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
-                assignments += [node] if name == model_class and STORAGE in attribute else []
+                assignments += [statement] if name == model_class and STORAGE in attribute else []
     if not assignments:
         raise UsageError(
             f"{file.filename} assigns to no method of {model_class} that has {STORAGE} in its name"
         )
-    return FoundPatch(patch, _place(patch, assignments))
-
-
-def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
-    node = function_named(file, name)
-    if node is None:
-        raise UsageError(f"{file.filename} defines no function {name}")
-    return _place(patch, [node])
-
-
-def _place(patch: Patch, nodes: Sequence[ast.stmt]) -> str:
-    return f"{patch.member}:{nodes[0].lineno}-{nodes[-1].end_lineno}"
+    return FoundPatch(patch, f"{patch.member}:{assignments[0].lineno}-{assignments[-1].end_lineno}")
 
 
 class CannotSupply(SourceError):
     """Code of a source used something that only the whole package has."""
-
-
-def show_in_tracebacks(file: SourceFile) -> None:
-    """Let tracebacks quote the lines that were compiled, also when they lie inside a wheel.
-
-    Without a modification time linecache never drops the entry.
-    """
-    lines = file.text.splitlines(keepends=True)
-    linecache.cache[file.filename] = (len(file.text), None, lines, file.filename)
 
 
 def reason_at(error: Exception, filename: str, text: str) -> Reason:

@@ -24,7 +24,6 @@ from deepstack_harness.engines.syntax import (
     parse,
     set_arguments,
 )
-from deepstack_harness.errors import Reason, SourceError
 from deepstack_harness.sources.source import NoSuchMember, SourceFile
 
 WORD = "deepstack"
@@ -38,6 +37,8 @@ _MARKS = (
     "add_start_docstrings",
 )
 """Beginnings of names by which engines register a class, or mark it for a compiler or a manual."""
+_READING_FUNCTIONS = frozenset({"getattr", "hasattr", "print"})
+_READING_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "startswith", "get"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +64,20 @@ class RebindingSearch:
         self._places = frozenset(item.place for item in lineage.values())
         members = [own_members(item.node) for item in lineage.values()]
         defined = {name for own in members for name in own}
+
+        def is_value(statement: ast.stmt) -> bool:
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+                return False
+            try:
+                ast.literal_eval(statement.value)
+            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                return False
+            return True
+
         self.names = frozenset(
             name
             for name in defined
-            if not all(_is_value(node) for own in members for node in own.get(name, ()))
+            if not all(is_value(node) for own in members for node in own.get(name, ()))
         )
         """Members but for plain values, which are state that any code may change."""
 
@@ -158,25 +169,6 @@ class RebindingSearch:
         return False if isinstance(value, ModuleType | FunctionType) else None
 
 
-def _is_value(statement: ast.stmt) -> bool:
-    """Return whether a statement of a class binds a plain value."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-        return False
-    try:
-        ast.literal_eval(statement.value)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
-    return True
-
-
-def rebound(name: str, file: SourceFile, node: ast.AST) -> SourceError:
-    """Return the refusal for a name that `node` may rebind."""
-    line = getattr(node, "lineno", 1)
-    return SourceError(
-        Reason(f"not driven: {name} is rebound at {file.filename}:{line}", file.filename, line)
-    )
-
-
 @dataclass(frozen=True)
 class RebindingPlace:
     """A place that may give an object or a class another member.
@@ -262,9 +254,14 @@ class _PlaceVisitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if _reads_names(node.func):
-            self._readings |= set(map(id, node.args))
         called = node.func.id if isinstance(node.func, ast.Name) else ""
+        name_called = called or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        # Functions that only look a name up, or print it; code that looks the class up in a registry is
+        # another place.
+        if name_called in (_READING_FUNCTIONS if called else _READING_METHODS) or name_called.startswith(
+            _MARKS
+        ):
+            self._readings |= set(map(id, node.args))
         if is_setattr(node) or called == "delattr":
             arguments = set_arguments(node)
             name = arguments[1] if len(arguments) > 1 else None
@@ -299,14 +296,3 @@ class _PlaceVisitor(ast.NodeVisitor):
         first = method.args.args[:1] if method else []
         of_self = isinstance(owner, ast.Name) and [owner.id] == [argument.arg for argument in first]
         self.places.append(RebindingPlace(name, owner, node, self._classes[-1].name if of_self else None))
-
-
-def _reads_names(called: ast.expr) -> bool:
-    """Return whether a function only looks a name up, or prints it."""
-    match called:
-        case ast.Name(id="getattr" | "hasattr" | "print"):
-            return True
-        case ast.Attribute(attr="debug" | "info" | "warning" | "error" | "exception" | "startswith" | "get"):
-            return True
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name.startswith(_MARKS)  # code that looks the class up in a registry is another place

@@ -74,12 +74,6 @@ def class_named(file: SourceFile, name: str) -> ast.ClassDef:
     raise NoBuffer(f"{file.filename} has no class {name}")
 
 
-def function_named(file: SourceFile, name: str) -> ast.FunctionDef | None:
-    """Return the function at the top level of a file, if there is one."""
-    functions = (node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name == name)
-    return next(functions, None)
-
-
 def members_of(definition: ast.ClassDef, file: SourceFile, derived: tuple[ast.ClassDef, ...] = ()) -> Members:
     """Return what a class and its bases in the same file define, by name; the class's own come first.
 
@@ -346,27 +340,16 @@ def function_hashes(source: Source, names: Iterable[str]) -> dict[str, str]:
     """
     hashes = {}
     for name in sorted(names):
+        module, class_name, method = name.rsplit(".", 2)
         with suppress(UsageError, TokenError):
-            text = _text_of(source, name)
-            if text is not None:
+            file = source.read(f"{module.replace('.', '/')}.py")
+            body = class_named(file, class_name).body
+            defined = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == method]
+            for node in defined[-1:]:  # of several with one name the last one counts
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                text = "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
                 hashes[name] = sha256(text.encode()).hexdigest()
     return hashes
-
-
-def _text_of(source: Source, name: str) -> str | None:
-    """Return the text of a method; None where its class has none of that name."""
-    module, class_name, method = name.rsplit(".", 2)
-    file = source.read(f"{module.replace('.', '/')}.py")
-    defined = [
-        node
-        for node in class_named(file, class_name).body
-        if isinstance(node, ast.FunctionDef) and node.name == method
-    ]
-    if not defined:
-        return None
-    node = defined[-1]  # of several with one name the last one counts
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))
 
 
 _WITHOUT_ACT = re.compile(

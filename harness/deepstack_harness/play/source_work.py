@@ -99,7 +99,7 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
             name: place
             for way in (found.forward, found.methods)
             if isinstance(way, ForwardModels | MethodsClass)
-            for name, place in way.known.facts.places.items()
+            for name, place in way.known.places.items()
         },
     )  # fmt: skip
 

@@ -118,9 +118,12 @@ class _Tar:
 
     def _read(self, member: tarfile.TarInfo, file: "_Bounded") -> bytes:
         shown = f"{self._path}/{member.name}"
-        refuse_irregular(
-            stat.S_IFREG if member.isreg() and not member.issparse() else 0, shown, _tar_kind(member)
-        )
+        kinds = [
+            (member.issym() or member.islnk(), f"a link to {member.linkname!r}"),
+            (member.isdir(), "a folder"), (member.isfifo(), "a named pipe"), (member.isdev(), "a device"),
+        ]  # fmt: skip
+        kind = next((words for matches, words in kinds if matches), "no regular file")
+        refuse_irregular(stat.S_IFREG if member.isreg() and not member.issparse() else 0, shown, kind)
         FILE_MIB.check(member.size, shown)
         file.seek(member.offset_data)
         data = file.read(member.size)
@@ -206,13 +209,6 @@ def _checked(path: Path, names: Iterable[str]) -> frozenset[str]:
 
 
 _UNPACKED = "is too large when unpacked"
-
-
-def _tar_kind(member: tarfile.TarInfo) -> str:
-    if member.issym() or member.islnk():
-        return f"a link to {member.linkname!r}"
-    kinds = [(member.isdir(), "a folder"), (member.isfifo(), "a named pipe"), (member.isdev(), "a device")]
-    return next((words for matches, words in kinds if matches), "no regular file")
 
 
 @contextmanager

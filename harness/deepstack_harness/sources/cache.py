@@ -43,7 +43,13 @@ class CachedRelease:
 
     def load(self, member: str) -> tuple[bytes, Path] | None:
         """Return a file and its path in the cache; None for a miss, or a file that is damaged."""
-        return next(filter(None, (_load(folder / member) for folder in self._folders)), None)
+        for folder in self._folders:
+            path = folder / member
+            with suppress(OSError, UnicodeDecodeError):
+                data = path.read_bytes()
+                if _beside(path, "sha256").read_text("ascii") == hashlib.sha256(data).hexdigest():
+                    return data, path
+        return None
 
     def store(self, member: str, data: bytes) -> Path | None:
         """Write a file and its digest; return its path, or None, with a warning, where that fails.
@@ -56,17 +62,17 @@ class CachedRelease:
         except OSError as error:
             warn(error)
             with suppress(OSError):
-                _store(_private(make=True) / self._below / member, data)
+                _store(_private(make=True) / path.relative_to(files.cache()), data)
             return None
         return path
 
     def is_absent(self, member: str) -> bool:
         """Return whether the release is known to have no such file."""
-        return any(_absent(folder / member).exists() for folder in self._folders)
+        return any(_beside(folder / member, "absent").exists() for folder in self._folders)
 
     def note_absent(self, member: str) -> None:
         """Remember that the release has no such file, so that the next look-up needs no index."""
-        path = _absent(self._folder / member)
+        path = _beside(self._folder / member, "absent")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -81,25 +87,19 @@ class CachedRelease:
 
     @property
     def _folder(self) -> Path:
-        return files.cache() / self._below
+        return _releases(self.package) / str(self.version)
 
     @property
     def _folders(self) -> Iterator[Path]:
         yield self._folder
         if _PRIVATE in os.environ:
-            yield _private() / self._below
-
-    @property
-    def _below(self) -> Path:
-        return _releases(self.package) / str(self.version)
+            yield _private() / self._folder.relative_to(files.cache())
 
 
 def versions(package: str) -> list[Version]:
     """Return the releases of a package that have cached files, the newest last."""
     try:
-        folders = [
-            folder for folder in (files.cache() / _releases(package)).iterdir() if any(folder.rglob("*.py"))
-        ]
+        folders = [folder for folder in _releases(package).iterdir() if any(folder.rglob("*.py"))]
         return sorted(Version(folder.name) for folder in folders)
     except (OSError, InvalidVersion):  # nothing is cached, or a folder is not ours
         return []
@@ -123,7 +123,7 @@ def _warn(folder: Path, reason: str) -> None:
 
 
 def _releases(package: str) -> Path:
-    return Path("packages", package)
+    return files.cache() / "packages" / package
 
 
 def _private(*, make: bool = False) -> Path:
@@ -134,37 +134,21 @@ def _private(*, make: bool = False) -> Path:
     if make and _PRIVATE not in os.environ:
         made = tempfile.mkdtemp(prefix="deepstack-cache-")
         os.environ[_PRIVATE] = made  # workers inherit it
-        atexit.register(_remove, made, os.getpid())
+        owner = os.getpid()
+        # Not by a fork of this process.
+        atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
     digest = hashlib.sha256(os.fsencode(files.cache())).hexdigest()
     return Path(os.environ[_PRIVATE], digest[:16])
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of it
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _load(path: Path) -> tuple[bytes, Path] | None:
-    try:
-        data = path.read_bytes()
-        intact = _digest_path(path).read_text("ascii") == hashlib.sha256(data).hexdigest()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return (data, path) if intact else None
 
 
 def _store(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, data)
-    _replace(_digest_path(path), hashlib.sha256(data).hexdigest().encode())
+    _replace(_beside(path, "sha256"), hashlib.sha256(data).hexdigest().encode())
 
 
-def _absent(path: Path) -> Path:
-    return path.with_name(f"{path.name}.absent")
-
-
-def _digest_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f"{path.name}.{kind}")
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -60,24 +60,21 @@ class Installer:
 
     def environment(self) -> Mapping[str, str | None]:
         """Return the variables that name the indexes; addresses may carry passwords."""
-        return {**clean_environment(), **(_uv_settings() if self.uv else {})}
-
-
-def _uv_settings() -> dict[str, str]:
-    """Return pip's settings as uv's variables: uv does not read pip's files."""
-    settings = pip_settings.read()
-    wanted = {
-        "UV_DEFAULT_INDEX": settings.index_url,
-        "UV_INDEX": " ".join(settings.extra_index_urls),
-        "UV_FIND_LINKS": " ".join(settings.find_links),
-        "UV_NO_INDEX": "1" if settings.no_index else None,
-        "UV_INSECURE_HOST": " ".join(settings.trusted_hosts),
-        "SSL_CERT_FILE": settings.cert,
-        "ALL_PROXY": settings.proxy,
-        # pip takes the highest version of all indexes; uv's default is the first index that has the package.
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
-    }
-    return {name: value for name, value in wanted.items() if value}
+        if not self.uv:
+            return clean_environment()
+        settings = pip_settings.read()  # uv does not read pip's files
+        wanted = {
+            "UV_DEFAULT_INDEX": settings.index_url,
+            "UV_INDEX": " ".join(settings.extra_index_urls),
+            "UV_FIND_LINKS": " ".join(settings.find_links),
+            "UV_NO_INDEX": "1" if settings.no_index else None,
+            "UV_INSECURE_HOST": " ".join(settings.trusted_hosts),
+            "SSL_CERT_FILE": settings.cert,
+            "ALL_PROXY": settings.proxy,
+            # pip takes the highest version of all indexes, uv by default the first index with the package.
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+        }
+        return {**clean_environment(), **{name: value for name, value in wanted.items() if value}}
 
 
 def find_installer() -> Installer:
@@ -208,11 +205,14 @@ class NewEnvironment:
     def do(self, doing: str, words: Sequence[str]) -> None:
         """Run a command that must succeed; raises `MachineError` with the end of its output."""
         end = self.run(words)
-        if end.status != 0:
-            raise MachineError(
-                f"{doing} failed: {end.reason}{_last_error(end.output)}; "
-                f"all of it: {_sibling(self.folder, 'log')}"
-            )
+        if end.status == 0:
+            return
+        # The installer's reason is what follows its first error; where it names none, the last lines.
+        lines = [line.strip() for line in end.output.splitlines() if line.strip()]
+        errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
+        reason = lines[errors[0] :][:_ERROR_LINES] if errors else lines[-_ERROR_LINES:]
+        why = f"{end.reason}: {' '.join(reason)}" if reason else end.reason
+        raise MachineError(f"{doing} failed: {why}; all of it: {_sibling(self.folder, 'log')}")
 
     def run(self, words: Sequence[str]) -> WorkerEnd:
         """Run a command with the installer's variables; its output goes to the log next to the folder."""
@@ -221,14 +221,6 @@ class NewEnvironment:
             return run_command(Command(words, environment=self.installer.environment(), log=log), _LIMITS)
         except OSError as error:
             raise MachineError(f"cannot run '{words[0]}': {error.strerror}") from None
-
-
-def _last_error(output: str) -> str:
-    """Return the reason of an installer: from its first error on, the last lines where it names none."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
-    reason = lines[errors[0] :][:_ERROR_LINES] if errors else lines[-_ERROR_LINES:]
-    return f": {' '.join(reason)}" if reason else ""
 
 
 def _sibling(folder: Path, kind: str) -> Path:

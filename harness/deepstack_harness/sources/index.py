@@ -15,7 +15,7 @@ import ssl
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -62,7 +62,18 @@ class RemoteArchive:
         Raises `NoSuchMember`, or `MachineError` when the server fails.
         """
         with self._failures_as_machine_errors():
-            return self._read(member)
+            if self._link.is_file:
+                return self._archive(self._link.file_path).read_bytes(member)
+            if self._link.is_wheel:
+                try:
+                    with self._zip() as wheel:
+                        if member not in wheel.namelist():
+                            raise NoSuchMember(self._link.filename, member)
+                        data = read_zipped(wheel, member, self._link.filename)
+                        return data, f"{self._link.filename}/{member}"
+                except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
+                    pass
+            return self._download(member)
 
     def python_files(self) -> Mapping[str, bytes]:
         """Return every Python file of the package, by member; a wheel costs a few range reads.
@@ -127,19 +138,6 @@ class RemoteArchive:
                 pass
         return PackageFinder(cast("Fetcher", self._client)).download(self._link, own)
 
-    def _read(self, member: str) -> tuple[bytes, str]:
-        if self._link.is_file:
-            return self._archive(self._link.file_path).read_bytes(member)
-        if not self._link.is_wheel:
-            return self._download(member)
-        try:
-            with self._zip() as wheel:
-                if member not in wheel.namelist():
-                    raise NoSuchMember(self._link.filename, member)
-                return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"
-        except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
-            return self._download(member)
-
     def _download(self, member: str) -> tuple[bytes, str]:
         """Download into the cache, or, where that cannot be written, to the folder for temporary files."""
         _LOG.warning("%s is downloaded whole, since no part of it can be read alone", self._shown)
@@ -179,7 +177,12 @@ def _sparse_copy(server: "_RangeFetcher", package: KnownPackage, own: Path) -> P
     """
     with RemoteZip("wheel", fetcher=lambda *_, **__: server, support_suffix_range=False) as wheel:
         first, size = wheel.start_dir, server.size
-        members = [info for info in wheel.infolist() if _is_read(package, info.filename)]
+        members = [
+            info
+            for info in wheel.infolist()
+            if ".dist-info/METADATA" in info.filename
+            or (info.filename.endswith(".py") and f"/{package.module}/" in f"/{info.filename}")
+        ]
     copy = own / "partial.whl"
     with copy.open("wb") as file:
         file.truncate(size)
@@ -187,11 +190,6 @@ def _sparse_copy(server: "_RangeFetcher", package: KnownPackage, own: Path) -> P
             file.seek(begin)
             file.write(server.read(begin, end - 1))
     return copy
-
-
-def _is_read(package: KnownPackage, name: str) -> bool:
-    inside = f"/{name}".find(f"/{package.module}/") >= 0
-    return (inside and name.endswith(".py")) or ".dist-info/METADATA" in name
 
 
 def _spans(members: list[zipfile.ZipInfo], end_of_files: int) -> list[tuple[int, int]]:
@@ -249,14 +247,6 @@ _TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: without a network a connect
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """An index, or a `find-links` page or folder."""
-
-    address: str
-    is_index: bool
-
-
 @dataclass
 class _Listing:
     """The releases of one package in all places together.
@@ -281,7 +271,12 @@ class Index:
         """Take pip's settings where none are given."""
         self._package = package
         self._settings = settings or pip_settings.read()
-        self._places = _places(self._settings)
+        # In pip's order; like pip, without local folders that do not exist. unearth's default index is pip's.
+        configured = [self._settings.index_url or PackageFinder().sources[0]["url"]]
+        configured += self._settings.extra_index_urls
+        self._indexes: list[str] = [] if self._settings.no_index else configured
+        links = self._settings.find_links
+        self._links = [link for link in links if "://" in link or Path(link).exists()]
         self._redact = Redactor(self._settings.addresses)
 
     def find(self, version: Version) -> RemoteArchive:
@@ -323,8 +318,15 @@ class Index:
 
         Raises `MachineError` where none can be seen.
         """
-        offered = [item for item in self._listing.packages if not item.link.is_yanked and _fits(item)]
-        final = [version for item in offered if not (version := Version(str(item.version))).is_prerelease]
+        final = []
+        for item in self._listing.packages:
+            with suppress(InvalidSpecifier):  # pip ignores it too
+                wanted = SpecifierSet(item.link.requires_python or "")
+                if not wanted.contains(platform.python_version(), prereleases=True):
+                    continue
+            version = Version(str(item.version))
+            if not item.link.is_yanked and not version.is_prerelease:
+                final.append(version)
         if not final:
             raise MachineError(f"the newest {self._package.name} cannot be looked up: {self._reasons}")
         return max(final)
@@ -339,17 +341,18 @@ class Index:
     def _listing(self) -> _Listing:
         listing = _Listing()
         with _unearth_warnings(listing.warnings):
-            for place in self._places:
+            places: list[tuple[list[str], list[str]]] = [([address], []) for address in self._indexes]
+            places += [([], [address]) for address in self._links]
+            for indexes, links in places:
                 try:
                     finder = PackageFinder(
-                        cast("Fetcher", self._client),
-                        index_urls=[place.address] if place.is_index else [],
-                        find_links=[] if place.is_index else [place.address],
+                        cast("Fetcher", self._client), index_urls=indexes, find_links=links,
                         ignore_compatibility=True,  # for any platform and Python
-                    )
+                    )  # fmt: skip
                     listing.packages += finder.find_all_packages(self._package.name, allow_yanked=True)
                 except _UNREACHABLE as error:
-                    listing.unreachable.append(f"{place.address} cannot be reached ({reason(error)})")
+                    (address,) = (*indexes, *links)
+                    listing.unreachable.append(f"{address} cannot be reached ({reason(error)})")
         return listing
 
     @functools.cached_property
@@ -362,8 +365,7 @@ class Index:
             timeout=_TIMEOUT,
             follow_redirects=True,
         )
-        indexes = [place.address for place in self._places if place.is_index]
-        client.auth = MultiDomainBasicAuth(prompting=False, index_urls=indexes)
+        client.auth = MultiDomainBasicAuth(prompting=False, index_urls=self._indexes)
         atexit.register(client.close)
         return client
 
@@ -380,26 +382,6 @@ class _Client(PyPIClient):
         if response.is_error and response.status_code not in _ABSENT:
             response.raise_for_status()
         return response
-
-
-def _places(settings: PipSettings) -> list[_Place]:
-    """Return the places in pip's order; like pip, leave out local folders that do not exist."""
-    default = PackageFinder().sources[0]["url"]  # unearth's default index is pip's
-    indexes = [] if settings.no_index else [settings.index_url or default, *settings.extra_index_urls]
-    links = [link for link in settings.find_links if "://" in link or Path(link).exists()]
-    return [
-        *(_Place(address, is_index=True) for address in indexes),
-        *(_Place(address, is_index=False) for address in links),
-    ]
-
-
-def _fits(package: Package) -> bool:
-    """Return whether this Python may use the file; False only if the file requires another one."""
-    try:
-        wanted = SpecifierSet(package.link.requires_python or "")
-    except InvalidSpecifier:  # pip ignores it too
-        return True
-    return wanted.contains(platform.python_version(), prereleases=True)
 
 
 @contextmanager

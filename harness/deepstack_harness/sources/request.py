@@ -200,14 +200,6 @@ def split_over(text: str) -> tuple[str, str | None]:
     return plugin.strip(), base.strip()
 
 
-def needs_base(text: str, package: KnownPackage, base: KnownPackage) -> UsageError:
-    """Return the error for a plugin whose files state no version of the base."""
-    return UsageError(
-        f"'{text}': {package.title} changes classes of {base.title}, and pins no version of it: give --base "
-        f"{base.name}==VERSION, or write '{text}{OVER}{base.name}==VERSION'"
-    )
-
-
 T = TypeVar("T")
 
 _PACKED = "python-files.zip"
@@ -307,22 +299,13 @@ def locate(text: str, packages: Sequence[KnownPackage]) -> Source:
     a source of another package.
     """
     request = parse_source(text)
-    match request:
-        case ReleaseRequest():
-            return Release(_package_named(text, request.package, packages), request.version)
-        case InstalledRequest():
-            return installed(_package_named(text, request.package, packages))
-        case PathRequest():
-            return _open_path(request.path, packages)
-
-
-def _package_named(text: str, name: str, packages: Sequence[KnownPackage]) -> KnownPackage:
-    for package in packages:
-        if package.name == name:
-            return package
-    raise UsageError(
-        f"'{text}': {name} cannot be judged, only {', '.join(package.name for package in packages)} can"
-    )
+    if isinstance(request, PathRequest):
+        return _open_path(request.path, packages)
+    by_name = {package.name: package for package in packages}
+    if request.package not in by_name:
+        raise UsageError(f"'{text}': {request.package} cannot be judged, only {', '.join(by_name)} can")
+    package = by_name[request.package]
+    return installed(package) if isinstance(request, InstalledRequest) else Release(package, request.version)
 
 
 def _open_path(text: str, packages: Sequence[KnownPackage]) -> Tree | Archive:

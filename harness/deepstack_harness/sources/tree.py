@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -39,12 +39,8 @@ _COMMIT_ID = re.compile(r"""commit_id\s*=\s*["']g(?P<commit>[0-9a-f]{7,})["']"""
 _SHORT = 12  # digits of a commit that are shown
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The version and the label of a source."""
-
-    version: Version | None
-    label: str
+Identity = tuple[Version | None, str]
+"""The version and the label of a source."""
 
 
 class Tree:
@@ -73,8 +69,7 @@ class Tree:
             raise UsageError(
                 f"'{self.path}' is not a source tree of {package.title}: it has no {package.mark}/"
             )
-        named = identity or self._identity(package, fallback)
-        self.version, self.label = named.version, named.label
+        self.version, self.label = identity or self._identity(package, fallback)
 
     @property
     def root(self) -> Path:
@@ -114,9 +109,7 @@ class Tree:
         commit = git.head()
         details = [str(version)] if version else []
         details += [f"commit {commit[:_SHORT]}"] if commit else []
-        return Identity(
-            version, f"{package.name} at {self.path}" + (f" ({', '.join(details)})" if details else "")
-        )
+        return version, f"{package.name} at {self.path}" + (f" ({', '.join(details)})" if details else "")
 
     def _written_version(self, member: str, git: GitFiles) -> Version | None:
         """Return the version that the last build wrote into the tree.
@@ -132,7 +125,11 @@ class Tree:
         version = written_version(text)
         if version is None or git.folder is None:
             return version
-        return version if _is_built_from(version, text, git) else None
+        head, commit = git.head() or "", _COMMIT_ID.search(text)
+        local = (version.local or "").partition(".")[0]
+        if local.startswith("g") or commit:
+            return version if head.startswith(commit["commit"] if commit else local[1:]) else None
+        return version if head in {git.tagged(f"v{version}"), git.tagged(str(version))} else None
 
 
 def of_release(source: Source, release: Version) -> Source:
@@ -178,15 +175,6 @@ def written_version(text: str) -> Version | None:
         return None
 
 
-def _is_built_from(version: Version, text: str, git: GitFiles) -> bool:
-    head = git.head() or ""
-    local = (version.local or "").partition(".")[0]
-    commit = _COMMIT_ID.search(text)
-    if local.startswith("g") or commit:
-        return head.startswith(commit["commit"] if commit else local[1:])
-    return head in {git.tagged(f"v{version}"), git.tagged(str(version))}
-
-
 def installed(package: KnownPackage) -> Tree:
     """Return what `import` would give this Python, editable installs included.
 
@@ -195,9 +183,14 @@ def installed(package: KnownPackage) -> Tree:
     version in them counts before what was recorded when they were installed. Raises `UsageError` when the
     package is not installed.
     """
-    folder = _importable_folder(package.module)
-    if folder is None:
+    # A source that is imported in this process (`engines.load`) is not the installed one. Looking up a
+    # top-level name runs none of its code.
+    finders = [finder for finder in sys.meta_path if not getattr(finder, "finds_a_source", False)]
+    specs = (finder.find_spec(package.module, None) for finder in finders)
+    spec = next(filter(None, specs), None)
+    if spec is None or not spec.origin:
         raise UsageError(f"{package.title} is not installed in {sys.executable}: give a release or a path")
+    folder = Path(spec.origin).parent
     names = importlib.metadata.packages_distributions().get(package.module, [])
     providers = [importlib.metadata.distribution(name) for name in sorted(set(names))]
     # Whose own files they are: those of an editable install are not.
@@ -210,17 +203,6 @@ def installed(package: KnownPackage) -> Tree:
         return Tree(package, folder, identity=_identity(package, folder, owners))
     recorded = {_version(install) for install in (*providers, *_editable_installs(folder))}
     return Tree(package, folder, fallback=recorded.pop() if len(recorded) == 1 else None)
-
-
-def _importable_folder(module: str) -> Path | None:
-    """Return the folder of a module; looking up a top-level name runs none of its code.
-
-    A source that is imported in this process (`engines.load`) is not the installed one.
-    """
-    finders = [finder for finder in sys.meta_path if not getattr(finder, "finds_a_source", False)]
-    specs = (finder.find_spec(module, None) for finder in finders)
-    spec = next(filter(None, specs), None)
-    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def _editable_installs(folder: Path) -> Iterator[Distribution]:
@@ -238,21 +220,15 @@ def _editable_installs(folder: Path) -> Iterator[Distribution]:
 
 def _identity(package: KnownPackage, folder: Path, owners: list[Distribution]) -> Identity:
     """Choose among the owners: two distributions of one module overwrite each other's files."""
-    written = _written(package, folder)
+    written = None
+    with suppress(OSError):
+        written = written_version((folder.parent / package.version_file).read_text("utf-8", "replace"))
     fitting = owners if len(owners) == 1 else [owner for owner in owners if _version(owner) == written]
     if len(fitting) == 1:
-        return Identity(_version(fitting[0]), _name(fitting[0]))
+        return _version(fitting[0]), _name(fitting[0])
     rivals = " and ".join(map(_name, owners))
     shown = f"{written}, " if written else ""
-    return Identity(written, f"{package.name} at {folder} ({shown}installed by {rivals})")
-
-
-def _written(package: KnownPackage, folder: Path) -> Version | None:
-    try:
-        text = (folder.parent / package.version_file).read_text("utf-8", "replace")
-    except OSError:
-        return None
-    return written_version(text)
+    return written, f"{package.name} at {folder} ({shown}installed by {rivals})"
 
 
 def _name(distribution: Distribution) -> str:

@@ -185,7 +185,7 @@ def test_nothing_to_compare_is_no_agreement(equal: bool) -> None:
 
 
 def test_every_oracle_states_what_it_cannot_see() -> None:
-    assert all(oracle.cannot_see and oracle.question.endswith("?") for oracle in ORACLES.values())
+    assert all(unseen and question.endswith("?") for question, unseen in ORACLES.values())
     assert set(ORACLES) == {"alone", "sensitivity", "eager", "transformers", "ledger"}
 
 

@@ -25,7 +25,6 @@ from deepstack_harness.engines.live.search import Search, searched
 from deepstack_harness.engines.live.session import (
     EngineFailed,
     EngineSession,
-    ModelFolder,
     StartOrder,
     methods_text,
 )
@@ -213,7 +212,7 @@ def test_a_search_finds_nothing_without_a_fault(engine: RunningEngine) -> None:
 def test_a_search_records_what_it_plays(
     home: EngineHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = nullcontext(ModelFolder(tmp_path, ()))
+    made = nullcontext((tmp_path, ()))
     monkeypatch.setattr(search, "model_folder", lambda _home, _model: made)
     work = EngineWork(home, "a stand-in", [model_of("qwen3_vl")])
     live, replayed = search.search_engine(work, 0.5, 0, lambda _: None)
@@ -283,7 +282,7 @@ def test_a_payload_that_is_none_while_profiling_is_lost_when_compiled(
     model = model_of("moss_audio")
     work = EngineWork(home, "a stand-in", [model], ["text_after_image"])
     found = {}
-    for result in _FamilyPlay(work, model, ModelFolder(tmp_path, ()), lambda _: None).results():
+    for result in _FamilyPlay(work, model, tmp_path, (), lambda _: None).results():
         if result.name == "single requests":
             found[result.order.arm] = result
     assert {arm: broken(result) for arm, result in found.items()} == {

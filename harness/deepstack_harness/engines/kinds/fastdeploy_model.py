@@ -1,7 +1,5 @@
 """FastDeploy's class over torch tensors, with torch functions in place of those of Paddle that it uses."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -28,11 +26,17 @@ class PaddleHost(Host):
         super().__init__()
 
 
-@dataclass(frozen=True)
+def _misses(error: Exception) -> bool:
+    # Tensors here are torch's: a method or an argument that only Paddle has is no fault of the class.
+    of_tensor = isinstance(error, AttributeError) and isinstance(error.obj, Tensor)
+    return misses_package(error) or of_tensor or isinstance(error, TypeError)
+
+
 class FastDeployClass(MethodsClass):
     """A class of FastDeploy, whose get returns a list of levels."""
 
     listed = True
+    misses = staticmethod(_misses)
 
     @override
     def _config(
@@ -49,12 +53,6 @@ class FastDeployClass(MethodsClass):
     @override
     def _arguments(self, config: Settings) -> dict[str, object]:
         return {"fd_config": config}
-
-    @override
-    def _misses(self, error: Exception) -> bool:
-        # Tensors here are torch's: a method or an argument that only Paddle has is no fault of the class.
-        of_tensor = isinstance(error, AttributeError) and isinstance(error.obj, Tensor)
-        return misses_package(error) or of_tensor or isinstance(error, TypeError)
 
 
 _LAYERS = Settings("paddle.nn", Layer=nn.Module)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, split_levels
+from deepstack_harness.engines.bind import ArgumentEngine, EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
-from deepstack_harness.engines.stand_ins import UNBOUNDED, Settings
-from deepstack_harness.errors import StepUnavailable
+from deepstack_harness.engines.stand_ins import Settings
 
 
 class MarkedModel(nn.Module):
@@ -61,10 +61,8 @@ Arguments = Callable[[Tensor, Tensor], Mapping[str, object]]
 """Returns what a text model is called with, of hidden states (1, P, hidden) and marks (1, P)."""
 
 
-class MarkedEngine:
-    """One text model that is given mask and levels; see `ArgumentEngine`."""
-
-    capacity = UNBOUNDED
+class MarkedEngine(ArgumentEngine):
+    """One text model that is given mask and levels."""
 
     def __init__(
         self,
@@ -80,11 +78,20 @@ class MarkedEngine:
         """Make the text model; raise `UsageError` for what needs the whole package."""
         self._parts, self._levels, self._arguments = parts, levels, arguments
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
-        self._reader = EffectReader()
+        self._reader, self.no_graphs = EffectReader(), str(parts.runner)
         self._text: Any = parts.text.__new__(parts.text)
         nn.Module.__init__(self._text)
         self._text.eval()
-        layers = [self._layer] * (levels + 1)
+
+        def layer(hidden: Tensor, **named: Any) -> object:  # what an engine passes
+            out = self._reader.layer(hidden, named.get("residual"))
+            return (out, torch.zeros_like(out)) if "residual" in named else out
+
+        def norm(hidden: Tensor, *residual: Tensor | None) -> object:
+            out = self._reader.layer(hidden, *residual)
+            return (out, out) if residual else out
+
+        layers = [layer] * (levels + 1)
         config = Settings(
             "config",
             hidden_size=hidden,
@@ -95,30 +102,15 @@ class MarkedEngine:
         self._text.__dict__.update(
             config=config,
             layers=layers,
-            norm=self._norm,
+            norm=norm,
             rotary_emb=lambda states, *_, **__: (states[..., :1], states[..., :1]),  # cosines and sines
         )
         self.written: set[str] = set()
         self.captured: set[str] = set()
 
-    def check(self, payload: Tensor) -> None:
-        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises."""
-        self._run(payload.size(1), payload)
-
+    @override
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
-        self._run(tokens, payload)
-        return tuple(level[0] for level in split_levels(self._reader.take(), self._levels))
-
-    def capture(self, tokens: int) -> None:
-        """Raise `StepUnavailable`: no graph of the engine's has a payload."""
-        raise StepUnavailable(str(self._parts.runner))
-
-    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """Raise `StepUnavailable`: no graph (of `size` tokens) has a payload (levels, N, hidden)."""
-        raise StepUnavailable(str(self._parts.runner))
-
-    def _run(self, tokens: int, payload: Tensor | None) -> None:
         states = self._like.new_zeros(1, tokens, self._like.size(1))
         marks = torch.zeros(1, tokens, dtype=torch.bool, device=states.device)
         named = dict(self._arguments(states, marks))
@@ -130,14 +122,7 @@ class MarkedEngine:
         wanted = inspect.signature(self._text.forward).parameters
         self._reader.begin()
         self._text.forward(**{name: value for name, value in named.items() if name in wanted})
-
-    def _layer(self, hidden: Tensor, **named: Any) -> object:  # what an engine passes
-        out = self._reader.layer(hidden, named.get("residual"))
-        return (out, torch.zeros_like(out)) if "residual" in named else out
-
-    def _norm(self, hidden: Tensor, *residual: Tensor | None) -> object:
-        out = self._reader.layer(hidden, *residual)
-        return (out, out) if residual else out
+        return tuple(level[0] for level in split_levels(self._reader.take(), self._levels))
 
 
 def of_transformers(states: Tensor, marks: Tensor) -> Mapping[str, object]:

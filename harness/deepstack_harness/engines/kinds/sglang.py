@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.discover import ArgumentFiles, ClassPart, Writer
+from deepstack_harness.engines.discover import ArgumentFiles, ClassPart
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
@@ -112,10 +112,7 @@ FILES = ArgumentFiles(
     folder=f"{_SRT}/models",
     text=_TEXT,
     wrapper=ClassPart(f"{_SRT}/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", _WRAPPER),
-    writer=Writer(
-        f"{_SRT}/managers/mm_utils.py",
-        "embed_mm_inputs",
-    ),
+    writer=(f"{_SRT}/managers/mm_utils.py", "embed_mm_inputs"),
     replay=RUNNERS,
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
     by_family={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
-from deepstack_harness.engines.bind import EffectReader, split_levels
+from deepstack_harness.engines.bind import ArgumentEngine, EffectReader, split_levels
 from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.kinds.sglang_stand_ins import (
     KINDS,
@@ -20,11 +21,6 @@ from deepstack_harness.engines.kinds.sglang_stand_ins import (
     RUNNER_STAND_INS,
     TEXT,
     VISUAL,
-    Batch,
-    Embedding,
-    GraphSlot,
-    GraphSlots,
-    Item,
     LogitsOutput,
     Modality,
     RecordedGraphs,
@@ -33,18 +29,15 @@ from deepstack_harness.engines.kinds.sglang_stand_ins import (
     TextModel,
     Wrapper,
     does_nothing,
-    embedding_and_mask,
 )
-from deepstack_harness.engines.stand_ins import UNBOUNDED, FirstRank, Settings, packed
+from deepstack_harness.engines.stand_ins import FirstRank, Settings, packed
 from deepstack_harness.errors import Reason, StepUnavailable
 
 _LEAST_ROWS = 64  # rows of a slot: more tokens than the largest step of any order has
 
 
-class SglangEngine:
-    """One text model of SGLang with its writer and its prefill runner; see `ArgumentEngine`."""
-
-    capacity = UNBOUNDED
+class SglangEngine(ArgumentEngine):
+    """One text model of SGLang with its writer and its prefill runner."""
 
     def __init__(
         self,
@@ -59,6 +52,8 @@ class SglangEngine:
         """Make all parts; raise `UsageError` for what needs the whole package."""
         self._parts, self._hidden, self._levels = parts, hidden, levels
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
+        zeros = self._like.new_zeros(2, hidden)
+        self._embedding = nn.Embedding.from_pretrained(zeros)  # type: ignore[no-untyped-call]
         self._reader = EffectReader()
         vision = Settings("config.vision_config", deepstack_visual_indexes=list(range(levels)))
         config = Settings("config", hidden_size=hidden, vision_config=vision)
@@ -69,9 +64,10 @@ class SglangEngine:
         self._wrapper = _made(parts.wrapper, {"config": config, **separates})
         self._write = parts.writer
         rows = self._zeros(max(capacity, _LEAST_ROWS))
-        self._slots = {"input_embeds": GraphSlot(rows)}
+        # Storage (rows, width) of the inputs of captured graphs.
+        self._slots = {"input_embeds": rows}
         if parts.found.has_slot:
-            self._slots[parts.found.files.argument] = GraphSlot(rows.repeat(1, levels))
+            self._slots[parts.found.files.argument] = rows.repeat(1, levels)
         self._graphs = RecordedGraphs()
         self._streams: dict[int, tuple[Tensor, ...]] = {}
         self.written: set[str] = set()
@@ -79,10 +75,12 @@ class SglangEngine:
         self.captured: set[str] = set()
         """Names of the arguments that are tensors, of the text model in a capture or a replayed step."""
 
+    @override
     def check(self, payload: Tensor) -> None:
         """Write a payload (levels, N, hidden); see `ArgumentEngine.check`."""
         self._arguments(payload.size(1), payload)
 
+    @override
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
         self._reader.begin()
@@ -90,6 +88,7 @@ class SglangEngine:
         self._run_text(tokens, arguments)
         return self._split_levels(self._reader.take(), tokens)
 
+    @override
     def capture(self, tokens: int) -> None:
         """See `ArgumentEngine.capture`; a runner without a method that captures has nothing to capture."""
         if "get" not in self._parts.runner_verbs:
@@ -101,6 +100,7 @@ class SglangEngine:
             self._graphs.recorded.record(tokens, lambda: capture(batch, tokens))
         self._streams[tokens] = self._reader.take()
 
+    @override
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Replay a step with a payload (levels, N, hidden); see `ArgumentEngine.replay`."""
         runner = self._runner(size, tokens, payload)
@@ -141,9 +141,9 @@ class SglangEngine:
             return (out, out) if residual else out
 
         layers = [layer] * (self._levels + 1)
-        embed = Embedding(self._hidden, self._like.dtype, self._like.device)
         attributes = {
-            "config": config, "embed_tokens": embed, "end_layer": len(layers), "layers": layers, "norm": norm,
+            "config": config, "embed_tokens": self._embedding, "end_layer": len(layers), "layers": layers,
+            "norm": norm,
         }  # fmt: skip
         return _made(self._parts.text, attributes, config=config)
 
@@ -159,8 +159,14 @@ class SglangEngine:
             model=self._whole(payload), pp_group=FirstRank(),
             spec_algorithm=Settings("spec_algorithm", is_speculative=bool), tp_group=None,
         )  # fmt: skip
+        # As sglang/srt/model_executor/cuda_graph_buffer_registry.py has them.
+        slots = {
+            name: Settings("slot", buffer=rows, slice_for=lambda _, tokens, rows=rows: rows[:tokens])
+            for name, rows in self._slots.items()
+        }
+        registry = Settings("buffer_registry", has_slot=slots.__contains__, get_slot=slots.__getitem__)
         attributes = {
-            "backend": self._graphs, "buffer_registry": GraphSlots(self._slots), "layer_model": self._text,
+            "backend": self._graphs, "buffer_registry": registry, "layer_model": self._text,
             "model_runner": around,
             "_static_num_tokens": size, "raw_num_tokens": tokens,
             "_input_embeds_arg_idx": names.index("input_embeds") if "input_embeds" in names else None,
@@ -195,13 +201,17 @@ class SglangEngine:
         """Write the arguments of a step of P tokens; without a payload (levels, N, hidden) there are none."""
         if payload is None:
             return {}
-        item = Item(packed(payload))
+        feature = packed(payload)
+        item = Settings(
+            "item", feature=feature, offsets=[(0, feature.size(0) - 1)], pad_value=VISUAL,
+            is_modality=lambda modality: modality is Modality.IMAGE, padding_values=lambda: [VISUAL],
+        )  # fmt: skip
         ids = torch.full((tokens,), TEXT, device=self._like.device)
         ids[: payload.size(1)] = VISUAL
         _, arguments = self._write(
             mm_inputs_list=[SimpleNamespace(mm_items=[item])], extend_prefix_lens=[0],
             extend_seq_lens=[tokens], input_ids=ids, multimodal_model=self._wrapper,
-            input_embedding=Embedding(self._hidden, self._like.dtype, self._like.device),
+            input_embedding=self._embedding,
             use_deepstack={Modality.IMAGE: True},
         )  # fmt: skip
         self.written = {name for name, value in arguments.items() if isinstance(value, Tensor)}
@@ -214,12 +224,12 @@ class SglangEngine:
     def _zeros(self, tokens: int) -> Tensor:
         return self._like.new_zeros(tokens, self._hidden)
 
-    def _batch(self, tokens: int, *, static: bool = False) -> Batch:
-        """Return a batch of P tokens; a static one has the slots of captured graphs as attributes."""
-        slots = {name: slot.slice_for(1, tokens) for name, slot in self._slots.items()} if static else {}
+    def _batch(self, tokens: int, *, static: bool = False) -> Any:  # noqa: ANN401  # `Settings`
+        """Return a batch of one request of P tokens; a static one has the slots of captured graphs."""
+        slots = {name: rows[:tokens] for name, rows in self._slots.items()} if static else {}
         places = torch.zeros(tokens, dtype=torch.int64, device=self._like.device)
-        return Batch(
-            **{"input_ids": places, "positions": places, "input_embeds": None, **slots},
+        return Settings(
+            "forward_batch", **{"input_ids": places, "positions": places, "input_embeds": None, **slots},
             attn_tp_sequence_sharded=False, batch_size=1, dp_padding_mode=Settings("mode", is_max_len=bool),
             global_dp_buffer_len=None, global_num_tokens_cpu=None, mm_input_embeds=None,
             **dict.fromkeys(REQUEST_FIELDS, torch.ones(1, dtype=torch.int64)),
@@ -256,5 +266,6 @@ def _watched(text: Any, names: set[str]) -> Iterator[None]:  # noqa: ANN401  # a
         text.forward = forward
 
 
-_HOSTS = Hosts(TextModel, Wrapper, Runner, {**RUNNER_STAND_INS, "get_embedding_and_mask": embedding_and_mask})
-CALLS = ArgumentCalls(SglangEngine, (*KINDS, *RUNNER_KINDS), _HOSTS)
+CALLS = ArgumentCalls(
+    SglangEngine, (*KINDS, *RUNNER_KINDS), Hosts(TextModel, Wrapper, Runner, RUNNER_STAND_INS)
+)

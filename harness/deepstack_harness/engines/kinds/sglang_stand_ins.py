@@ -6,23 +6,14 @@ Each does what that code relies on, and no more.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.graphs import Recordings
 from deepstack_harness.engines.stand_ins import FirstRank, Settings
 
 VISUAL, TEXT = 1, 0
-
-
-class Batch(SimpleNamespace):
-    """A forward batch of one request without cache; what was not given is refused by name."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise `AttributeError`: Python calls this for attributes that were not given."""
-        raise AttributeError(f"the harness has no forward_batch.{name}", name=name, obj=self)
 
 
 def does_nothing(*_: object, **__: object) -> None:
@@ -79,27 +70,20 @@ class Modality:
 Modality.IMAGE = Modality()
 
 
-class _Residual:
-    """The residual stream of a step whose layers return zeros (layers/layer_boundary/residual/batch.py)."""
+def _final_norm(hidden: Tensor, _: object, norm: Any, *__: object, **named: Any) -> Any:  # noqa: ANN401
+    """Call the norm with the output (n, hidden) of the last layer."""
+    return norm(hidden, post_residual_addition=named.get("post_residual_addition"))
 
-    start = staticmethod(does_nothing)
 
-    @staticmethod
-    def complete_output(hidden: Tensor, _: object) -> Tensor:
-        """Return the output (n, hidden) of a layer as it is: there is one rank, so that nothing is owed."""
-        return hidden
-
-    @staticmethod
-    def add_to_output(hidden: Tensor, _: object, extra: Tensor) -> Tensor:
-        """Add `extra` (n, hidden) to the output (n, hidden) of a layer, in place as the engine does."""
-        return hidden.add_(extra)
-
-    @staticmethod
-    def final_norm(hidden: Tensor, _: object, norm: Any, *__: object, **named: Any) -> Any:  # noqa: ANN401
-        """Call the norm with the output (n, hidden) of the last layer."""
-        return norm(hidden, post_residual_addition=named.get("post_residual_addition"))
-
-    norm = final_norm  # its name up to 0.5.21
+_RESIDUAL = Settings(
+    "batch",
+    start=does_nothing,
+    complete_output=lambda hidden, _: hidden,  # there is one rank, so that nothing is owed
+    add_to_output=lambda hidden, _, extra: hidden.add_(extra),  # in place as the engine does
+    final_norm=_final_norm,
+    norm=_final_norm,  # its name up to 0.5.21
+)
+"""The residual stream of a step whose layers return zeros (layers/layer_boundary/residual/batch.py)."""
 
 
 class _AuxHiddenStates(list[object]):
@@ -114,59 +98,19 @@ def _flat(nested: list[Any]) -> list[Any]:
     return [leaf for item in nested for leaf in (_flat(item) if isinstance(item, list) else [item])]
 
 
-def embedding_and_mask(
-    embedding_items: list[Any], input_ids: Tensor, **_: object
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the visual rows (N, w), the marks (n, 1) of visual tokens, and the ids (n,)."""
-    return embedding_items[0].feature, (input_ids == VISUAL).unsqueeze(-1), input_ids
-
-
 STAND_INS: Mapping[str, object] = {
     "AuxHiddenStateList": _AuxHiddenStates,
     "Modality": Modality,
     "PPProxyTensors": dict,
-    "batch": _Residual(),
+    "batch": _RESIDUAL,
     "flatten_nested_list": _flat,
     # The settings of an engine that serves: no reinforcement learning.
     "get_exec": lambda: Settings(
         "get_exec()", deterministic=Settings("get_exec().deterministic", rl_on_policy_target=None)
     ),
 }
-KINDS = (Batch, EngineModule, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
+KINDS = (EngineModule, TextModel, Wrapper, Modality, _AuxHiddenStates)
 """Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
-
-
-class Item:
-    """The only image of a step."""
-
-    pad_value = VISUAL
-
-    def __init__(self, feature: Tensor) -> None:
-        """Take its visual rows (N, w)."""
-        self.feature = feature
-        self.offsets = [(0, feature.size(0) - 1)]
-
-    def is_modality(self, modality: object) -> bool:
-        """Return True for images."""
-        return modality is Modality.IMAGE
-
-    def padding_values(self) -> list[int]:
-        """Return the ids of its tokens."""
-        return [VISUAL]
-
-
-class Embedding:
-    """The embedding of text tokens: zeros (n, hidden)."""
-
-    num_embeddings = 2
-
-    def __init__(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.embedding_dim = hidden
-        self.weight = torch.zeros(2, hidden, dtype=dtype, device=device)
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Embed ids (n,) -> (n, hidden)."""
-        return self.weight[ids]
 
 
 REQUEST_FIELDS = (
@@ -209,7 +153,7 @@ class Runner(EngineModule):
     def _uses_eager_prefill_tail(self) -> bool:
         return True
 
-    def _get_layer_model_positions(self, forward_batch: Batch) -> object:
+    def _get_layer_model_positions(self, forward_batch: Any) -> object:  # noqa: ANN401
         return forward_batch.positions
 
 
@@ -234,33 +178,6 @@ class _PooledOutput:
     """The output of an embedding model, which no model here is (EmbeddingPoolerOutput)."""
 
 
-class GraphSlot:
-    """The storage (rows, width) of one input of captured graphs."""
-
-    def __init__(self, rows: Tensor) -> None:
-        """Take storage (rows, width)."""
-        self.buffer = rows
-
-    def slice_for(self, _: int, tokens: int) -> Tensor:
-        """Return the first rows (tokens, width)."""
-        return self.buffer[:tokens]
-
-
-class GraphSlots:
-    """The inputs of captured graphs, by name (sglang/srt/model_executor/cuda_graph_buffer_registry.py)."""
-
-    def __init__(self, slots: Mapping[str, GraphSlot]) -> None:
-        self._slots = slots
-
-    def has_slot(self, name: str) -> bool:
-        """Return True for a registered input."""
-        return name in self._slots
-
-    def get_slot(self, name: str) -> GraphSlot:
-        """Return a registered input."""
-        return self._slots[name]
-
-
 class RecordedGraphs:
     """The backend of the runner: it replays what was recorded, and none of its Python."""
 
@@ -278,6 +195,10 @@ class RecordedGraphs:
 
 RUNNER_STAND_INS: Mapping[str, object] = {
     **STAND_INS,
+    # The visual rows (N, w), the marks (n, 1) of visual tokens, and the ids (n,).
+    "get_embedding_and_mask": lambda embedding_items, input_ids, **_: (
+        embedding_items[0].feature, (input_ids == VISUAL).unsqueeze(-1), input_ids,
+    ),
     "EmbeddingPoolerOutput": _PooledOutput,
     "ForwardContext": SimpleNamespace,
     "LogitsProcessorOutput": LogitsOutput,
@@ -291,6 +212,6 @@ RUNNER_STAND_INS: Mapping[str, object] = {
     "set_forward_context": _context,
     "set_is_extend_in_batch": does_nothing,
     "set_tc_piecewise_forward_context": _context,
-}
-RUNNER_KINDS = (Runner, ShapeKey, LogitsOutput, GraphSlot, GraphSlots, RecordedGraphs)
+}  # fmt: skip
+RUNNER_KINDS = (Runner, ShapeKey, LogitsOutput, RecordedGraphs)
 """Where an attribute of one of these is missing, the harness is at fault, and not the engine."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from deepstack_harness.engines.bind import DefinedClass, PayloadSplitter
 from deepstack_harness.engines.bound_class import misses_package, rehearsing
-from deepstack_harness.engines.discover import FoundClass, FoundSplitter
+from deepstack_harness.engines.discover import FoundClass, SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import LoadedSource, loaded_of
 from deepstack_harness.engines.loaded_class import derive_class
-from deepstack_harness.engines.model_class import reason_at
+from deepstack_harness.engines.model_class import ModelClass, reason_at
 from deepstack_harness.errors import SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -28,9 +28,9 @@ class MegatronSplitter:
     Its engine pads a step to a multiple of the ranks before it makes the mask.
     """
 
-    def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
+    def __init__(self, loaded: LoadedSource, found: FoundClass, _: SplitFiles) -> None:
         """Import the function; raise `UsageError` where it cannot be made."""
-        self._split = loaded.supplied(found.member, found.files.function, {})
+        self._split = loaded.supplied(found.member, found.class_name, {})
         self.filename = loaded.read(found.member).filename
 
     def rows(
@@ -47,7 +47,10 @@ class MegatronSplitter:
         own_marks, parts = self._split(padded, rows, tp_size=ranks, tp_rank=rank, **named)
         if own_marks is None or parts is None:
             return ()
-        return tuple(_added(own_marks[0], part, tokens // ranks) for part in parts)
+        added = [part.new_zeros(tokens // ranks, part.size(1)) for part in parts]
+        for own, part in zip(added, parts, strict=True):
+            own[own_marks[0]] += part  # as text models add it
+        return tuple(added)
 
 
 class _Parallel(nn.Module):
@@ -71,14 +74,13 @@ class SwiftSplitter:
     attention, whose partition is another one, is left out.
     """
 
-    def __init__(self, loaded: LoadedSource, found: FoundSplitter) -> None:
+    def __init__(self, loaded: LoadedSource, found: FoundClass, files: SplitFiles) -> None:
         """Import class and function; raise `UsageError` for what cannot be made."""
-        assert found.parallel is not None
-        assert found.files.parallel is not None
-        _, made = derive_class(loaded, found.parallel, found.files.parallel.called, _Parallel, {})
+        assert isinstance(found.methods, ModelClass)
+        _, made = derive_class(loaded, found.methods, files.called, _Parallel, {})
         self._parallel: Any = made.__new__(made)
         names = {"sequence_parallel": self._parallel}
-        self._patch = loaded.supplied(found.member, found.files.function, names)
+        self._patch = loaded.supplied(found.member, found.class_name, names)
         self.filename = loaded.read(found.member).filename
 
     def rows(
@@ -105,14 +107,14 @@ class SwiftSplitter:
 class SplitterCalls:
     """Definition of the splitters of one engine; see `EngineCalls`."""
 
-    make: Callable[[LoadedSource, FoundSplitter], PayloadSplitter]
+    make: Callable[[LoadedSource, FoundClass, SplitFiles], PayloadSplitter]
 
     def define(self, source: Source, found: FoundClass, engine: KnownEngine) -> DefinedClass:
         """Import a splitter, and split one payload with it."""
-        assert isinstance(found.methods, FoundSplitter)
+        assert isinstance(engine.payload, SplitFiles)
         try:
             loaded = loaded_of(source)
-            splitter = self.make(loaded, found.methods)
+            splitter = self.make(loaded, found, engine.payload)
 
             def refusal(error: Exception) -> UsageError:
                 text = f"the splitter cannot be run without its package: {error}"
@@ -132,10 +134,3 @@ MEGATRON_CALLS = SplitterCalls(MegatronSplitter)
 def _misses(error: Exception) -> bool:
     of_base = isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
     return of_base or misses_package(error)
-
-
-def _added(mask: Tensor, part: Tensor, rows: int) -> Tensor:
-    """Return zeros (rows, hidden) with a part (n, hidden) added at the marks (rows,), as text models add."""
-    own = part.new_zeros(rows, part.size(1))
-    own[mask] = own[mask] + part
-    return own

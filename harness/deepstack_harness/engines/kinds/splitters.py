@@ -6,7 +6,7 @@ are the whole payload.  How the functions are called is in `splitter_model`.
 
 from types import MappingProxyType
 
-from deepstack_harness.engines.discover import Parallel, SplitFiles
+from deepstack_harness.engines.discover import SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.model_class import CalledMethods
 from deepstack_harness.sources.source import KnownPackage
@@ -27,19 +27,17 @@ MS_SWIFT = KnownEngine(
     payload=SplitFiles(
         folders=("swift/model/models", "swift/llm/model/model"),  # the second up to 3.12
         function="_patch_deepstack_process",
-        parallel=Parallel(
-            ("swift/sequence_parallel", "swift/trainers/sequence_parallel"),
-            "SequenceParallel",
-            CalledMethods(
-                verbs=MappingProxyType({"get": "pad_and_split_mm_tokens"}),
-                provided=frozenset(
-                    {
-                        "causal_mask_func", "extra_kwargs", "model_dtype", "rp_rank", "rp_world_size",
-                        "sp_rank", "sp_world_size", "tokenizer", "world_size",
-                    }
-                ),
-                init=False,
+        class_folders=("swift/sequence_parallel", "swift/trainers/sequence_parallel"),
+        class_name="SequenceParallel",
+        called=CalledMethods(
+            verbs=MappingProxyType({"get": "pad_and_split_mm_tokens"}),
+            provided=frozenset(
+                {
+                    "causal_mask_func", "extra_kwargs", "model_dtype", "rp_rank", "rp_world_size",
+                    "sp_rank", "sp_world_size", "tokenizer", "world_size",
+                }
             ),
+            init=False,
         ),
     ),
     calls="deepstack_harness.engines.kinds.splitter_model:SWIFT_CALLS",

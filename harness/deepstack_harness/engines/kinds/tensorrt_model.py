@@ -9,9 +9,9 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from deepstack_harness.engines.argument_parts import ArgumentParts, Hosts
+from deepstack_harness.engines.bind import ArgumentEngine
 from deepstack_harness.engines.calls import ArgumentCalls
 from deepstack_harness.engines.stand_ins import Settings, packed
-from deepstack_harness.errors import StepUnavailable
 
 _TEXT, _VISUAL = 0, 1
 _VOCABULARY = 2
@@ -33,12 +33,6 @@ class WriterBase(nn.Module):
         return None, (rows or [input_ids])[0], ()
 
 
-class _Embedding:
-    """The embedding of text tokens, of which the writer reads the size of the vocabulary."""
-
-    num_embeddings = _VOCABULARY
-
-
 class _InPlaceOfCuda(TorchFunctionMode):
     """Mode in which tensors that code makes on "cuda" are made on `device`."""
 
@@ -54,20 +48,19 @@ class _InPlaceOfCuda(TorchFunctionMode):
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        moved = {name: self._moved(value) for name, value in (kwargs or {}).items()}
-        return func(*map(self._moved, args), **moved)
+        def moved(value: object) -> object:
+            named = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+            return self._device if named else value
 
-    def _moved(self, value: object) -> object:
-        named = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
-        return self._device if named else value
+        return func(*map(moved, args), **{name: moved(value) for name, value in (kwargs or {}).items()})
 
 
-KINDS = (WriterBase, Settings, _Embedding)
+KINDS = (WriterBase, Settings)
 """Where an attribute of one of these is missing, the harness is at fault, and not the engine."""
 
 
-class TensorRtEngine:
-    """One writer with its buffer; see `ArgumentEngine`."""
+class TensorRtEngine(ArgumentEngine):
+    """One writer with its buffer."""
 
     def __init__(
         self,
@@ -80,23 +73,26 @@ class TensorRtEngine:
         device: torch.device,
     ) -> None:
         """Make the class; raise `UsageError` for what needs the whole package."""
-        self._replay = str(parts.runner)
+        self.no_graphs = str(parts.runner)
         self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
+        root = "model_config.pretrained_config"
+        vision = Settings(f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)))
+        text = Settings(f"{root}.text_config", hidden_size=hidden, torch_dtype=dtype, dtype=dtype)
+        whole = Settings(root, vision_config=vision, text_config=text)
+        config = Settings("model_config", max_num_tokens=capacity, pretrained_config=whole)
         with _InPlaceOfCuda(device):
-            self._model: Any = parts.text(_settings(capacity, hidden, levels, dtype))
-        self._fuse = getattr(self._model, parts.known.facts.verbs["get"])
+            self._model: Any = parts.text(config)
+        self._fuse = getattr(self._model, parts.known.verbs["get"])
         self.written: set[str] = set()
         self.captured: set[str] = set()
 
     @property
+    @override
     def capacity(self) -> int:
         """Rows of the class's own buffer (levels, rows, hidden)."""
         return int(self._model.deepstack_input_embeds.size(1))
 
-    def check(self, payload: Tensor) -> None:
-        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises."""
-        self.eager(payload.size(1), payload)
-
+    @override
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Write a step with a payload (levels, N, hidden); return the views that the decoder is given."""
         ids = torch.full((tokens,), _TEXT, device=self._like.device)
@@ -112,27 +108,10 @@ class TensorRtEngine:
                 input_ids=ids,
                 multimodal_embeddings=active,
                 mm_token_ids=torch.tensor([_VISUAL], device=ids.device),
-                embedding_layer=_Embedding(),
+                embedding_layer=Settings("embedding_layer", num_embeddings=_VOCABULARY),
                 extra_embeds=extra,
             )
         return tuple(views)
-
-    def capture(self, tokens: int) -> None:
-        """Raise `StepUnavailable`: the engine's graphs are not run here."""
-        raise StepUnavailable(self._replay)
-
-    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """Raise `StepUnavailable`: no graph with a payload (levels, N, hidden) is run here."""
-        raise StepUnavailable(self._replay)
-
-
-def _settings(capacity: int, hidden: int, levels: int, dtype: torch.dtype) -> Settings:
-    """Return the `model_config` of an engine with `capacity` tokens a step."""
-    root = "model_config.pretrained_config"
-    vision = Settings(f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)))
-    text = Settings(f"{root}.text_config", hidden_size=hidden, torch_dtype=dtype, dtype=dtype)
-    whole = Settings(root, vision_config=vision, text_config=text)
-    return Settings("model_config", max_num_tokens=capacity, pretrained_config=whole)
 
 
 CALLS = ArgumentCalls(TensorRtEngine, KINDS, Hosts(WriterBase))

@@ -13,7 +13,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.graphs import Recordings
-from deepstack_harness.engines.bind import ArgumentBuffer, DefinedClass, Rehearsal, ReplayedArgument
+from deepstack_harness.engines.bind import (
+    ArgumentBuffer,
+    ArgumentEngine,
+    DefinedClass,
+    Rehearsal,
+    ReplayedArgument,
+)
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.calls import model_of
 from deepstack_harness.engines.class_facts import STORAGE
@@ -22,7 +28,7 @@ from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.load import loaded_of
 from deepstack_harness.engines.loaded_class import derive_class
 from deepstack_harness.engines.model_class import BY_FORWARD, KnownModel
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -98,7 +104,7 @@ class PatchedBuffer(MethodsBuffer):
     def __init__(self, host: ForwardHost, known: KnownModel) -> None:
         """Take `host` after it was patched."""
         verbs = {verb: f"_{verb}_{STORAGE}" for verb in ("get", "set", "clear")}
-        patched = replace(known.facts, verbs=verbs, storage=frozenset({STORAGE}))
+        patched = replace(known, verbs=verbs, storage=frozenset({STORAGE}))
         super().__init__(host, patched, host.language_model.levels, vision=True)
         self._model = host
 
@@ -112,31 +118,29 @@ class PatchedBuffer(MethodsBuffer):
         self._model.forward(None, _positions(embeds), None, embeds)
 
 
-class JittedSteps:
-    """The steps of one model; see `ArgumentEngine`.
+class JittedSteps(ArgumentEngine):
+    """The steps of one model; one with a payload of N = 0 rows has only audio."""
 
-    A step with a payload of N = 0 rows has only audio, where the model takes audio.
-    """
-
-    capacity = UNBOUNDED
-
-    def __init__(self, host: ForwardHost, levels: int, *, audio: bool) -> None:
+    def __init__(self, host: ForwardHost, levels: int) -> None:
         """Take `host` after it was patched."""
-        self._host, self._levels, self._audio = host, levels, audio
+        self._host, self._levels = host, levels
         self._recorder = host.language_model
         self._graphs = Recordings[tuple[int, ...]]()
         self._arguments: dict[tuple[int, ...], Tensor] = {}
         self.written: set[str] = set()
         self.captured: set[str] = set()
 
+    @override
     def check(self, payload: Tensor) -> None:
         """Do nothing: a payload (levels, N, hidden) is written within its own step."""
 
+    @override
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step of P tokens that is not compiled; return what was added, (P, hidden) per level."""
         embeds = self.embedded(tokens, payload)
         return self._text(tokens) if embeds is None else self._forward(embeds)
 
+    @override
     def capture(self, tokens: int) -> None:
         """Compile the step for P embeddings of the hidden size, as the plugin does before it serves.
 
@@ -144,6 +148,7 @@ class JittedSteps:
         """
         self._jitted(self._recorder.embed_input_ids(torch.empty(tokens)))
 
+    @override
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a compiled step of P tokens, padded to `size`; return what was added, (P, hidden) per level."""
         embeds = self.embedded(size, payload)
@@ -152,7 +157,7 @@ class JittedSteps:
 
     def embedded(self, tokens: int, payload: Tensor | None) -> Tensor | None:
         """Embed a step of P tokens, the first N of them visual -> (P, w); None for a step of text."""
-        if payload is None or (payload.size(1) == 0 and not self._audio):
+        if payload is None:
             return None
         visual = payload.size(1)
         part = packed(payload) if visual else payload.new_zeros(1, self._recorder.hidden)
@@ -183,24 +188,6 @@ class JittedSteps:
         shown = self._recorder.take()
         none = self._recorder.embed_input_ids(torch.empty(tokens))
         return tuple(none.clone() for _ in range(self._levels)) if shown is None else shown
-
-
-class _TakesAudio:
-    """A mixin of `set`: a payload of N = 0 rows is a step with only audio, and no step of text."""
-
-    _payload: Tensor | None
-
-    def set(self, payload: Tensor, /) -> None:
-        """Take the payload (levels, N, hidden) of the next step."""
-        self._payload = payload.clone()
-
-
-class StepBuffer(_TakesAudio, ArgumentBuffer):
-    """The steps of a model that is not compiled."""
-
-
-class JittedBuffer(_TakesAudio, ReplayedArgument):
-    """The steps of a model whose forward was compiled for the sizes of dummy runs."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +232,8 @@ class JittedClass(ForwardModels):
     ) -> ArgumentBuffer:
         """Make a patched model with placeholders (capacity, hidden) for each level."""
         steps = self.steps(capacity, hidden, levels, dtype=dtype, device=device)
-        return JittedBuffer(steps) if self.replays else StepBuffer(steps)
+        kind = ReplayedArgument if self.replays else ArgumentBuffer
+        return kind(steps, takes_empty=self.audio)
 
     def under_graphs(self) -> "JittedClass":
         """Return the class with compiled steps."""
@@ -257,7 +245,7 @@ class JittedClass(ForwardModels):
         """Make a patched model and return its steps; raise what calling raises."""
         host = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         self.patch(host)
-        return JittedSteps(host, levels, audio=self.audio)
+        return JittedSteps(host, levels)
 
     def rehearse(self) -> Rehearsal:
         """Run a text step and a visual one, and compile; raise `UsageError` for what misses something."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from typing_extensions import override
@@ -17,12 +17,11 @@ from deepstack_harness.errors import UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
 
-@dataclass
 class _Group:
     """The tensor-parallel group of this process: its own rank, and how many there are."""
 
-    rank: int = 0
-    ranks: int = 1
+    rank = 0
+    ranks = 1
 
 
 _GROUP = _Group()

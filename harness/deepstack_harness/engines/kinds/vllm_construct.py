@@ -5,13 +5,12 @@ cache, and experts need kernels; neither changes what becomes of a payload.  Att
 experts return their input.
 """
 
-import contextlib
 import importlib
 import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,10 +102,9 @@ class _Attention(nn.Module):
     def forward(self, query: Tensor, *_: object, **__: object) -> Tensor:
         return query.flatten(1)
 
-
-def _cross(_: nn.Module, query: Tensor, __: object, value: Tensor | None, *___: object) -> Tensor:
-    """Add the mean of an encoder's values (m, ..) to the query (n, ..), in the place of cross-attention."""
-    return query if value is None else query + value.mean(0)
+    def cross(self, query: Tensor, _: object, value: Tensor | None, *__: object) -> Tensor:
+        """Add the mean of an encoder's values (m, ..) to the query (n, ..)."""
+        return query if value is None else query + value.mean(0)
 
 
 class _Streams(nn.Module):
@@ -159,17 +157,6 @@ class _Tower(nn.Module):
         return cls()
 
 
-def _draw_weights(model: nn.Module) -> None:
-    """Draw all weights; tables of sines and cosines stay, and the scale of a norm is 1."""
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if not value.is_floating_point() or "cos_sin" in name:
-            continue
-        if value.dim() > 1:
-            value.data.normal_(0, 0.3)
-        else:
-            value.data.fill_(1.0)
-
-
 class VllmSurroundings:
     """The surroundings of `engines.construct` for vLLM."""
 
@@ -180,8 +167,7 @@ class VllmSurroundings:
         module = loaded.module(tiny.member)
         for member in _NEEDED:
             loaded.module(member)
-        _replace_attention(loaded)
-        _replace_experts(loaded)
+        _replace_layers(loaded)
         parts = {"GatedResidual": _Streams, **dict.fromkeys(tiny.towers, _Tower)}
         for imported in loaded.modules():  # a base in another file finds its towers there
             for name in parts.keys() & vars(imported).keys():
@@ -198,12 +184,23 @@ class VllmSurroundings:
         module = loaded.module(tiny.member)
         config = _settings(loaded, tiny.config(module), capacity, compiled=compiled)
         _surround(loaded, config)
-        with _unpinned():
-            model: nn.Module = getattr(module, model_class.rpartition(".")[2])(
-                vllm_config=config, prefix=""
-            ).eval()
+        inner = torch.tensor
+        # Pinned memory needs a GPU: releases up to 0.11 pin placeholders.
+        unpinned: Any = lambda *values, **options: inner(*values, **{**options, "pin_memory": False})  # noqa: E731
+        setattr(torch, "tensor", unpinned)  # noqa: B010  # mypy knows it as a function
+        try:
+            make = getattr(module, model_class.rpartition(".")[2])
+            model: nn.Module = make(vllm_config=config, prefix="").eval()
+        finally:
+            setattr(torch, "tensor", inner)  # noqa: B010
         torch.manual_seed(0)
-        _draw_weights(model)
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if not value.is_floating_point() or "cos_sin" in name:  # tables of sines and cosines
+                continue
+            if value.dim() > 1:
+                value.data.normal_(0, 0.3)
+            else:  # such as the scale of a norm
+                value.data.fill_(1.0)
         return model
 
     def profile(self, tiny: Tiny, model: nn.Module, tokens: int) -> None:
@@ -218,7 +215,11 @@ class VllmSurroundings:
         return hidden.clone()
 
     def _call(self, model: Any, ids: Tensor, inputs: Inputs, payload: Tensor | None) -> Any:  # noqa: ANN401
-        given = {"input_ids": ids, "positions": _positions(model, len(ids)), **inputs(model, ids, payload)}
+        config: Any = getattr(model, "config", None)
+        text, positions = getattr(config, "text_config", config), torch.arange(len(ids))
+        if "mrope_section" in (getattr(text, "rope_parameters", None) or ()):  # of three axes
+            positions = positions.expand(3, len(ids)).contiguous()
+        given = {"input_ids": ids, "positions": positions, **inputs(model, ids, payload)}
         # No step with outputs of an encoder is compiled (v1/worker/gpu_model_runner.py).
         vars(sys.modules["vllm.forward_context"])["_forward_context"].skip_compiled = bool(
             given.get("encoder_outputs")
@@ -240,41 +241,17 @@ def _embedded(model: Any, ids: Tensor, payload: Tensor | None) -> Mapping[str, o
     return {"input_ids": None, "inputs_embeds": embeddings}
 
 
-@contextlib.contextmanager
-def _unpinned() -> Iterator[None]:
-    """Allocate no pinned memory, which needs a GPU: releases up to 0.11 pin placeholders."""
-    inner = torch.tensor
-
-    def tensor(*values: Any, **options: Any) -> Tensor:
-        return inner(*values, **{**options, "pin_memory": False})
-
-    setattr(torch, "tensor", tensor)  # noqa: B010  # mypy knows it as a function
-    try:
-        yield
-    finally:
-        setattr(torch, "tensor", inner)  # noqa: B010
-
-
-def _positions(model: nn.Module, tokens: int) -> Tensor:
-    """Return (tokens,) positions, or three rows of them for a model with rotary embeddings of three axes."""
-    config: Any = getattr(model, "config", None)
-    text = getattr(config, "text_config", config)
-    axes = "mrope_section" in (getattr(text, "rope_parameters", None) or ())
-    return torch.arange(tokens).expand(3, tokens).contiguous() if axes else torch.arange(tokens)
-
-
-def _replace_attention(loaded: LoadedSource) -> None:
+def _replace_layers(loaded: LoadedSource) -> None:
+    """Replace attention and experts."""
     for member in _ATTENTION:
         if member not in loaded.files:
             continue
         for attention in vars(loaded.module(member)).copy().values():
             if isinstance(attention, type) and attention.__name__.endswith("Attention"):
                 setattr(attention, "__init__", _Attention.__init__)  # noqa: B010
-                forward = _cross if attention.__name__ == "CrossAttention" else _Attention.forward
+                is_cross = attention.__name__ == "CrossAttention"
+                forward = _Attention.cross if is_cross else _Attention.forward
                 setattr(attention, "forward", forward)  # noqa: B010
-
-
-def _replace_experts(loaded: LoadedSource) -> None:
     if _EXPERTS not in loaded.files:
         return
     fused = getattr(loaded.module(_EXPERTS), "FusedMoE", None)
@@ -324,14 +301,35 @@ def _settings(loaded: LoadedSource, hf_config: Any, capacity: int, *, compiled: 
         is_multimodal_pruning_enabled=lambda: False, language_model_only=False, skip_mm_profiling=False,
         enable_mm_embeds=False, mm_encoder_only=False, interleave_mm_strings=False,
     )  # fmt: skip
-    model = _model_settings(hf_config, multimodal)
+    model = EngineSettings(
+        hf_config=hf_config, hf_text_config=hf_config.get_text_config(), dtype=torch.float32,
+        multimodal_config=multimodal, get_multimodal_config=lambda: multimodal, max_model_len=256,
+        is_multimodal_model=True, model="tiny", runner_type="generate",
+        registry=EngineSettings(resolve_model_cls=_registered), convert_type="none", model_impl="vllm",
+        enforce_eager=False, tokenizer_mode="auto", trust_remote_code=False, is_encoder_decoder=False,
+        use_mla=False, get_hidden_size=lambda: HIDDEN, is_deepseek_mla=False,
+        is_multimodal_raw_input_only_model=False, skip_tokenizer_init=True, is_hybrid=False,
+        # Of the target of a draft model.
+        get_num_layers=lambda _: 0, get_total_num_hidden_layers=lambda: 0, get_vocab_size=lambda: 64,
+    )  # fmt: skip
+    parallel = {
+        **dict.fromkeys(
+            ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+             "prefill_context_parallel_size", "decode_context_parallel_size", "world_size"), 1,
+        ),
+        **dict.fromkeys(
+            ("enable_expert_parallel", "enable_eplb", "use_sequence_parallel_moe", "is_moe_model"), False
+        ),
+        **dict.fromkeys(("rank", "data_parallel_index", "data_parallel_rank"), 0),
+        "eplb_config": EngineSettings(num_redundant_experts=0),
+    }  # fmt: skip
     return _Config(
         model_config=model,
         speculative_config=(
             EngineSettings(draft_model_config=model) if hasattr(hf_config, "is_draft") else None
         ),
         cache_config=EngineSettings(),
-        parallel_config=_parallel_settings(),
+        parallel_config=EngineSettings(**parallel),
         compilation_config=_compile_settings(compilation.CUDAGraphMode.NONE, mode, shapes and shapes.BACKED),
         instance_id="",
         scheduler_config=EngineSettings(
@@ -345,35 +343,6 @@ def _settings(loaded: LoadedSource, hf_config: Any, capacity: int, *, compiled: 
         ),
         compile_debug_dump_path=lambda: None,
     )
-
-
-def _model_settings(hf_config: Any, multimodal: EngineSettings) -> EngineSettings:  # noqa: ANN401
-    return EngineSettings(
-        hf_config=hf_config, hf_text_config=hf_config.get_text_config(), dtype=torch.float32,
-        multimodal_config=multimodal, get_multimodal_config=lambda: multimodal, max_model_len=256,
-        is_multimodal_model=True, model="tiny", runner_type="generate",
-        registry=EngineSettings(resolve_model_cls=_registered), convert_type="none", model_impl="vllm",
-        enforce_eager=False, tokenizer_mode="auto", trust_remote_code=False, is_encoder_decoder=False,
-        use_mla=False, get_hidden_size=lambda: HIDDEN, is_deepseek_mla=False,
-        is_multimodal_raw_input_only_model=False, skip_tokenizer_init=True, is_hybrid=False,
-        # Of the target of a draft model.
-        get_num_layers=lambda _: 0, get_total_num_hidden_layers=lambda: 0, get_vocab_size=lambda: 64,
-    )  # fmt: skip
-
-
-def _parallel_settings() -> EngineSettings:
-    sizes = (
-        "tensor_parallel", "pipeline_parallel", "data_parallel", "prefill_context_parallel",
-        "decode_context_parallel",
-    )  # fmt: skip
-    flags = dict.fromkeys(
-        ("enable_expert_parallel", "enable_eplb", "use_sequence_parallel_moe", "is_moe_model"), False
-    )
-    one: Mapping[str, int] = {f"{name}_size": 1 for name in sizes}
-    return EngineSettings(
-        **one, **flags, rank=0, eplb_config=EngineSettings(num_redundant_experts=0), data_parallel_index=0,
-        data_parallel_rank=0, world_size=1,
-    )  # fmt: skip
 
 
 def _compile_settings(no_graphs: object, mode: object, shapes: object) -> EngineSettings:

@@ -142,19 +142,13 @@ def plan_from(version: Version, metadata: str) -> EnvironmentPlan:
     for need in named.values():
         need.marker = None  # it was evaluated
     checked = [str(need) for name, need in named.items() if name not in _OF_TORCH | replaced]
-    shims = [_torchvision(need, named["torch"]) for name, need in named.items() if name == _UNCHECKED]
-    return EnvironmentPlan(version, (*checked, *tried), (f"{CPU_BUILD.name}=={version}", *shims))
-
-
-def _torchvision(requirement: Requirement, torch: Requirement) -> str:
-    """Return the requirement on torchvision: the release for this torch, where the wheel names none.
-
-    torchvision 0.15 is for torch 2.0, and both count on together: 0.28 is for 2.13.
-    """
-    pins = [Version(pin.version) for pin in torch.specifier if pin.operator == "=="]
-    if requirement.specifier or not pins or pins[0].major != 2:
-        return str(requirement)
-    return f"{requirement.name}==0.{pins[0].minor + 15}.*"
+    unchecked = [f"{CPU_BUILD.name}=={version}"]
+    if shim := named.get(_UNCHECKED):
+        pins = [Version(pin.version) for pin in named["torch"].specifier if pin.operator == "=="]
+        # torchvision 0.15 is for torch 2.0, and both count on together: 0.28 is for 2.13.
+        fits = not shim.specifier and pins and pins[0].major == 2
+        unchecked.append(f"{shim.name}==0.{pins[0].minor + 15}.*" if fits else str(shim))
+    return EnvironmentPlan(version, (*checked, *tried), tuple(unchecked))
 
 
 _NEEDED_GB = SIZE_GB + 1.5

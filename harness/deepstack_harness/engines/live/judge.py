@@ -41,44 +41,35 @@ Answers = Mapping[str, EngineAnswer]
 """By the names of their requests."""
 
 
-@dataclass(frozen=True)
-class EngineOracle:
-    """An oracle over a running engine: the question, and what it is blind to."""
-
-    name: str
-    question: str
-    cannot_see: str
-
-
-ORACLES: Mapping[str, EngineOracle] = MappingProxyType(
+ORACLES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        oracle.name: oracle
-        for oracle in (
-            EngineOracle(
-                "alone", "is the answer to a request the same alone and beside others?",
-                "a fault that is there in both, such as a payload that is always missing (43602)",
-            ),
-            EngineOracle(
-                "sensitivity", "does the answer change when the payload is taken away?",
-                "a payload that arrives, and is wrong",
-            ),
-            EngineOracle(
-                "eager", "does the compiled engine answer like the uncompiled one?",
-                "a fault of the model class itself, which both have",
-            ),
-            EngineOracle(
-                "transformers", "does the engine answer like transformers?",
-                "everything after the first token of a request that is alone",
-            ),
-            EngineOracle(
-                "ledger", "are the rows that a step reads those of its own visual embeddings?",
+        "alone": (
+            "is the answer to a request the same alone and beside others?",
+            "a fault that is there in both, such as a payload that is always missing (43602)",
+        ),
+        "sensitivity": (
+            "does the answer change when the payload is taken away?",
+            "a payload that arrives, and is wrong",
+        ),
+        "eager": (
+            "does the compiled engine answer like the uncompiled one?",
+            "a fault of the model class itself, which both have",
+        ),
+        "transformers": (
+            "does the engine answer like transformers?",
+            "everything after the first token of a request that is alone",
+        ),
+        "ledger": (
+            "are the rows that a step reads those of its own visual embeddings?",
+            (
                 "what becomes of right rows afterwards, as in a compiled graph that never adds them (43602); "
                 "R3, as each step ends with a clear; R6 to R11: addresses, dtypes, bad calls, ranks, kernels "
-                "and graphs are not recorded",
+                "and graphs are not recorded"
             ),
-        )
+        ),
     }
-)  # fmt: skip
+)
+"""The oracles over a running engine by name: the question of each, and what it is blind to."""
 
 
 def distance(answer: EngineAnswer, other: EngineAnswer) -> float:
@@ -185,15 +176,7 @@ def _shares(step: LiveStep) -> Iterator[_Share]:
 
 def missing_proofs(schedule: Schedule, replay: ReplayMode | None, served: ServedSchedule) -> list[str]:
     """Return what was not seen while a schedule was served, and had to be, each in a few words."""
-    wanted = [*schedule.proofs]
-    if replay is not None and schedule.proofs:
-        wanted.append(Aim.REPLAYED)
-    seen = _seen(schedule, served)
-    return [proof.value for proof in wanted if not seen[proof]]
-
-
-def _seen(schedule: Schedule, served: ServedSchedule) -> Mapping[Aim, bool]:
-    """Return of each aim whether it was reached."""
+    wanted = [*schedule.proofs, *([Aim.REPLAYED] if replay is not None and schedule.proofs else [])]
     steps = [(step, list(_shares(step))) for step in served.steps]
     shares = [share for _, of_step in steps for share in of_step]
     prefills = [share.name for share in shares if share.prefill]
@@ -207,7 +190,7 @@ def _seen(schedule: Schedule, served: ServedSchedule) -> Mapping[Aim, bool]:
         Aim.PREEMPTED: "preemptions", Aim.CACHED: "cached tokens", Aim.DRAFTED: "drafted tokens",
         Aim.ABORTED: "aborts in prefill",
     }  # fmt: skip
-    return {
+    seen = {
         **{aim: served.counts.get(count, 0) > 0 for aim, count in counted.items()},
         Aim.TOGETHER: any(number > 1 for number in beginning),
         Aim.BESIDE_DECODES: any(
@@ -229,6 +212,7 @@ def _seen(schedule: Schedule, served: ServedSchedule) -> Mapping[Aim, bool]:
         Aim.HALF_CACHED: _is_half_cached(schedule, shares),
         Aim.REPLAYED: any(step.replayed and step.spans for step, _ in steps),
     }
+    return [proof.value for proof in wanted if not seen[proof]]
 
 
 def _is_half_cached(schedule: Schedule, shares: Sequence[_Share]) -> bool:

@@ -166,28 +166,22 @@ def folder_files(
     patches = {**PIXELS, "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
                "size": {"shortest_edge": 1024, "longest_edge": 65536},
                "processor_class": processor}  # fmt: skip
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    tokenizer = {
+        "tokenizer_class": "Qwen2Tokenizer", "model_max_length": 4096, "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>", "unk_token": None, "bos_token": None, "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False, "errors": "replace", "split_special_tokens": False,
+        "additional_special_tokens": special[1:],
+        "added_tokens_decoder": {str(number): {"content": name, **flags} for name, number in ids.items()},
+    }  # fmt: skip
     return {
         "config.json": config,
-        "tokenizer_config.json": _tokenizer(special),
+        "tokenizer_config.json": tokenizer,
         "preprocessor_config.json": {**patches, "image_processor_type": "Qwen2VLImageProcessorFast"},
         "video_preprocessor_config.json": {**patches, "video_processor_type": video_processor},
         "generation_config.json": {"eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]},
         "chat_template.json": TEMPLATE,
     }
-
-
-def _tokenizer(special: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "Qwen2Tokenizer", "model_max_length": 4096, "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>", "unk_token": None, "bos_token": None, "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False, "errors": "replace", "split_special_tokens": False,
-        "additional_special_tokens": special[1:],
-        "added_tokens_decoder": {
-            str(number): {"content": name, "lstrip": False, "normalized": False, "rstrip": False,
-                          "single_word": False, "special": True}
-            for name, number in token_ids(special).items()
-        },
-    }  # fmt: skip
 
 
 QWEN3_VL = qwen3_vl("qwen3_vl", "Qwen3VLForConditionalGeneration")
@@ -345,49 +339,43 @@ def _weights_of_moss() -> dict[str, tuple[int, ...]]:
     """Return name and shape of each parameter of a released MOSS-Audio checkpoint, at these sizes."""
     width, shapes = _AUDIO_WIDTH, dict[str, tuple[int, ...]]()
 
-    def linear(name: str, rows: int, columns: int, *, bias: bool = False) -> None:
-        shapes[f"{name}.weight"] = (rows, columns)
+    def add(name: str, *shape: int, bias: bool = False) -> None:
+        shapes[f"{name}.weight"] = shape
         if bias:
-            shapes[f"{name}.bias"] = (rows,)
-
-    def norm(name: str, size: int, *, bias: bool = False) -> None:
-        shapes[f"{name}.weight"] = (size,)
-        if bias:
-            shapes[f"{name}.bias"] = (size,)
+            shapes[f"{name}.bias"] = shape[:1]
 
     for number, channels in ((1, 1), (2, _CHANNELS), (3, _CHANNELS)):
-        shapes[f"audio_encoder.conv{number}.weight"] = (_CHANNELS, channels, 3, 3)
-        shapes[f"audio_encoder.conv{number}.bias"] = (_CHANNELS,)
-    linear("audio_encoder.stem_proj", width, _CHANNELS * 16, bias=True)  # 128 mel bins, halved three times
+        add(f"audio_encoder.conv{number}", _CHANNELS, channels, 3, 3, bias=True)
+    add("audio_encoder.stem_proj", width, _CHANNELS * 16, bias=True)  # 128 mel bins, halved three times
     for number in range(_LAYERS):
         layer = f"audio_encoder.layers.{number}"
         for name in ("q_proj", "v_proj", "out_proj"):
-            linear(f"{layer}.self_attn.{name}", width, width, bias=True)
-        linear(f"{layer}.self_attn.k_proj", width, width)
-        linear(f"{layer}.fc1", _INNER, width, bias=True)
-        linear(f"{layer}.fc2", width, _INNER, bias=True)
+            add(f"{layer}.self_attn.{name}", width, width, bias=True)
+        add(f"{layer}.self_attn.k_proj", width, width)
+        add(f"{layer}.fc1", _INNER, width, bias=True)
+        add(f"{layer}.fc2", width, _INNER, bias=True)
         for name in ("self_attn_layer_norm", "final_layer_norm"):
-            norm(f"{layer}.{name}", width, bias=True)
-    norm("audio_encoder.layer_norm", width, bias=True)
+            add(f"{layer}.{name}", width, bias=True)
+    add("audio_encoder.layer_norm", width, bias=True)
     for name in ("audio_adapter", *(f"deepstack_audio_merger_list.{number}" for number in range(_MERGERS))):
-        linear(f"{name}.gate_proj", width, width)
-        linear(f"{name}.up_proj", width, width)
-        linear(f"{name}.down_proj", HIDDEN, width)
+        add(f"{name}.gate_proj", width, width)
+        add(f"{name}.up_proj", width, width)
+        add(f"{name}.down_proj", HIDDEN, width)
     for number in range(_LAYERS):
         layer = f"language_model.layers.{number}"
-        linear(f"{layer}.self_attn.q_proj", 64, HIDDEN)
-        linear(f"{layer}.self_attn.k_proj", 32, HIDDEN)
-        linear(f"{layer}.self_attn.v_proj", 32, HIDDEN)
-        linear(f"{layer}.self_attn.o_proj", HIDDEN, 64)
-        linear(f"{layer}.mlp.gate_proj", _INNER, HIDDEN)
-        linear(f"{layer}.mlp.up_proj", _INNER, HIDDEN)
-        linear(f"{layer}.mlp.down_proj", HIDDEN, _INNER)
+        add(f"{layer}.self_attn.q_proj", 64, HIDDEN)
+        add(f"{layer}.self_attn.k_proj", 32, HIDDEN)
+        add(f"{layer}.self_attn.v_proj", 32, HIDDEN)
+        add(f"{layer}.self_attn.o_proj", HIDDEN, 64)
+        add(f"{layer}.mlp.gate_proj", _INNER, HIDDEN)
+        add(f"{layer}.mlp.up_proj", _INNER, HIDDEN)
+        add(f"{layer}.mlp.down_proj", HIDDEN, _INNER)
         for name, size in (("self_attn.q_norm", 32), ("self_attn.k_norm", 32),
                            ("input_layernorm", HIDDEN), ("post_attention_layernorm", HIDDEN)):  # fmt: skip
-            norm(f"{layer}.{name}", size)
-    norm("language_model.norm", HIDDEN)
-    linear("language_model.embed_tokens", VOCABULARY, HIDDEN)
-    linear("lm_head", VOCABULARY, HIDDEN)
+            add(f"{layer}.{name}", size)
+    add("language_model.norm", HIDDEN)
+    add("language_model.embed_tokens", VOCABULARY, HIDDEN)
+    add("lm_head", VOCABULARY, HIDDEN)
     return shapes
 
 

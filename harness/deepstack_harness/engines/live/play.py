@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import msgspec
+from typing_extensions import override
 
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, EngineRecording, RecordedOrder
 from deepstack_harness.contract.case import Regime
@@ -50,7 +50,7 @@ from deepstack_harness.engines.live.session import (
     EngineSession,
     FirstToken,
     LiveStep,
-    ModelFolder,
+    Reference,
     ServedSchedule,
     StartFacts,
     StartOrder,
@@ -59,6 +59,7 @@ from deepstack_harness.engines.live.session import (
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import write_atomically
 from deepstack_harness.sources.environments import Say
+from deepstack_harness.workers.worker import Closing
 
 _LENGTH = 4
 """Steps of a window: a visual one, and the three after it, in which a stale row has to show."""
@@ -174,33 +175,33 @@ def play_engine(work: EngineWork, say: Say) -> Iterator[EngineResult]:
     """
     for model in work.models:
         say(f"making a tiny {model.model_class}")
-        with model_folder(work.home, model) as folder:
-            yield from _FamilyPlay(work, model, folder, say).results()
+        with model_folder(work.home, model) as (folder, reference):
+            yield from _FamilyPlay(work, model, folder, reference, say).results()
 
 
 class _FamilyPlay:
     """One family: its engines, and the tokens that are compared between them."""
 
-    def __init__(self, work: EngineWork, model: TinyModel, folder: ModelFolder, say: Say) -> None:
+    def __init__(
+        self, work: EngineWork, model: TinyModel, folder: Path, reference: Reference, say: Say
+    ) -> None:
         self._work, self._model, self._folder, self._say = work, model, folder, say
+        self._reference = reference
         self._eager: tuple[Answers, Answers] | None = None
 
     def results(self) -> Iterator[EngineResult]:
         """Start each engine that is needed, and play on it."""
         schedules = schedules_of(self._model, self._work.schedules)
+        methods = self._work.methods.get(self._model.family, {})
+        order = StartOrder(self._model, self._folder, methods=methods)
         for compiled in self._work.compiled:
             for start in Start:
                 chosen = [schedule for schedule in schedules if schedule.start is start]
                 if chosen or start is Start.PLAIN:
-                    yield from self._play(self._order(start, compiled=compiled), chosen)
+                    yield from self._play(replace(order, start=start, compiled=compiled), chosen)
             if compiled and self._model.driven == "attribute":
                 for control in (Control.GUARDS_KEPT, Control.ZEROS):
-                    order = replace(self._order(Start.PLAIN, compiled=True), control=control)
-                    yield from self._play(order, ())
-
-    def _order(self, start: Start, *, compiled: bool) -> StartOrder:
-        methods = self._work.methods.get(self._model.family, {})
-        return StartOrder(self._model, self._folder.path, start, compiled, methods)
+                    yield from self._play(replace(order, compiled=True, control=control), ())
 
     def _play(self, order: StartOrder, schedules: Sequence[Schedule]) -> Iterator[EngineResult]:
         self._say(f"starting {order.arm} ({order.start}) of {self._work.label}, {self._model.family}")
@@ -219,8 +220,8 @@ class _FamilyPlay:
         judgements = judge_steps(self._model, facts, engine.steps_alone, rules)
         changed = distances(with_payload, without)
         judgements.append(judge_distances(changed, tolerance({}), "with and without payload", equal=False))
-        if self._folder.reference:
-            judgements.append(_beside_transformers(with_payload, without, self._folder.reference))
+        if self._reference:
+            judgements.append(_beside_transformers(with_payload, without, self._reference))
         if not engine.order.compiled:
             self._eager = (with_payload, without)
         elif self._eager is not None:
@@ -232,7 +233,7 @@ class _FamilyPlay:
         yield engine.result("single requests", judgements, begun)
 
 
-class RunningEngine:
+class RunningEngine(Closing):
     """A running engine, with the tokens of single requests that it has served."""
 
     def __init__(
@@ -249,11 +250,8 @@ class RunningEngine:
         self.steps_alone: list[LiveStep] = []
         """The steps of all single requests; payloads are numbered from 1 in each of them."""
 
-    def __enter__(self) -> Self:
-        """Return it, to be closed."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    @override
+    def close(self) -> None:
         """End the engine."""
         self._stack.close()
 

@@ -60,6 +60,11 @@ class Aim(StrEnum):
     ABORTED = "no request was aborted in its prefill"
 
 
+SAMPLE_RATE = 16000
+"""Samples of a second of audio."""
+_ROWS_A_SECOND = 12.5  # of MOSS-Audio: 100 frames of a spectrogram, halved three times
+
+
 @dataclass(frozen=True)
 class EngineRequest:
     """One request: text around images or a video, made from seeds.
@@ -91,13 +96,20 @@ class EngineRequest:
         return bool(self.images or self.frames)
 
     def job(self, model: TinyModel) -> dict[str, Any]:
-        """Return the request as the child takes it; an audio family hears a waveform for each image."""
+        """Return the request as the child takes it; an audio family hears a waveform for each image.
+
+        A waveform, noise and a tone at 16 kHz, gives as many rows as a square image of its side, which has
+        one for each 32 times 32 pixels. The child makes the samples, which are drawn from `seed`.
+        """
+        samples = int((self.pixels // 32) ** 2 / _ROWS_A_SECOND * SAMPLE_RATE)
         placeholders = " ".join([model.image] * len(self.images) + [model.video or ""] * bool(self.frames))
         heard = model.medium == "audio"
         return {
             "name": self.name, "text": f"{self.before}{placeholders}{self.after}", "answers": self.answers,
             "images": [] if heard else [picture(seed, self.pixels) for seed in self.images],
-            "waves": [waveform(seed, self.pixels) for seed in self.images] if heard else [],
+            "waves": [
+                {"seed": seed, "samples": samples, "rate": SAMPLE_RATE} for seed in self.images if heard
+            ],
             "frames": [picture(seed, self.pixels) for seed in self.frames],
             "arrives": self.arrives, "aborted": self.aborted,
         }  # fmt: skip
@@ -149,10 +161,6 @@ class ReplayMode:
     flags: tuple[str, ...] = ()
     outer: bool = False
     most: int = 512
-
-    def job(self) -> dict[str, Any]:
-        """Return the mode as the child takes it."""
-        return {"mode": self.mode, "outer": self.outer, "most": self.most}
 
 
 def flags_of(schedule: Schedule | None, replay: ReplayMode | None) -> tuple[str, ...]:
@@ -308,18 +316,3 @@ def picture(seed: int, side: int) -> dict[str, Any]:
     """Return an image of random pixels: width, height, and its bytes in base64."""
     pixels = random.Random(seed).randbytes(side * side * 3)
     return {"width": side, "height": side, "rgb": base64.b64encode(pixels).decode()}
-
-
-SAMPLE_RATE = 16000
-"""Samples of a second of audio."""
-_ROWS_A_SECOND = 12.5  # of MOSS-Audio: 100 frames of a spectrogram, halved three times
-
-
-def waveform(seed: int, side: int) -> dict[str, Any]:
-    """Return the description of a waveform that gives as many rows as a square image of `side` pixels.
-
-    An image has a row for each 32 times 32 pixels.  The child makes the samples: noise and a tone, drawn from
-    `seed`, `samples` of them at 16 kHz.
-    """
-    rows = (side // 32) ** 2
-    return {"seed": seed, "samples": int(rows / _ROWS_A_SECOND * SAMPLE_RATE), "rate": SAMPLE_RATE}

@@ -28,9 +28,12 @@ _WORDS = ("a", "the quick brown fox ", "x" * 50)
 Judge = Callable[[Schedule, ReplayMode | None], EngineResult]
 
 
-def _requests() -> st.SearchStrategy[EngineRequest]:
-    """Draw one request: text, an image, or two, at the beginning or after text."""
-    return st.builds(
+def schedules_drawn() -> st.SearchStrategy[Schedule]:
+    """Draw schedules of one to five requests, with budgets around the number of requests and above.
+
+    A request has text, an image, or two, at the beginning or after text.
+    """
+    request = st.builds(
         EngineRequest,
         name=st.just(""),
         before=st.sampled_from(_WORDS),
@@ -40,30 +43,18 @@ def _requests() -> st.SearchStrategy[EngineRequest]:
         arrives=st.integers(0, 12),
         aborted=st.none() | st.integers(1, 8),
     )
-
-
-def _named(requests: list[EngineRequest]) -> tuple[EngineRequest, ...]:
-    return tuple(
-        # An abort before the arrival would abort nothing.
-        replace(
-            request,
-            name=f"r{number}",
-            aborted=None if request.aborted is None else request.arrives + request.aborted,
-        )
-        for number, request in enumerate(requests)
-    )
-
-
-def schedules_drawn() -> st.SearchStrategy[Schedule]:
-    """Draw schedules of one to five requests, with budgets around the number of requests and above."""
-    requests = st.lists(_requests(), min_size=1, max_size=5).map(_named)
     budgets = st.none() | st.integers(1, 8) | st.integers(9, 64)
 
-    def schedule(requests: tuple[EngineRequest, ...], budget: int | None) -> Schedule:
+    def schedule(requests: list[EngineRequest], budget: int | None) -> Schedule:
+        named = tuple(
+            # An abort before the arrival would abort nothing.
+            replace(item, name=f"r{number}", aborted=item.aborted and item.arrives + item.aborted)
+            for number, item in enumerate(requests)
+        )
         settings = () if budget is None else (f"--max-num-batched-tokens={budget}",)
-        return Schedule("drawn", "drawn at random", requests, budget, settings=settings)
+        return Schedule("drawn", "drawn at random", named, budget, settings=settings)
 
-    return st.builds(schedule, requests, budgets)
+    return st.builds(schedule, st.lists(request, min_size=1, max_size=5), budgets)
 
 
 @dataclass
@@ -120,9 +111,9 @@ def search_engine(work: EngineWork, seconds: float, seed: int, say: Say) -> Iter
     Each of both gets half of the time.  Yields the smallest schedule that breaks a rule, or what was tried.
     """
     for model in work.models:
-        with model_folder(work.home, model) as folder:
+        with model_folder(work.home, model) as (folder, _):
             methods = work.methods.get(model.family, {})
-            order = StartOrder(model, folder.path, methods=methods)
+            order = StartOrder(model, folder, methods=methods)
             with work.start(order, say) as engine:
                 for replay in (None, REPLAY_MODES["full_and_piecewise"]):
                     yield searched(engine, Search(engine.judge, replay, seconds / 2, say, seed))

@@ -170,14 +170,28 @@ class StartOrder:
     def job(self) -> dict[str, Any]:
         """Return the order as the child takes it."""
         model = self.model
-        # vLLM's compilation mode 1, STOCK_TORCH_COMPILE, drops no guard.
-        kept = {"compilation_config": {"mode": 1}} if self.control is Control.GUARDS_KEPT else {}
+        settings: dict[str, Any] = {
+            "dtype": "float32", "max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8,
+            "seed": 0, "max_logprobs": 400, "mm_processor_cache_gb": 0.1, "async_scheduling": False,
+            "limit_mm_per_prompt": dict(model.limits), "enable_prefix_caching": False,
+            "model": str(self.folder), "enforce_eager": not self.compiled,
+        }  # fmt: skip
+        if self.start is Start.PRESSED:
+            # CPU attention has blocks of multiples of 32 tokens only (16: "No common block size").
+            settings |= {
+                "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 7,
+                "max_model_len": 128,  # one request has to fit into the blocks
+                "speculative_config": {"method": "ngram", "num_speculative_tokens": 3,
+                                       "prompt_lookup_max": 2, "prompt_lookup_min": 1},
+            }  # fmt: skip
+        if self.control is Control.GUARDS_KEPT:
+            # vLLM's compilation mode 1, STOCK_TORCH_COMPILE, drops no guard.
+            settings["compilation_config"] = {"mode": 1}
         return {
             "module": model.module, "model_class": model.model_class, "driven": model.driven,
             "main_features": model.main_features, "methods": dict(self.methods), "logprobs": model.logprobs,
             "config_class": model.config_class, "zeros": self.control is Control.ZEROS,
-            "settings": {**_settings(model, self.start), **kept, "model": str(self.folder),
-                         "enforce_eager": not self.compiled},
+            "settings": settings,
         }  # fmt: skip
 
 
@@ -204,7 +218,8 @@ class EngineSession(Closing):
         """
         schedule_job = {
             "requests": [request.job(self.order.model) for request in schedule.requests],
-            "budget": schedule.budget, "zero_payload": zero, "replay": replay and replay.job(),
+            "budget": schedule.budget, "zero_payload": zero,
+            "replay": replay and {"mode": replay.mode, "outer": replay.outer, "most": replay.most},
         }  # fmt: skip
         return checked(
             self._call("serve", {"schedule": schedule_job}, f"serving {schedule.name}"), ServedSchedule
@@ -242,23 +257,6 @@ def answer_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
             raise EngineFailed(f"{doing}: {result.sentence}{log and '; printed at the end:'}{log}")
 
 
-def _settings(model: TinyModel, start: Start) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "dtype": "float32", "max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8, "seed": 0,
-        "max_logprobs": 400, "mm_processor_cache_gb": 0.1, "async_scheduling": False,
-        "limit_mm_per_prompt": dict(model.limits), "enable_prefix_caching": False,
-    }  # fmt: skip
-    if start is Start.PRESSED:
-        # CPU attention has blocks of multiples of 32 tokens only (16: "No common block size").
-        settings |= {
-            "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 7,
-            "max_model_len": 128,  # one request has to fit into the blocks
-            "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2,
-                                   "prompt_lookup_min": 1},
-        }  # fmt: skip
-    return settings
-
-
 PROBES = tuple(EngineRequest(f"probe{seed}", images=(seed,), answers=3) for seed in (0, 1))
 """The requests whose first token is compared with transformers."""
 
@@ -271,19 +269,12 @@ class FirstToken:
     without: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class ModelFolder:
-    """A folder that an engine loads.
-
-    `reference` has one entry for each of `PROBES`; none where transformers has no such class.
-    """
-
-    path: Path
-    reference: tuple[FirstToken, ...]
+Reference = tuple[FirstToken, ...]
+"""The output of transformers for each of `PROBES`; none where it has no such class."""
 
 
 @contextmanager
-def model_folder(home: EngineHome, model: TinyModel) -> Iterator[ModelFolder]:
+def model_folder(home: EngineHome, model: TinyModel) -> Iterator[tuple[Path, Reference]]:
     """Give the folder of a tiny model: from the cache where we made the environment, else made for now."""
     if home.version is None:  # packages of an environment that is not ours may change
         with TemporaryDirectory(prefix="deepstack-model-") as own:
@@ -292,35 +283,28 @@ def model_folder(home: EngineHome, model: TinyModel) -> Iterator[ModelFolder]:
     yield _make(home, model, files.cache() / "engines" / "models")
 
 
-def _make(home: EngineHome, model: TinyModel, where: Path) -> ModelFolder:
+def _make(home: EngineHome, model: TinyModel, where: Path) -> tuple[Path, Reference]:
     """Make the folder and its reference, as far as they are not there."""
     prompts = prompts_of([probe.job(model) for probe in PROBES])
     asked = json.dumps([model.job(), prompts, home.label], sort_keys=True)
     folder = where / f"{model.family}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-    stored = folder / "reference.json"
+    stored, child = folder / "reference.json", CHILD / "model_folder.py"
+    arguments: dict[str, Any] = {"folder": str(folder), "job": model.job()}
     try:
         if not stored.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(stored, json.dumps(_run_transformers(home, model, folder, prompts)).encode())
+            figures: Any = []
+            with child_worker(home) as worker:
+                if not folder.exists():
+                    answer_of(worker.call(f"{child}:make", arguments), f"making a tiny {model.model_class}")
+                if model.weights is None:
+                    result = worker.call(f"{child}:reference", {**arguments, "prompts": prompts})
+                    figures = answer_of(result, f"running {model.model_class} of transformers")
+            write_atomically(stored, json.dumps(figures).encode())
         figures = json.loads(stored.read_bytes())
     except OSError as error:
         raise MachineError(f"cannot make the model folder '{folder}': {error.strerror}") from None
-    return ModelFolder(folder, checked(figures, tuple[FirstToken, ...]))
-
-
-def _run_transformers(
-    home: EngineHome, model: TinyModel, folder: Path, prompts: Sequence[Mapping[str, Any]]
-) -> Any:  # noqa: ANN401  # JSON
-    """Make the folder where it is not there, and run transformers on the prompts."""
-    child = CHILD / "model_folder.py"
-    arguments: dict[str, Any] = {"folder": str(folder), "job": model.job()}
-    with child_worker(home) as worker:
-        if not folder.exists():
-            answer_of(worker.call(f"{child}:make", arguments), f"making a tiny {model.model_class}")
-        if model.weights is not None:
-            return []
-        result = worker.call(f"{child}:reference", {**arguments, "prompts": prompts})
-        return answer_of(result, f"running {model.model_class} of transformers")
+    return folder, checked(figures, Reference)
 
 
 def methods_text(source: Source, family: str) -> dict[str, str]:

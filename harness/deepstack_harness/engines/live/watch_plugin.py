@@ -44,7 +44,8 @@ def watch_vllm() -> None:
 
 def _prepare() -> str:
     """Mark what captures and replays; return the line of the report about this engine."""
-    cache = without_cache(os.environ, _compiles_ahead)
+    envs = import_module("vllm.envs")
+    cache = without_cache(os.environ, lambda: bool(envs.VLLM_USE_AOT_COMPILE))
     compilation = "vllm.compilation"
     patch_once(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, "__call__", _asking)
     for name, wrapper in _WRAPPERS:
@@ -79,10 +80,6 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
     texts = [f"{made}, set by the watch: {why}"] if wanted else []
     texts += [f"{name}={environment[name]}, as it was set" for name in sorted(users - wanted.keys())]
     return "; ".join(texts)
-
-
-def _compiles_ahead() -> bool:
-    return bool(import_module("vllm.envs").VLLM_USE_AOT_COMPILE)
 
 
 def _asking(call: Callable[..., Any]) -> Callable[..., Any]:

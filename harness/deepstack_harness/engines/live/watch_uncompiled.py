@@ -122,7 +122,12 @@ class _Uncompiled:
         if model.do_not_compile:
             reason, is_whole = _reason(model.compilation_config)
             self._count(type(model), reason, is_whole=is_whole)
-        elif _skips_compiled():
+            return
+        context = import_module("vllm.forward_context")
+        skips = context.is_forward_context_available() and getattr(
+            context.get_forward_context(), "skip_compiled", False
+        )
+        if skips:
             self._count(type(model), "skip_compiled, which vLLM sets for this call", is_whole=False)
         elif not self._is_compiled:
             self._is_compiled = True
@@ -167,13 +172,6 @@ def _reason(config: Any) -> tuple[str, bool]:  # noqa: ANN401
     if mode.name == "NONE":
         return f"mode {mode.name}, {vars(config).get(_DECISION, 'as it was configured')}", True
     return f"vLLM leaves this class out (mode {mode.name})", False
-
-
-def _skips_compiled() -> bool:
-    context = import_module("vllm.forward_context")
-    return context.is_forward_context_available() and getattr(
-        context.get_forward_context(), "skip_compiled", False
-    )
 
 
 def _noting_decisions(assign: Callable[..., None]) -> Callable[..., None]:

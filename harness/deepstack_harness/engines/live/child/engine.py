@@ -50,7 +50,11 @@ def start(job: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN4
     model_class = getattr(module, job["model_class"])
     if job["config_class"]:
         _register_config(job["config_class"])
-    _replace_methods(model_class, vars(module), job["methods"])
+    for name, text in job["methods"].items():  # compiled in the class's module
+        place: dict[str, Any] = dict(vars(module))
+        place.setdefault("IntermediateTensors", import_module("vllm.sequence").IntermediateTensors)
+        exec(compile(f"from __future__ import annotations\n{text}", f"<{name}>", "exec"), place)
+        setattr(model_class, name, place[name])
     ledger_module = _sibling("ledger")
     ledger = ledger_module.LiveLedger(levels_first=not job["main_features"])
     watch = ledger_module.ClassWatch(model_class, ledger, job["driven"], zeros=job["zeros"])
@@ -58,9 +62,7 @@ def start(job: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN4
     llm = vllm.LLM(**job["settings"])
     engine = _Engine(vllm, llm, ledger, watch, job["logprobs"])
     _STARTED["engine"] = engine
-    facts = engine.facts()
-    engine.settle()
-    return facts
+    return engine.settle()
 
 
 def serve(schedule: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -83,7 +85,7 @@ class _Engine:
         self._counts: dict[str, int] = {}
         self._names: list[str] = []
         self._replay = Replay(self._runner)
-        watch.replayed = self._replay.is_replayed
+        watch.replayed = lambda: self._replay.now
         self._observe_batches()
         self._count_calls(self._scheduler, "_preempt_request", {"preemptions": None})
         # Its arguments are called so since speculation came to the scheduler (0.8).
@@ -94,11 +96,18 @@ class _Engine:
     def _model(self) -> Any:  # noqa: ANN401
         return self._runner.get_model()
 
-    def facts(self) -> dict[str, Any]:
-        """Return what runs, and what the start called."""
+    def settle(self) -> dict[str, Any]:
+        """Return what runs, and what the start called; note the state at capture, with nothing set.
+
+        `deciding` has the SHA-256 of the source of each function that decides what a step calls and replays.
+        """
         config = self._engine.vllm_config
         compilation = config.compilation_config
-        return {
+        dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
+        owners = [(type(self._runner), _DECIDE_CALLS), (dispatcher, _DECIDE_REPLAYS)]
+        functions = [getattr(owner, name, None) for owner, names in owners for name in names]
+        unwrapped = [inspect.unwrap(function) for function in functions if function is not None]
+        facts = {
             "vllm": self._vllm.__version__, "torch": import_module("torch").__version__,
             "runner": f"{type(self._runner).__module__}.{type(self._runner).__name__}",
             "compile_mode": str(compilation.mode), "backend": str(compilation.backend),
@@ -106,27 +115,17 @@ class _Engine:
             "capacity": config.scheduler_config.max_num_batched_tokens,
             "levels": _sibling("ledger").count_levels(self._model),
             "hidden": _sibling("ledger").hidden_of(self._model),
-            "deciding": self._deciding(),
+            "deciding": {
+                f"{function.__module__}.{function.__qualname__}": sha256(
+                    inspect.getsource(function).encode()
+                ).hexdigest()
+                for function in unwrapped
+            },
             "start_calls": self._ledger.calls, "start_steps": self._ledger.steps,
         }  # fmt: skip
-
-    def _deciding(self) -> dict[str, str]:
-        """Return the SHA-256 of the source of each function that decides what a step calls and replays."""
-        dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
-        owners = [(type(self._runner), _DECIDE_CALLS), (dispatcher, _DECIDE_REPLAYS)]
-        functions = [getattr(owner, name, None) for owner, names in owners for name in names]
-        unwrapped = [inspect.unwrap(function) for function in functions if function is not None]
-        return {
-            f"{function.__module__}.{function.__qualname__}": sha256(
-                inspect.getsource(function).encode()
-            ).hexdigest()
-            for function in unwrapped
-        }
-
-    def settle(self) -> None:
-        """Note the state at capture: what a start leaves, with nothing set."""
         self._watch.capture(self._model)
         self._ledger.reset()
+        return facts
 
     def serve(self, schedule: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
         """Serve requests to their end; return the generated tokens by name, the steps, and the calls.
@@ -161,7 +160,12 @@ class _Engine:
                     self._add(request)
             gone = [request["name"] for request in requests if request["aborted"] == step]
             if gone:
-                self._note("aborts in prefill", sum(map(self._is_in_prefill, gone)))
+                in_prefill = {
+                    self._name_of(inner)
+                    for inner, scheduled in self._scheduler.requests.items()
+                    if 0 < scheduled.num_computed_tokens < scheduled.num_prompt_tokens
+                }
+                self._note("aborts in prefill", len(in_prefill.intersection(gone)))
                 self._engine.abort_request(gone)
             for output in self._engine.step():
                 if output.finished:
@@ -223,13 +227,6 @@ class _Engine:
         """Return the name of a request: inside, the engine adds a random ending to it."""
         return next((name for name in self._names if inner in {name, f"{name}-{inner[-8:]}"}), inner)
 
-    def _is_in_prefill(self, name: str) -> bool:
-        """Return whether the scheduler has computed a part of a request's prompt, and not all of it."""
-        requests = [
-            request for inner, request in self._scheduler.requests.items() if self._name_of(inner) == name
-        ]
-        return any(0 < request.num_computed_tokens < request.num_prompt_tokens for request in requests)
-
     def _note(self, counted: str, number: int) -> None:
         if number:
             self._counts[counted] = self._counts.get(counted, 0) + number
@@ -269,15 +266,6 @@ def _register_config(names: Mapping[str, str]) -> None:
     transformers.AutoConfig.register(names["model_type"], made)
 
 
-def _replace_methods(model_class: type, names: Mapping[str, Any], methods: Mapping[str, str]) -> None:
-    """Give a class other methods: the text of each function by its name, compiled in the class's module."""
-    for name, text in methods.items():
-        place: dict[str, Any] = dict(names)
-        place.setdefault("IntermediateTensors", import_module("vllm.sequence").IntermediateTensors)
-        exec(compile(f"from __future__ import annotations\n{text}", f"<{name}>", "exec"), place)
-        setattr(model_class, name, place[name])
-
-
 def _sibling(name: str) -> Any:  # noqa: ANN401
     """Load another file of this folder, once; no `sys.path` leads to it."""
     if name not in _STARTED:
@@ -300,7 +288,8 @@ class Replay:
         self._runner = runner
         self._dispatcher: Any = None
         self._outer = False
-        self._now = False
+        self.now = False
+        """True where the step that runs is a replay that skips the Python of the model class."""
 
     def use(self, rule: Mapping[str, Any] | None) -> None:
         """Take the graph mode that is emulated from now on, None for none.
@@ -308,13 +297,20 @@ class Replay:
         `mode` is its name, `most` the largest capture size; with `outer` the graph is taken around the
         whole model, so that a replay of pieces skips the Python of the model class too.
         """
-        self._dispatcher = None if rule is None else _dispatcher(self._runner, rule["mode"], rule["most"])
-        self._outer = rule is not None and rule["outer"]
-        self._now = False
-
-    def is_replayed(self) -> bool:
-        """Return whether the step that runs is a replay that skips the Python of the model class."""
-        return self._now
+        self._dispatcher, self._outer, self.now = None, False, False
+        if rule is not None:
+            self._outer = rule["outer"]
+            config, mode = self._runner.vllm_config, import_module("vllm.config").CUDAGraphMode[rule["mode"]]
+            sizes = [size for size in _SIZES if size <= rule["most"]]
+            compilation = _Overlaid(
+                config.compilation_config, cudagraph_mode=mode, cudagraph_capture_sizes=sizes,
+                max_cudagraph_capture_size=max(sizes), compile_sizes=[],
+                is_attention_compiled_piecewise=lambda: True,
+            )  # fmt: skip
+            dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
+            # As it is on a GPU in this mode.
+            self._dispatcher = dispatcher(_Overlaid(config, compilation_config=compilation))
+            self._dispatcher.initialize_cudagraph_keys(mode, self._runner.uniform_decode_query_len)
 
     def observe(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about the next step from the arguments of the runner's call; return it as facts."""
@@ -328,28 +324,9 @@ class Replay:
         facts: dict[str, Any] = {"uniform": bool(uniform), "replayed": False}
         if self._dispatcher is not None:
             mode, _ = self._dispatcher.dispatch(num_tokens=arguments["num_tokens"], uniform_decode=uniform)
-            self._now = mode.name == "FULL" or (self._outer and mode.name == "PIECEWISE")
-            facts["replayed"] = self._now
+            self.now = mode.name == "FULL" or (self._outer and mode.name == "PIECEWISE")
+            facts["replayed"] = self.now
         return facts
-
-
-def _dispatcher(runner: Any, mode: str, most: int) -> Any:  # noqa: ANN401
-    """Return the engine's dispatcher as it is on a GPU in this mode."""
-    config = runner.vllm_config
-    modes = import_module("vllm.config").CUDAGraphMode
-    compilation = _Overlaid(
-        config.compilation_config,
-        cudagraph_mode=modes[mode],
-        cudagraph_capture_sizes=[size for size in _SIZES if size <= most],
-        max_cudagraph_capture_size=max(size for size in _SIZES if size <= most),
-        compile_sizes=[],
-        is_attention_compiled_piecewise=lambda: True,
-    )
-    dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher(
-        _Overlaid(config, compilation_config=compilation)
-    )
-    dispatcher.initialize_cudagraph_keys(modes[mode], runner.uniform_decode_query_len)
-    return dispatcher
 
 
 # vLLM's default capture sizes (vllm/config/vllm.py, 0.32.0).

@@ -214,7 +214,9 @@ class ClassWatch:
         with self._as_captured(model) as how:
             payload = getattr(model, _ATTRIBUTE)
             if payload is None and self._zeros and embeds is not None:
-                payload = _zero_payload(model, embeds)
+                container = import_module("vllm.sequence").IntermediateTensors
+                layers = model.language_model.model.deepstack_inject_layer_indices
+                payload = container({f"{_ATTRIBUTE}_{layer}": torch.zeros_like(embeds) for layer in layers})
                 setattr(model, _ATTRIBUTE, payload)
             self._ledger.read(rows, None if payload is None else _levels(payload))
             answer = inner(model, *args, **kwargs)
@@ -262,13 +264,6 @@ def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
     """Return the levels of what get returned, each (rows, hidden), in order."""
     tensors: Mapping[str, torch.Tensor] = answer.tensors
     return [tensors[f"deepstack_input_embeds_{level}"] for level in range(len(tensors))]
-
-
-def _zero_payload(model: Any, embeds: torch.Tensor) -> Any:  # noqa: ANN401
-    """Return a payload of zeros, in the engine's container, for each layer that takes a level."""
-    container = import_module("vllm.sequence").IntermediateTensors
-    levels = model.language_model.model.deepstack_inject_layer_indices
-    return container({f"{_ATTRIBUTE}_{level}": embeds.new_zeros(embeds.shape) for level in levels})
 
 
 def _state_of(model: Any) -> dict[str, Any]:  # noqa: ANN401

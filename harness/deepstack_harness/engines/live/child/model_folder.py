@@ -59,7 +59,12 @@ def reference(folder: str, job: Mapping[str, Any], prompts: Sequence[Mapping[str
         for prompt in prompts
     ]
     with_payload = [_first_token(model, prompt) for prompt in inputs]
-    _zero(model, job["payload"])
+    parameters = [parameter for name, parameter in model.named_parameters() if job["payload"] in name]
+    if not parameters:
+        raise LookupError(f"no parameter of {type(model).__name__} has '{job['payload']}' in its name")
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.zero_()
     return [
         {"with_payload": figures, "without": _first_token(model, prompt)}
         for figures, prompt in zip(with_payload, inputs, strict=True)
@@ -138,15 +143,6 @@ def _fill(name: str, parameter: torch.Tensor, job: Mapping[str, Any]) -> None:
     for part, spread in job["spreads"].items():
         if part in name:
             parameter.normal_(0, spread)
-
-
-def _zero(model: Any, part: str) -> None:  # noqa: ANN401
-    parameters = [parameter for name, parameter in model.named_parameters() if part in name]
-    if not parameters:
-        raise LookupError(f"no parameter of {type(model).__name__} has '{part}' in its name")
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.zero_()
 
 
 def _as_released(state: Mapping[str, torch.Tensor], experts: str | None) -> dict[str, torch.Tensor]:
