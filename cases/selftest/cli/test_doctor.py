@@ -236,9 +236,7 @@ MISBEHAVING = "cases.selftest.workers.misbehaving"
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-def test_a_compiler_that_misbehaves_is_a_check_that_failed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_misbehaves_is_a_check_that_failed(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(doctor, "_COMPILE", f"{MISBEHAVING}:{name}")
     check = doctor.inductor(0.5 if name == "hang_always" else 60)
     assert not check.here
@@ -246,7 +244,7 @@ def test_a_compiler_that_misbehaves_is_a_check_that_failed(
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch: Patch) -> None:
     monkeypatch.delenv(machine.VISIBLE, raising=False)
     monkeypatch.setattr(machine, "_COUNT", f"{MISBEHAVING}:{name}")
     monkeypatch.setattr(machine, "_COUNTING_S", 0.5 if name == "hang_always" else 60.0)
@@ -254,7 +252,7 @@ def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch:
         machine.visible_gpus()
 
 
-def test_gpus_are_counted_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_counted_by_a_worker(monkeypatch: Patch) -> None:
     monkeypatch.delenv(machine.VISIBLE, raising=False)
     monkeypatch.setattr(machine, "_COUNT", "cases.selftest.workers.processes:count_three_gpus")
     assert machine.visible_gpus() == ["0", "1", "2"]
@@ -264,7 +262,7 @@ def test_gpus_are_counted_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     "script", ["exec sleep 600", "echo H100; exit 9", "echo H100; kill -SEGV $$", "yes", "echo H100 >&2"]
 )
 def test_a_tool_that_misbehaves_is_as_if_it_were_not_there(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     limits = Limits(call_s=0.5 if "sleep" in script else 60, output=2**20)
     monkeypatch.setattr(machine, "_COMMAND_LIMITS", limits)
@@ -273,9 +271,7 @@ def test_a_tool_that_misbehaves_is_as_if_it_were_not_there(
     assert (environment_now.device, environment_now.driver) == ((), None)
 
 
-def test_names_of_devices_and_the_driver_come_from_the_tool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_devices_and_the_driver_come_from_the_tool(tmp_path: Path, monkeypatch: Patch) -> None:
     write_tool(
         tmp_path, "echo 'NVIDIA H200, 575.1'; echo 'NVIDIA H100, 575.1'; echo warning >&2", monkeypatch
     )
@@ -283,7 +279,7 @@ def test_names_of_devices_and_the_driver_come_from_the_tool(
     assert (environment_now.device, environment_now.driver) == (("NVIDIA H200", "NVIDIA H100"), "575.1")
 
 
-def write_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_tool(folder: Path, script: str, monkeypatch: Patch) -> None:
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)

@@ -9,9 +9,9 @@ import pytest
 from cases.selftest.audit.written_verdicts import audited, row
 from cases.selftest.contract.oracles.written_observations import ONE_GRAPH, RIGHT, observed
 from deepstack_harness.cli.audit_table import NOT_READ, cell_of, show_engine_rules
-from deepstack_harness.cli.engine import EngineTable
+from deepstack_harness.cli.engine import show_result, sum_up
 from deepstack_harness.cli.output import Output
-from deepstack_harness.cli.repro_table import EvaluationTable, access_lines
+from deepstack_harness.cli.repro_table import access_lines, evaluation_columns, show_evaluation
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, Regime, registered
 from deepstack_harness.contract.facts import AccessFacts, KernelAccess
@@ -40,10 +40,9 @@ def result(*rows: Row, **changes: object) -> EngineResult:
 def table(
     results: Sequence[EngineResult], capsys: pytest.CaptureFixture[str], regime: str
 ) -> tuple[bool, str]:
-    shown, output = EngineTable(), Output(None, quiet=False)
-    output.show(shown.head())
-    output.show(all_of(map(shown.show, results)))
-    good = output.show(shown.close(regime, 9.0))
+    output = Output(None, quiet=False)
+    output.show(all_of(map(show_result, results)))
+    good = output.show(sum_up(results, regime, 9.0))
     return good, capsys.readouterr().out
 
 
@@ -113,11 +112,11 @@ CASE = Case(
 def test_a_workload_has_the_figures_of_an_evaluation(
     capsys: pytest.CaptureFixture[str], graphs: int | None, evaluation: Evaluation, cells: list[str]
 ) -> None:
-    shown = EvaluationTable([("pr40932", "eager")])
+    columns = evaluation_columns([("pr40932", "eager")])
     facts = None if graphs is None else replace(ONE_GRAPH, graphs=graphs)
-    Output(None, quiet=False).show(all_of([shown.head(), shown.add(CASE, facts, evaluation)]))
-    head, line = capsys.readouterr().out.splitlines()
-    assert head.split()[:4] == ["revision", "arm", "greedy", "as"]
+    Output(None, quiet=False).show(show_evaluation(columns, CASE, facts, evaluation))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [column.head for column in columns[:3]] == ["revision", "arm", "greedy as eager"]
     assert line.split() == ["pr40932", "eager", *cells]
 
 

@@ -106,18 +106,21 @@ def test_a_fault_is_placed_at_its_first_exception_or_empty_result(
     assert place == where
 
 
-def test_what_is_known_is_shown_before_inductor_starts_and_only_there() -> None:
+def test_what_is_known_is_shown_before_inductor_starts_and_only_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     arms = ["eager", "inductor/drop_all", "inductor/stock"]
     plan = [PlannedCase(replace(CASE, arm=ArmSpec.parse(arm)), frozenset()) for arm in arms]
     counts: list[int] = []
     lost = Observation("float32", "cpu", 3, 8, "", (), error="not played")
 
-    def so_far(done: Sequence[JudgedCase], _seconds: float) -> Document:
+    def so_far(done: Sequence[JudgedCase], _seconds: float, _source: str) -> Document:
         counts.append(len(done))
         yield BLANK
 
     table = ReproTable(find("43602"), plan)
-    Output(None, quiet=True).show(repro._play(lambda _: lost, plan, table, so_far))
+    monkeypatch.setattr(table, "so_far", so_far)
+    Output(None, quiet=True).show(repro._play(lambda _: lost, plan, table))
     assert counts == [1]
 
 
@@ -126,7 +129,7 @@ def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
 ) -> None:
     played: list[str] = []
 
-    def ours(_title: object, where: Where, _asked: object) -> Document[bool]:
+    def ours(_incident: object, where: Where, _options: object, _title: object) -> Document[bool]:
         played.append(where.family)
         yield from ()
         return True

@@ -194,7 +194,10 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
     about = [
         sighting
         for sighting in every_sighting()
-        if canonicalize_name(sighting.releases.package) == package and _is_about(sighting, version, model)
+        if canonicalize_name(sighting.releases.package) == package
+        if model is None
+        or not sighting.releases.models
+        or any(_same_model(model, name) for name in sighting.releases.models_of(version))
     ]
     having = [sighting for sighting in about if covers_release(sighting.releases, version)]
     known = [sighting for sighting in having if sighting.incident is not None]
@@ -233,11 +236,6 @@ def known_of(package: str, version: Version, model: str | None = None) -> Releas
 def covers_release(releases: FaultyReleases, version: Version) -> bool:
     """Return whether a version is among the releases; see `orders.covers`."""
     return bool(releases.versions) and covers(releases.versions, version)
-
-
-def _is_about(sighting: Sighting, version: Version, model: str | None) -> bool:
-    models = sighting.releases.models_of(version)
-    return model is None or not sighting.releases.models or any(_same_model(model, name) for name in models)
 
 
 def _same_model(wanted: str, known: str) -> bool:

@@ -71,10 +71,6 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except UsageError as error:
             raise ValueError(str(error)) from None
 
-    def is_of(self, torch: str) -> bool:
-        """Return whether `broken` holds on a version of torch, such as `2.13.0+cpu`."""
-        return TorchReleases(self.torch).has(torch)
-
 
 class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Traces, and the rules that they break, in sources of an engine whose payload is an argument.
@@ -199,23 +195,18 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the script of incident {self.id} shows '{script.subject}', which is not one of its faulty "
                 f"{', '.join(self.faulty)}"
             )
-        if self.system == STEPS:
-            shows = any(script.arm in run.arms and run.broken.get(script.subject) for run in self.region)
-            if not shows:
-                raise ValueError(
-                    f"the script of incident {self.id} runs {script.subject} under the arm '{script.arm}', "
-                    f"but no run of the incident says that {script.subject} breaks a promise there"
-                )
-        elif self.system != DEEPSTACK:
+        runs: tuple[Run | RegionRun, ...] = (*self.region, *self.run)
+        if self.system not in (STEPS, DEEPSTACK):
             if script.arm:
                 raise ValueError(
                     f"the script of incident {self.id} has the arm '{script.arm}', "
                     f"but incidents of system '{self.system}' play no arm"
                 )
-        elif not any(script.arm in run.arms and run.broken.get(script.subject) for run in self.run):
+        elif not any(script.arm in run.arms and run.broken.get(script.subject) for run in runs):
+            what = "promise" if self.system == STEPS else "rule"
             raise ValueError(
                 f"the script of incident {self.id} runs {script.subject} under the arm '{script.arm}', "
-                f"but no run of the incident says that {script.subject} breaks a rule there"
+                f"but no run of the incident says that {script.subject} breaks a {what} there"
             )
 
     @property
@@ -276,10 +267,6 @@ class IncidentFile:
     name: str = ""
     incidents: tuple[Incident, ...] = ()
     broken: str = ""
-
-    def declares(self, extension: Extension) -> bool:
-        """Return whether the file is that of an entry point."""
-        return (self.distribution, self.name) == (extension.distribution, extension.name)
 
 
 @cache

@@ -10,6 +10,7 @@ from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.incidents import Incident, Run
 from deepstack_harness.catalogue.pairs import daily_pairs
 from deepstack_harness.catalogue.traces import INPUT_TRACES
+from deepstack_harness.catalogue.versions import TorchReleases
 from deepstack_harness.contract.arm import (
     EAGER,
     ArmSpec,
@@ -130,7 +131,7 @@ def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
 def _runs(incident: Incident, where: Where) -> list[Run]:
     """Return the runs of an incident in a place: neither a CPU nor every torch has all of them."""
     runs = (run for run in incident.runs_of(where.family) if where.device != "cpu" or not run.gpu)
-    return [run for run in runs if not run.torch or run.is_of(version("torch"))]
+    return [run for run in runs if not run.torch or TorchReleases(run.torch).has(version("torch"))]
 
 
 def plan_runs(

@@ -34,9 +34,9 @@ from deepstack_harness.catalogue.registry import CALLERS, HISTORIES, VARIANTS
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
 from deepstack_harness.contract.case import ENGINE, parse_subject
 from deepstack_harness.contract.engine_axes import engine_flags
-from deepstack_harness.contract.protocols import Family, payload_width
+from deepstack_harness.contract.protocols import payload_width
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.text import one_line, parse_python, printable
 
@@ -157,20 +157,21 @@ class _DocstringRemover(ast.NodeTransformer):
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        node.body = [statement for statement in node.body if not _is_dropped(statement)] or [ast.Pass()]
+        node.body = [
+            statement
+            for statement in node.body
+            if not (
+                isinstance(statement, ast.Assign)
+                and isinstance(target := statement.targets[0], ast.Name)
+                and target.id in _DROPPED
+            )
+        ] or [ast.Pass()]
         return self._without_docstring(node)
 
     def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
         return self.generic_visit(node)
-
-
-def _is_dropped(node: ast.stmt) -> bool:
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)]):
-            return name in _DROPPED
-    return False
 
 
 _COMMENT_WIDTH = 100
@@ -214,7 +215,10 @@ def render_upstream_test(incident: Incident) -> str:
             "--pytest writes one that needs torch and pytest alone"
         )
     references, place = ", ".join(incident.references), UPSTREAM_PLACES[incident.id]
-    return _tidy(made.get_template(name).render(references=references, place=place))
+    text = made.get_template(name).render(references=references, place=place)
+    # Surplus empty lines go, as with a formatter: two at most, one inside a class or function.
+    text = re.sub(r"\n{2,}(?=[ ])", "\n\n", text)
+    return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"
 
 
 UPSTREAM_PLACES = {"43602": "tests/compile/test_qwen3_vl_deepstack.py"}
@@ -246,9 +250,15 @@ def _render(kind: str, incident: Incident, family: str) -> str:
     for module, name in needed:
         quoted.add(module, name)
     text = _with_fault(quoted.as_program(), incident, script)
-    return (
-        _header(incident, _inlined_lines(kind, incident, script)) + "\n" + text + _frame(kind, incident, call)
-    )
+    lines = [f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"]
+    flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
+    if flags and any(reference.startswith("vllm ") for reference in incident.references):
+        lines.append(f"In vLLM: with {flags}")
+    if kind == "script":
+        lines.append(f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not.")
+    else:
+        lines.append(f"Run: python -m pytest THIS_FILE, with {script.needs} and pytest, alone.")
+    return f"{_header(incident, lines)}\n{text}{_frame(kind, incident, call)}"
 
 
 def _frame(kind: str, incident: Incident, call: str) -> str:
@@ -306,24 +316,24 @@ def _header(incident: Incident, more: Iterable[str]) -> str:
     return _comment("\n".join([incident.title, *references, *seen, *more]))
 
 
-def _inlined_lines(kind: str, incident: Incident, script: Script) -> Iterator[str]:
-    """Yield what a program has in it, and how it is run."""
-    yield f"Inlined: {_describe_subject(incident.system, script.subject)} ({script.subject})"
-    flags = engine_flags(ArmSpec.parse(script.arm)) if incident.system == DEEPSTACK else ""
-    if flags and any(reference.startswith("vllm ") for reference in incident.references):
-        yield f"In vLLM: with {flags}"
-    if kind == "script":
-        yield f"Run: python THIS_FILE, with {script.needs}, alone. Exit code 1: faulty, 0: not."
-    else:
-        yield f"Run: python -m pytest THIS_FILE, with {script.needs} and pytest, alone."
-
-
 def _trace_values(incident: Incident, script: Script, family: str) -> dict[str, str]:
     """Return the statements of a program that plays a trace: its sizes and its steps."""
-    trace, model = _trace_of(incident, script, family), _family_of(incident, family)
+    trace = _trace_of(incident, script, family)
+    if not incident.has_family(family):
+        raise UsageError(
+            f"incident {incident.id} has no family '{family}'; it has {', '.join(incident.families)}"
+        )
+    from deepstack_harness.catalogue.registry import family_named  # imports torch
+
+    model = family_named(family.partition(":")[0])
+    # Rows that nothing is set in are zeros: a payload of zeros is none.
+    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.values != "zeros"]
+    steps = f"STEPS = [{', '.join(pairs)}]"
+    if len(steps) > _LONGEST_LINE:
+        steps = "\n".join(["STEPS = [", *(f"    {pair}," for pair in pairs), "]"])
     sizes = f"{model.levels}, {model.hidden}, {payload_width(model)}, {trace.capacity}"
     named = ("LEVELS", "HIDDEN", "WIDTH", "CAPACITY")
-    return {"STEPS": _steps_list(trace)} | dict.fromkeys(named, f"{', '.join(named)} = {sizes}")
+    return {"STEPS": steps} | dict.fromkeys(named, f"{', '.join(named)} = {sizes}")
 
 
 @dataclass(frozen=True)
@@ -344,21 +354,13 @@ SOURCE_VARIABLE = "DEEPSTACK_HARNESS_SOURCE"
 _OF_ROWS = frozenset({Rule.BOUNDARY, Rule.FRESHNESS, Rule.CAPACITY, Rule.CLEAR})
 
 
-def render_source_script(incident: Incident, family: str, source: SourceProgram) -> str:
+def render_source_script(incident: Incident, family: str, source: SourceProgram, kind: str = "script") -> str:
     """Return a program that plays the incident's trace on the methods of the user's copy, read at run time.
 
-    Raises `UsageError` for an incident whose fault a program that needs only torch cannot show on them: one
-    without a script, one that needs graphs, reloads or guards, and one of none of the rules R0 to R5.
+    `kind` is `script`, or `test` for a pytest file.  Raises `UsageError` for an incident whose fault a
+    program that needs only torch cannot show on them: one without a script, one that needs graphs, reloads
+    or guards, and one of none of the rules R0 to R5.
     """
-    return _render_source("script", incident, family, source)
-
-
-def render_source_pytest(incident: Incident, family: str, source: SourceProgram) -> str:
-    """Return a pytest file of the same kind; raises what `render_source_script` raises."""
-    return _render_source("test", incident, family, source)
-
-
-def _render_source(kind: str, incident: Incident, family: str, source: SourceProgram) -> str:
     script = _script_of(incident)
     arm = ArmSpec.parse(script.arm)
     cannot = f"no program for a source can be written for incident {incident.id} ({incident.name})"
@@ -423,12 +425,6 @@ def _describe_subject(system: str, subject: str) -> str:
     return f"the buffer of {buffer}"
 
 
-def _tidy(text: str) -> str:
-    """Remove surplus empty lines, as a formatter does: two at most, one inside a class or function."""
-    text = re.sub(r"\n{2,}(?=[ ])", "\n\n", text)
-    return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"
-
-
 def environment() -> jinja2.Environment:
     """Make the environment that renders all templates of this package."""
     return jinja2.Environment(
@@ -438,18 +434,6 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _steps_list(trace: Trace) -> str:
-    """Render the trace as a list of (operation, tokens), on one line where it fits.
-
-    A payload of zeros is none: rows that nothing is set in are zeros.
-    """
-    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.values != "zeros"]
-    line = f"STEPS = [{', '.join(pairs)}]"
-    if len(line) <= _LONGEST_LINE:
-        return line
-    return "\n".join(["STEPS = [", *(f"    {pair}," for pair in pairs), "]"])
 
 
 def _comment(text: str) -> str:
@@ -490,28 +474,13 @@ def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
         written = _CAPTURED_OPS
     for step in trace:
         plain = (step.levels, step.hidden) == (None, None)
-        if step.op not in written or not plain or not _fits(script, step, trace.capacity):
+        room = 2 * trace.capacity if script.grows else trace.capacity
+        if step.op not in written or not plain or not (step.op is Op.RELOAD or 0 < step.tokens <= room):
             raise UsageError(
                 f"a script has no step '{step}' at capacity {trace.capacity}: "
                 f"it plays {', '.join(sorted(written))} of 1 to capacity tokens"
             )
     return trace
-
-
-def _fits(script: Script, step: Step, capacity: int) -> bool:
-    """Return whether the buffer of the script has room for the step, or grows for it."""
-    room = 2 * capacity if script.grows else capacity
-    return step.op is Op.RELOAD or 0 < step.tokens <= room
-
-
-def _family_of(incident: Incident, name: str) -> Family:
-    if not incident.has_family(name):
-        raise UsageError(
-            f"incident {incident.id} has no family '{name}'; it has {', '.join(incident.families)}"
-        )
-    from deepstack_harness.catalogue.registry import family_named  # imports torch
-
-    return family_named(name.partition(":")[0])
 
 
 _FINDING_WIDTH = 110
@@ -554,12 +523,17 @@ def render_finding(
         raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
+    calls = [
+        (
+            call, step.tokens, levels if step.levels is None else step.levels,
+            hidden if step.hidden is None else step.hidden,
+        )
+        for step in trace
+        for call in (("get", "clear") if step.op in RUNS_DECODER else (str(step.op),))
+    ]  # fmt: skip
     values = {
         "CALLS": textwrap.fill(
-            f"CALLS = {json.dumps([*_finding_steps(trace, levels, hidden)])}",
-            _FINDING_WIDTH,
-            subsequent_indent="    ",
-            break_long_words=False,
+            f"CALLS = {json.dumps(calls)}", _FINDING_WIDTH, subsequent_indent="    ", break_long_words=False
         ),
     }
     sizes = f"LEVELS, HIDDEN, CAPACITY = {levels}, {hidden}, {trace.capacity}"
@@ -608,15 +582,3 @@ def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer
         f"Run: python THIS_FILE{source}, with torch >= 2.10. Exit code 1: faulty, 0: not.{what}",
     )
     return _comment("\n".join(one_line(printable(line, 2000)) for line in lines))
-
-
-def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (call, tokens, levels, hidden) of every call on the buffer."""
-    for step in trace:
-        for call in ("get", "clear") if step.op in RUNS_DECODER else (str(step.op),):
-            yield (
-                call,
-                step.tokens,
-                levels if step.levels is None else step.levels,
-                hidden if step.hidden is None else step.hidden,
-            )

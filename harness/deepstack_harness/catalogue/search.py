@@ -102,13 +102,13 @@ def parse_query(text: str) -> Query:
     rest = _BARE_VERSION.sub(" ", rest)
     for model in models:
         rest = re.sub(r"[-_. ]?".join(re.findall(r"[a-z]+|\d+", model.lower())), " ", rest)
-    words = [word for word in re.findall(r"[^\W_]+", rest) if word not in _NO_WORDS and not _is_size(word)]
+    # One digit or a size of a model, `30b`, describes no fault.
+    words = [
+        word
+        for word in re.findall(r"[^\W_]+", rest)
+        if word not in _NO_WORDS and not re.fullmatch(r"\d|a?\d+b", word)
+    ]
     return Query(tuple(dict.fromkeys(words)), models, tuple(dict.fromkeys(versions)))
-
-
-def _is_size(word: str) -> bool:
-    """Return whether a word is one digit or a size of a model, `30b`: neither describes a fault."""
-    return re.fullmatch(r"\d|a?\d+b", word) is not None
 
 
 def _version(text: str | None) -> Version | None:

@@ -129,15 +129,14 @@ def _show_group(
     yield Heading(heading)
     for sighting in sightings:
         command, judges = command_of(sighting, package, version)
-        name = _name(sighting)
-        releases = sighting.releases
+        releases, incident, fault = sighting.releases, sighting.incident, sighting.fault
         yield {
             "kind": "affected",
             "state": state,
             "package": package,
             "version": str(version),
-            "incident": sighting.incident.id if sighting.incident else None,
-            "fault": sighting.fault.id if sighting.fault else None,
+            "incident": incident.id if incident else None,
+            "fault": fault.id if fault else None,
             "title": sighting.title,
             "models": releases.models_of(version),
             "releases": releases.versions,
@@ -150,19 +149,13 @@ def _show_group(
             "command": command or None,
             "judges_this_release": judges,
         }
+        name = f"{incident.id} ({incident.name})" if incident else f"fault {fault.id if fault else ''}"
         yield Line(f"{name}: {sighting.title}", lead="  ")
         for line in _facts(sighting, version):
             yield Line(line, lead="      ")
         if command:
             yield Line(f"      {'check' if judges else 'mechanism'}:", command=f"deepstack-harness {command}")
     yield BLANK
-
-
-def _name(sighting: Sighting) -> str:
-    if sighting.incident is None:
-        assert sighting.fault is not None
-        return f"fault {sighting.fault.id}"
-    return f"{sighting.incident.id} ({sighting.incident.name})"
 
 
 def _facts(sighting: Sighting, version: Version) -> Iterator[str]:
@@ -238,7 +231,13 @@ def _verdict(answer: ReleaseAnswer, broken: Mapping[str, Sequence[KnownFailure]]
         parts = [
             f"{', '.join(names)} {words}"
             for kind, words in kinds.items()
-            if (names := _names_of_kind(answer.affected, kind))
+            if (
+                names := dict.fromkeys(
+                    sighting.incident.id
+                    for sighting in answer.affected
+                    if sighting.incident and sighting.releases.reach_kind == kind
+                )
+            )
         ]
         return f"affected by {'; by '.join(parts)}{_classes_in_words(broken)}"
     if answer.judged:
@@ -254,12 +253,3 @@ def _verdict(answer: ReleaseAnswer, broken: Mapping[str, Sequence[KnownFailure]]
 
 def _classes_in_words(broken: Mapping[str, Sequence[KnownFailure]]) -> str:
     return f"; {plural(len(broken), 'class')} broken in its audit" if broken else ""
-
-
-def _names_of_kind(sightings: Sequence[Sighting], kind: str) -> list[str]:
-    names = (
-        sighting.incident.id
-        for sighting in sightings
-        if sighting.incident and sighting.releases.reach_kind == kind
-    )
-    return list(dict.fromkeys(names))

@@ -1,7 +1,10 @@
-"""Options that several commands share: removed options, and the source."""
+"""Options that several commands share: removed options, the source, and how an ended command goes on."""
 
+import shlex
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from typing_extensions import override
@@ -53,6 +56,17 @@ def options_in_use(args: Namespace, defaults: Mapping[str, object]) -> str:
     """Return those options, "--trace, --full", whose value is not the one in `defaults`; "" for none."""
     names = [name for name, default in defaults.items() if getattr(args, name) != default]
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+@contextmanager
+def resumable(args: Namespace, folder: Path, purpose: str) -> Iterator[None]:
+    """Note with a `KeyboardInterrupt` the command that continues in the folder, and for what `purpose`."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        where = "" if args.out else f" --out {shlex.quote(str(folder))}"
+        error.add_note(f"{purpose}: {args.typed}{where}{'' if args.resume else ' --resume'}")
+        raise
 
 
 SOURCE_HELP = (

@@ -146,7 +146,11 @@ def run(args: Namespace) -> Document[ExitCode]:
     if args.inputs:
         return (yield from _run_inputs(args))
     if args.construct:
-        return (yield from _run_constructed(args))
+        refused = ("base", "fail_on", "all", "release", "sarif", "markdown")
+        _refuse_options(args, refused, "--construct is a second opinion on R0 alone")
+        from deepstack_harness.cli.audit_constructed import show_constructed
+
+        return (yield from show_constructed([_one_release(text, []) for text in args.source], args.classes))
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -160,7 +164,9 @@ def run(args: Namespace) -> Document[ExitCode]:
     try:
         with progress("starting") as say:
             if args.base is None:
-                scope = _scope(args.classes)
+                scope = AuditScope()
+                if args.classes:
+                    scope = AuditScope(lambda name, _: name in args.classes, systems=False, account=False)
                 # A class that is not there is refused with the names of those that are.
                 lacking = bool(args.classes)
                 audited = [
@@ -187,12 +193,6 @@ def _stated(text: str | None) -> Version | None:
         raise UsageError(f"--as {text} is no version: write one such as 0.33.0") from None
 
 
-def _scope(names: Sequence[str]) -> AuditScope:
-    if not names:
-        return AuditScope()
-    return AuditScope(lambda name, _: name in names, systems=False, account=False)
-
-
 def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
     """Raise `UsageError` for a class that no source has."""
     judged = {verdicts.model_class for source in audited for verdicts in source.classes}
@@ -203,32 +203,23 @@ def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> N
             raise UsageError(f"--class {name}: no source has such a class that can be judged{there}")
 
 
-def _run_constructed(args: Namespace) -> Document[ExitCode]:
-    refused = [
-        name for name in ("base", "fail_on", "all", "release", "sarif", "markdown") if getattr(args, name)
-    ]
-    if refused:
-        option = {"release": "as"}.get(refused[0], refused[0].replace("_", "-"))
-        raise UsageError(f"--construct is a second opinion on R0 alone: leave out --{option}")
-    from deepstack_harness.cli.audit_constructed import show_constructed
-
-    return (yield from show_constructed([_one_release(text, []) for text in args.source], args.classes))
+def _refuse_options(args: Namespace, names: Sequence[str], why: str) -> None:
+    """Raise `UsageError` for the first of some options that was given."""
+    for name in names:
+        if getattr(args, name):
+            option = {"classes": "class", "release": "as"}.get(name, name.replace("_", "-"))
+            raise UsageError(f"{why}: leave out --{option}")
 
 
 def _run_inputs(args: Namespace) -> Document[ExitCode]:
-    refused = [name for name in ("base", "fail_on", "all", "classes", "release") if getattr(args, name)]
-    if refused:
-        option = {"classes": "class", "release": "as"}.get(refused[0], refused[0].replace("_", "-"))
-        raise UsageError(f"--inputs judges no rules: leave out --{option}")
+    _refuse_options(args, ("base", "fail_on", "all", "classes", "release"), "--inputs judges no rules")
     from deepstack_harness.audit.findings import folder_of, input_findings
     from deepstack_harness.cli.audit_inputs import show_inputs
 
-    shown = yield from show_inputs([_one_release(text, []) for text in args.source])
-    findings = [
-        finding for text, judged in shown.at_risk for finding in input_findings(judged, folder_of(text))
-    ]
-    yield from _write_findings(args, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
-    return shown.code
+    answer, at_risk, good = yield from show_inputs([_one_release(text, []) for text in args.source])
+    findings = [finding for text, judged in at_risk for finding in input_findings(judged, folder_of(text))]
+    yield from _write_findings(args, findings, answer, good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 def _write_findings(args: Namespace, findings: Sequence[ReportedRow], answer: str, *, good: bool) -> Document:
@@ -249,9 +240,7 @@ def _write_findings(args: Namespace, findings: Sequence[ReportedRow], answer: st
 
 def _gate(args: Namespace) -> Gate:
     """Return the gate: a bisection counts every fault."""
-    if args.bisect:
-        return Gate.ANY
-    return Gate.FLAG if args.fail_on is None else Gate(args.fail_on)
+    return Gate.ANY if args.bisect else Gate(args.fail_on or Gate.FLAG)
 
 
 def _one_release(text: str, notes: list[str]) -> str:

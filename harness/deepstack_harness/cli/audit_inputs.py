@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from time import process_time
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.document.blocks import Document, Line, outcome
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.errors import MachineError
 from deepstack_harness.sources.source import Source
 from deepstack_harness.text import cell, plural
 
@@ -29,25 +29,18 @@ _WORDS = {
 """Words and styles of the verdicts on inputs at risk."""
 
 
-@dataclass(frozen=True)
-class ShownInputs:
-    """The exit code of an audit of inputs, its last sentence, and the rows of each input at risk.
-
-    For each source: its text, and its inputs at risk with the result of the calls.
-    """
-
-    code: ExitCode
-    answer: str
-    at_risk: Sequence[tuple[str, Sequence[tuple[InputStanding, Row[Promise]]]]]
+AtRisk: TypeAlias = Sequence[tuple[InputStanding, Row[Promise]]]
+"""The inputs of one source that are at risk, each with the result of the calls."""
 
 
-def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
+def show_inputs(sources: Sequence[str]) -> Document[tuple[str, list[tuple[str, AtRisk]], bool]]:
     """Print the inputs of compiled classes, what is at risk first, with what calling its code showed.
 
-    The code is 1 where an input breaks a promise, or is at risk and could not be judged.  Raises
-    `MachineError` where no source compiles or captures a class.
+    Returns the last sentence, the text of each source with its inputs at risk, and False where an input
+    breaks a promise, or is at risk and could not be judged.  Raises `MachineError` where no source compiles
+    or captures a class.
     """
-    compiled, at_risk = 0, []
+    compiled, at_risk = 0, list[tuple[str, AtRisk]]()
     for text in sources:
         source = open_source(text)
         before = process_time()
@@ -72,14 +65,17 @@ def show_inputs(sources: Sequence[str]) -> Document[ShownInputs]:
         )
     outcomes = [row.verdict for _, of_source in at_risk for _, row in of_source]
     broken, unknown = outcomes.count(Verdict.FAIL), outcomes.count(Verdict.ERROR)
-    answer = _answer(broken, unknown, len(outcomes))
-    yield outcome(answer, good=not (broken or unknown))
-    return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, at_risk)
+    number, parts = plural(len(outcomes), "input"), []
+    if broken:
+        parts.append(f"{broken} of {number} at risk {'breaks' if broken == 1 else 'break'} a promise")
+    if unknown:
+        parts.append(f"{plural(unknown, 'input')} at risk could not be judged")
+    answer = "; ".join(parts) or (f"{number} at risk: none breaks a promise" if outcomes else "none at risk")
+    yield outcome(answer, good=not parts)
+    return answer, at_risk, not parts
 
 
-def _show_source(
-    text: str, source: Source, audited: AuditedInputs
-) -> Document[list[tuple[InputStanding, Row[Promise]]]]:
+def _show_source(text: str, source: Source, audited: AuditedInputs) -> Document[AtRisk]:
     """Print the rows of one source, each input at risk as soon as its code was called."""
     judged = []
     at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
@@ -134,14 +130,3 @@ def _labelled(label: str, text: str, style: str = "") -> Document:
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
     """Return how many there are of a noun, and how many of them have each standing."""
     return f"{plural(number, noun)}: {', '.join(f'{count} {standing}' for standing, count in counts.items())}"
-
-
-def _answer(broken: int, unknown: int, at_risk: int) -> str:
-    if not at_risk:
-        return "none at risk"
-    breaking = "breaks" if broken == 1 else "break"
-    parts = [
-        *([f"{broken} of {plural(at_risk, 'input')} at risk {breaking} a promise"] if broken else []),
-        *([f"{plural(unknown, 'input')} at risk could not be judged"] if unknown else []),
-    ]
-    return "; ".join(parts) or f"{plural(at_risk, 'input')} at risk: none breaks a promise"

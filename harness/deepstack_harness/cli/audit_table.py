@@ -64,8 +64,14 @@ def show_groups(classes: Sequence[ClassVerdicts], audited: Sequence[AuditedSourc
     """Print the rules of each group, sources whose classes differ, and graphs that could not be replayed."""
     groups = _groups(classes)
     if groups:
-        heads = [*map(Column, ("group", "broken live", "broken captured", "kept"))]
-        yield TextTable(heads, [([letter, *_rules_of(members[0])], "") for letter, members in groups.items()])
+        lines = []
+        for letter, (first, *_) in groups.items():
+            # What plays no trace has no regime, and is broken in any use.
+            live = first.broken_in(Regime.LIVE) | first.broken_in(Regime.NONE)
+            rules = (live, first.broken_in(Regime.CAPTURED), first.kept)
+            lines.append(([letter, *map(names_of, rules)], ""))
+        heads = map(Column, ("group", "broken live", "broken captured", "kept"))
+        yield TextTable([*heads], lines)
         for letter, members in groups.items():
             yield Line("; ".join(_by_source(members)), lead=f"{letter:<7}")
         yield BLANK
@@ -103,7 +109,11 @@ def show_end(classes: Sequence[ClassVerdicts]) -> Document:
         ])  # fmt: skip
     if any(verdicts.broken_in(Regime.CAPTURED) for verdicts in classes):
         yield Line(f"captured: {WHO_IS_CAPTURED}")
-    yield from _list("not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged])
+    yield from _list("not judged", [
+        f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}: {'; '.join(reasons)}"
+        for verdicts in classes
+        if (reasons := dict.fromkeys(row.detail for row in verdicts.rows if row.rule in verdicts.unjudged))
+    ])  # fmt: skip
     broken = {rule for verdicts in classes for rule in verdicts.broken}
     unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
     judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
@@ -249,20 +259,8 @@ def _groups(classes: Sequence[ClassVerdicts]) -> dict[str, list[ClassVerdicts]]:
     by_signature: dict[tuple[Row, ...], list[ClassVerdicts]] = {}
     for verdicts in classes:
         by_signature.setdefault(verdicts.signature, []).append(verdicts)
-    return {_letter(index): members for index, members in enumerate(by_signature.values())}
-
-
-def _rules_of(verdicts: ClassVerdicts) -> tuple[str, str, str]:
-    """Return the rules broken in live use, those broken in captured use, and those that pass."""
-    captured = verdicts.broken_in(Regime.CAPTURED)
-    # What plays no trace has no regime, and is broken in any use.
-    live = verdicts.broken_in(Regime.LIVE) | verdicts.broken_in(Regime.NONE)
-    return names_of(live), names_of(captured), names_of(verdicts.kept)
-
-
-def _letter(index: int) -> str:
-    letter = chr(ord("A") + index % 26)
-    return letter if index < 26 else f"{letter}{index // 26}"
+    letters = [chr(ord("A") + index % 26) + str(index // 26 or "") for index in range(len(by_signature))]
+    return dict(zip(letters, by_signature.values(), strict=True))
 
 
 def _by_source(members: Sequence[ClassVerdicts]) -> list[str]:
@@ -270,12 +268,6 @@ def _by_source(members: Sequence[ClassVerdicts]) -> list[str]:
     for member in members:
         classes.setdefault(member.source, []).append(member.model_class)
     return [f"{source}: {', '.join(names)}" for source, names in classes.items()]
-
-
-def _not_judged(verdicts: ClassVerdicts) -> str:
-    reasons = [row.detail for row in verdicts.rows if row.rule in verdicts.unjudged]
-    names = f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}"
-    return f"{names}: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def show_gate(result: GateResult) -> Document:
@@ -293,8 +285,12 @@ def show_summary(audited: Sequence[AuditedSource], result: GateResult) -> Docume
     broken = [row for row in rows if row.verdict in BROKEN]
     reached = [row for row in broken if row.reach == DEFAULT]
     effects = sorted({str(row.effect) for row in reached if row.effect is not None})
+    by_default = [_rules(reached, references)]
+    # "none" is printed only where everything that carries a payload was judged.
+    if unjudged := sum(len(source.account.unjudged) for source in audited):
+        by_default = [*(by_default if reached else ()), f"unknown for {plural(unjudged, 'class')}"]
     parts = [
-        f"reached by default: {_reached_by_default(audited, reached, references)}",
+        f"reached by default: {', '.join(by_default)}",
         f"Not known before: {_rules([row for row in broken if row.verdict is Verdict.FAIL], {})}",
         f"Effect: {', '.join(effects) or ('not measured' if reached else 'none')}",
     ]
@@ -344,17 +340,6 @@ def _show_finding(finding: ReportedRow) -> Document:
     if finding.reference:
         yield Line(f"  {finding.reference}")
     yield BLANK
-
-
-def _reached_by_default(
-    audited: Sequence[AuditedSource], reached: Sequence[Row], references: dict[tuple[str, Rule], str]
-) -> str:
-    """Return the rules; "none" is printed only where everything that carries a payload was judged."""
-    unjudged = sum(len(source.account.unjudged) for source in audited)
-    if not unjudged:
-        return _rules(reached, references)
-    unknown = f"unknown for {plural(unjudged, 'class')}"
-    return f"{_rules(reached, references)}, {unknown}" if reached else unknown
 
 
 def _rules(rows: Iterable[Row], references: dict[tuple[str, Rule], str]) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from deepstack_harness.contract.case import Regime, check_device, check_dtype, u
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.trace import DTYPES, Trace
-from deepstack_harness.contract.verdicts import Row, Verdict, worst
+from deepstack_harness.contract.verdicts import Verdict, worst
 from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, Line, outcome, table_line
 from deepstack_harness.document.shown import finding as finding_lines
 from deepstack_harness.errors import ExitCode, UsageError
@@ -27,9 +26,7 @@ from deepstack_harness.text import plural
 if TYPE_CHECKING:
     from deepstack_harness.audit.class_verdicts import RegimeVerdicts
     from deepstack_harness.contract.adapter import Adapter
-    from deepstack_harness.contract.case import PlannedCase
     from deepstack_harness.contract.oracles.judge import JudgedCase
-    from deepstack_harness.play.case_worker import CaseWorker
 
 _FAMILY = "qwen3_vl"
 """Its hidden size and levels are those that the buffer is made with."""
@@ -86,22 +83,23 @@ def run(args: Namespace) -> Document[ExitCode]:
     yield from show_advice(regimes, advised)
     good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
     kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.by_regime.values()))
-    wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
-    if asked_less := _not_asked(regimes, adapter):
-        wrong += f"; not tested: {names_of(asked_less)}"
-    yield outcome(f"{args.target}: {wrong}", good=good)
-    return ExitCode.HOLDS if good else ExitCode.BROKEN
-
-
-def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Rule]:
-    """Return the rules that no call of an adapted buffer tested in any regime."""
+    parts = []
+    for regime, verdicts in regimes.by_regime.items():
+        if verdicts.broken:
+            parts.append(f"{regime} use breaks {names_of(verdicts.broken)}")
+        if verdicts.unjudged:
+            parts.append(f"{names_of(verdicts.unjudged)} of {regime} use could not be judged")
+    parts = parts or [f"keeps {names_of(kept)}"]
     tested = {
         row.rule
         for verdicts in regimes.by_regime.values()
         for row in verdicts.rows
         if row.verdict is not Verdict.SKIP
     }
-    return frozenset(adapter.unchecked if adapter else ()) - tested
+    if untested := frozenset(adapter.unchecked if adapter else ()) - tested:
+        parts.append(f"not tested: {names_of(untested)}")
+    yield outcome(f"{args.target}: {'; '.join(parts)}", good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 def _texts(args: Namespace) -> tuple[str, ...]:
@@ -122,15 +120,6 @@ def show_adapter(adapter: Adapter, texts: Sequence[str]) -> Document:
     asked = len(fitted_traces(map(Trace.parse, texts), adapter))
     yield Line(f"traces: {asked} of {len(texts)}; the others make no further call of such a buffer")
     yield BLANK
-
-
-def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
-    """Iterate over the regimes in which a rule is broken, or could not be judged."""
-    for regime, verdicts in regimes.by_regime.items():
-        if verdicts.broken:
-            yield f"{regime} use breaks {names_of(verdicts.broken)}"
-        if verdicts.unjudged:
-            yield f"{names_of(verdicts.unjudged)} of {regime} use could not be judged"
 
 
 def _write_adapter(args: Namespace) -> Document[ExitCode]:
@@ -164,20 +153,17 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter |
         buffer = user_buffer(args.target, adapter)
         plan = plan_check(where, buffer, _texts(args))
         cases = judge_plan(plan, worker)
-        regimes = sum_up_each_regime(cases, args.target, loaded.name, partial(_judge_once_more, worker))
+        # A class that has ended its worker is not played once more.
+        regimes = sum_up_each_regime(
+            cases, args.target, loaded.name,
+            lambda planned: None if worker.ends else judge_plan([planned], worker)[0],
+        )  # fmt: skip
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
         why = None if worker.ends else failed_control(worker)
     if why is not None:
         by_regime = {regime: unjudged(verdicts, why) for regime, verdicts in regimes.by_regime.items()}
         regimes, advised = replace(regimes, by_regime=by_regime, same_live={}), []
     return regimes, advised, adapter
-
-
-def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:
-    """Play one more case; a class that has ended its worker is not played."""
-    from deepstack_harness.audit.source_worker import judge_plan
-
-    return None if worker.ends else judge_plan([planned], worker)[0]
 
 
 _COLUMNS = [Column(width=3), Column(width=9), Column(width=10), Column(width=10), Column()]
@@ -196,7 +182,12 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
             for regime in regimes.by_regime
         ]
         verdict = worst(row.verdict for row in rows)
-        cells = [rule, rule.word, *(row.verdict.word for row in rows), _tested_by(rule, rows)]
+        # How often each regime put it to the test, or why none did.
+        *first, last = chances = [row.chances or 0 for row in rows]
+        tested = " + ".join([*(f"{count:,}" for count in first), plural(last, rule.chance)])
+        if not any(chances):
+            tested = rows[0].detail if rows[0].verdict is Verdict.SKIP else ""
+        cells = [rule, rule.word, *(row.verdict.word for row in rows), tested]
         yield table_line(_COLUMNS, cells, verdict.style)
     rows = [row for verdicts in regimes.by_regime.values() for row in verdicts.rows]
     findings = [*regimes.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
@@ -211,15 +202,6 @@ def show_regimes(regimes: RegimeVerdicts) -> Document:
     captured = regimes.by_regime.get(Regime.CAPTURED)
     if captured and captured.broken:
         yield Line(f"captured: {WHO_IS_CAPTURED}")
-
-
-def _tested_by(rule: Rule, rows: Sequence[Row]) -> str:
-    """Return how often each regime put a rule to the test, or why none did."""
-    chances = [row.chances or 0 for row in rows]
-    if not any(chances):
-        return rows[0].detail if rows[0].verdict is Verdict.SKIP else ""
-    *first, last = chances
-    return " + ".join([*(f"{count:,}" for count in first), plural(last, rule.chance)])
 
 
 def show_advice(regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> Document:

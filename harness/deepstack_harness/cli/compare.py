@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed
@@ -50,7 +50,15 @@ def run(args: Namespace) -> Document[ExitCode]:
                 f"'{folder}' is not one run: {stored.mixed}; a difference would say nothing: play it again "
                 "in one environment"
             )
-    causes = findings(compare(old, new, (yield from _history(args, (old, new)))), old, new)
+    history: list[StoredRun] = []
+    if args.history:
+        from deepstack_harness.runs.frames import read_history
+
+        runs, notes = read_history(args.history)
+        for note in notes:
+            yield Line(note, "yellow")
+        history = [run for run in runs if run.started not in (old.started, new.started)]
+    causes = findings(compare(old, new, history), old, new)
     settings = different_settings(old.settings, new.settings) if old.abouts and new.abouts else []
     for finding in causes:
         yield from finding.marked
@@ -120,8 +128,7 @@ def _show(finding: ChangeCause, *, everything: bool) -> Document:
     from deepstack_harness.runs.report.tables import rerun_command
 
     yield BLANK
-    style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(finding.kind, "")
-    yield Line(f"{finding.kind}: {finding.title}", style)
+    yield Line(f"{finding.kind}: {finding.title}", finding.kind.style)
     subjects = ", ".join(
         f"{subject} {number}" if len(finding.subjects) > 1 else subject
         for subject, number in finding.subjects.items()
@@ -136,8 +143,13 @@ def _show(finding: ChangeCause, *, everything: bool) -> Document:
         if finding.detail:
             label = "before" if finding.kind is ChangeKind.IMPROVEMENT else "seen"
             yield Line(shortened(one_line(finding.detail), 300), lead=f"  {label:<8}  ")
-    if with_it := "; ".join(_consequences(finding)):
-        yield Line(with_it + ("" if everything else "; --all lists them"), lead="  with it   ")
+    consequences = []
+    for kind, counts in finding.counted().items():
+        metrics = ", ".join(f"{metric} {number}" for metric, number in counts.items())
+        consequences.append(f"{_counted(sum(counts.values()), kind)} ({metrics})")
+    if consequences:
+        listed = "" if everything else "; --all lists them"
+        yield Line(f"{'; '.join(consequences)}{listed}", lead="  with it   ")
     command = rerun_command(finding.shortest) if finding.shortest else ""
     if command and finding.kind not in (ChangeKind.NEW, ChangeKind.BEHAVIOUR):
         yield Line(lead="  play it   ", command=one_line(command))
@@ -148,25 +160,6 @@ def _show(finding: ChangeCause, *, everything: bool) -> Document:
             cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
             rows.append((cells, "dim" if change.consequence else ""))
         yield TextTable([Column("change"), Column("of"), Column("before -> now"), Column("where")], rows)
-
-
-def _consequences(finding: ChangeCause) -> Iterator[str]:
-    """Iterate over the consequences by kind: `3 missing (R5 2, R7 1)`."""
-    for kind, counts in finding.counted().items():
-        metrics = ", ".join(f"{metric} {number}" for metric, number in counts.items())
-        yield f"{_counted(sum(counts.values()), kind)} ({metrics})"
-
-
-def _history(args: Namespace, pair: Sequence[StoredRun]) -> Document[list[StoredRun]]:
-    """Return the runs of the history but for the two that are compared."""
-    if not args.history:
-        return []
-    from deepstack_harness.runs.frames import read_history
-
-    runs, notes = read_history(args.history)
-    for note in notes:
-        yield Line(note, "yellow")
-    return [run for run in runs if run.started not in {stored.started for stored in pair}]
 
 
 def _show_seconds(old: StoredRun, new: StoredRun) -> Document:

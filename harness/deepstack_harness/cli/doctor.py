@@ -67,7 +67,7 @@ def run(args: Namespace) -> Document[ExitCode]:
     if args.seconds <= 0:
         raise UsageError(f"--seconds {args.seconds:g} must be above 0")
     missing, not_known = [], []
-    for finding in _examine(args):
+    for finding in _examine(args.seconds, engines=args.engines):
         yield table_line(
             _COLUMNS, [finding.what, _HERE[finding.here], finding.found], "" if finding.here else "yellow"
         )
@@ -149,11 +149,12 @@ class MachineCheck:
     needed: bool = False
 
 
-def _examine(args: Namespace) -> Iterator[MachineCheck]:
+def _examine(seconds: float, *, engines: bool) -> Iterator[MachineCheck]:
     """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
     yield python_version()
-    checks = [*CHECKS, *(_engine_checks() if args.engines else ())]
-    checks.append(("inductor on cpu", partial(inductor, args.seconds)))
+    installed = all_engines() if engines else ()
+    of_engines = [(engine.package.name, partial(installed_engine, engine)) for engine in installed]
+    checks: list[Check] = [*CHECKS, *of_engines, ("inductor on cpu", partial(inductor, seconds))]
     with progress(f"looking for {checks[0][0]}") as say:
         for name, check in checks:
             say(f"looking for {name}")
@@ -351,7 +352,3 @@ CHECKS: tuple[Check, ...] = (
     ("the cache", cache_folder),
     ("the package index", package_index),
 )
-
-
-def _engine_checks() -> list[Check]:
-    return [(engine.package.name, partial(installed_engine, engine)) for engine in all_engines()]

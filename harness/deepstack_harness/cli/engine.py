@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,17 +95,19 @@ def run(args: Namespace) -> Document[ExitCode]:
     texts = {} if methods is None else {model.family: methods_text(methods, model.family) for model in models}
     compiled = {"eager": (False,), "compile": (True,), "both": (False, True)}[args.mode]
     work = EngineWork(home, label, models, args.schedule, compiled, texts)
-    table = EngineTable()
-    yield from table.head()
+    results: list[EngineResult] = []
+    yield Line("distance: largest difference of log-probabilities that should be equal; emulated graphs")
+    yield TextTable(_COLUMNS)
     with progress(f"starting {label}") as say:
         minutes = args.search
-        results = search_engine(work, 60 * minutes, args.seed, say) if minutes else play_engine(work, say)
-        for result in results:
-            yield from table.show(result)
+        played = search_engine(work, 60 * minutes, args.seed, say) if minutes else play_engine(work, say)
+        for result in played:
+            yield from show_result(result)
+            results.append(result)
     if args.record:
         count = work.recorder.write(Path(args.record))
         yield Line(f"wrote {plural(count, 'order')} to {args.record}")
-    good = yield from table.close(args.regime, time.monotonic() - begun)
+    good = yield from sum_up(results, args.regime, time.monotonic() - begun)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
@@ -131,63 +133,49 @@ _COLUMNS = (
 )
 
 
-class EngineTable:
-    """Results as they come; the last lines sum them up by class and regime."""
+def show_result(result: EngineResult) -> Document:
+    """Print one result: the outputs that should be equal and are furthest apart, and what it breaks."""
+    distances = [
+        row
+        for row in result.rows
+        if row.rule is Rule.OUTPUT and row.value is not None and row.limit is not None
+    ]
+    worst = max(distances, key=lambda row: (row.verdict in BROKEN, row.value), default=None)
+    played = [result.name, f"{result.order.model.family} {result.order.arm}"]
+    played += [result.replay.name] if result.replay else []
+    cells = [
+        ", ".join(played), str(result.steps), str(result.replayed),
+        number(worst.value if worst else None, 3) or "-",
+        number(worst.limit if worst else None, 3) or "-",
+        f"{result.seconds:.1f}", names_of(row.rule for row in result.broken),
+    ]  # fmt: skip
+    yield table_line(_COLUMNS, cells, "red" if result.broken else "")
+    yield from result.rows
+    for row in result.broken:
+        yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        self._results: list[EngineResult] = []
 
-    def head(self) -> Document:
-        """Yield the heads of the columns."""
-        yield Line("distance: largest difference of log-probabilities that should be equal; emulated graphs")
-        yield TextTable(_COLUMNS)
-
-    def show(self, result: EngineResult) -> Document:
-        """Print one result, and a line for each rule that it breaks."""
-        self._results.append(result)
-        worst = _furthest(result)
-        figures = [
-            number(worst.value if worst else None, 3) or "-",
-            number(worst.limit if worst else None, 3) or "-",
-            f"{result.seconds:.1f}",
-        ]
-        played = [result.name, f"{result.order.model.family} {result.order.arm}"]
-        played += [result.replay.name] if result.replay else []
-        broken = names_of(row.rule for row in result.broken)
-        yield table_line(
-            _COLUMNS,
-            [", ".join(played), str(result.steps), str(result.replayed), *figures, broken],
-            "red" if result.broken else "",
+def sum_up(results: Sequence[EngineResult], regime: str, seconds: float) -> Document[bool]:
+    """Print what each class passes and breaks, and the blind spots; return whether the regime is good."""
+    rows = [row for result in results for row in result.rows]
+    yield BLANK
+    for name, (question, unseen) in ORACLES.items():
+        yield Line(f"{name}: {question} Cannot see {unseen}.", "dim")
+    met = frozenset().union(*(result.met for result in results))
+    yield Line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
+    good = bool(rows)
+    for label, model_class in sorted({(row.revision, row.model_class or "") for row in rows}):
+        of_class = [row for row in rows if row.model_class == model_class]
+        held = not any(
+            row.verdict in {*BROKEN, Verdict.ERROR} and regime in ("both", row.regime) for row in of_class
         )
-        yield from result.rows
-        for row in result.broken:
-            yield Line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
-
-    def close(self, regime: str, seconds: float) -> Document[bool]:
-        """Print what each class passes and breaks, and the blind spots; return whether the regime is good."""
-        rows = [row for result in self._results for row in result.rows]
-        yield BLANK
-        for name, (question, unseen) in ORACLES.items():
-            yield Line(f"{name}: {question} Cannot see {unseen}.", "dim")
-        met = frozenset().union(*(result.met for result in self._results))
-        yield Line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
-        good = True
-        for label, model_class in sorted({(row.revision, row.model_class or "") for row in rows}):
-            of_class = [row for row in rows if row.model_class == model_class]
-            wrong = [
-                row
-                for row in of_class
-                if row.verdict in {*BROKEN, Verdict.ERROR} and regime in ("both", row.regime)
-            ]
-            yield outcome(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=not wrong)
-            good = good and not wrong
-        yield Line(f"{len(self._results)} results in {seconds:.0f} s")
-        return good and bool(rows)
+        yield outcome(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=held)
+        good = good and held
+    yield Line(f"{len(results)} results in {seconds:.0f} s")
+    return good
 
 
-def _kept_and_broken(rows: Iterable[Row]) -> str:
-    rows = list(rows)
+def _kept_and_broken(rows: Sequence[Row]) -> str:
     parts = []
     for regime, name in ((Regime.LIVE, "live"), (Regime.CAPTURED, "emulated replays")):
         of_regime = [row for row in rows if row.regime is regime]
@@ -198,13 +186,3 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
             verdict = f"breaks {names_of(broken)}" if broken else f"keeps {names_of(kept)}"
             parts.append(f"{name}: {verdict}" + (f", not judged {names_of(unjudged)}" if unjudged else ""))
     return "; ".join(parts)
-
-
-def _furthest(result: EngineResult) -> Row | None:
-    """Return the row of outputs that should be equal and are furthest apart."""
-    rows = [
-        row
-        for row in result.rows
-        if row.rule is Rule.OUTPUT and row.value is not None and row.limit is not None
-    ]
-    return max(rows, key=lambda row: (row.verdict in BROKEN, row.value), default=None)

@@ -88,28 +88,17 @@ def _campaign(args: Namespace) -> Campaign:
         open_alone(request.source)
     count = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if count < 1 or (args.minutes is not None and args.minutes <= 0):
-        raise UsageError(f"{_wrong_limit(args)} must be above 0")
+        limit = f"--examples {count}" if count < 1 else f"--minutes {args.minutes:g}"
+        raise UsageError(f"{limit} must be above 0")
     compiled = ArmSpec.parse(request.arm).compiled
     limits = HuntLimits(
         step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes
     )
     examples = boundary_examples() if args.boundary else count
-    folder = Path(args.out or _default_folder(request.name, request.arm, args))
+    name = f"{request.name} {'' if request.arm == 'eager' else request.arm}"
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", name + (" boundary" if args.boundary else "")).strip("-")
+    folder = Path(args.out or f"reports/fuzz/{words}-seed{args.seed}")
     return Campaign(request, folder, examples, args.seed, args.boundary, limits)
-
-
-def _wrong_limit(args: Namespace) -> str:
-    """Return the option that is not above 0, with its value."""
-    return (
-        f"--examples {args.examples}"
-        if args.examples is not None and args.examples < 1
-        else f"--minutes {args.minutes:g}"
-    )
-
-
-def _default_folder(name: str, arm: str, args: Namespace) -> str:
-    words = [name, *([] if arm == "eager" else [arm]), *(["boundary"] if args.boundary else [])]
-    return f"reports/fuzz/{re.sub(r'[^A-Za-z0-9.]+', '-', ' '.join(words)).strip('-')}-seed{args.seed}"
 
 
 def _print_folder(campaign: Campaign, hunted: Hunted) -> Document:

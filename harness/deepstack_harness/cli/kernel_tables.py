@@ -6,7 +6,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
-from typing import NamedTuple
 
 from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
 from deepstack_harness.compile.kernels import Measurement, Pair, Subject, paired
@@ -190,40 +189,26 @@ def _figures(kernel: Kernel) -> list[str]:
 def _differences(pairs: Sequence[Pair]) -> Document:
     """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
     shown = [(_kernel_cells(left), _kernel_cells(right)) for left, right in pairs]
-    differing = [(left, right) for left, right in shown if left.figures != right.figures]
+    differing = [(left, right) for left, right in shown if left[0] != right[0]]
     yield Line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
     if not differing:
         return
     numbers = [Column(width=width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
     columns = [Column(width=5, right=True), *numbers, Column()]
     yield table_line(columns, ["times", "points", "", "rows", "", "bytes", "", "ratio", "kernel"], "dim")
-    for (left, right), times in Counter(differing).items():
-        figures = chain.from_iterable(zip(left.figures, right.figures, strict=True))
-        yield table_line(
-            columns,
-            [
-                str(times),
-                *figures,
-                _ratio(left.bytes, right.bytes) if left.bytes else "",
-                left.name or right.name,
-            ],
-        )
+    for ((left, left_bytes, name), (right, right_bytes, other)), times in Counter(differing).items():
+        figures = chain.from_iterable(zip(left, right, strict=True))
+        ratio = _ratio(left_bytes, right_bytes) if left_bytes else ""
+        yield table_line(columns, [str(times), *figures, ratio, name or other])
     yield BLANK
 
 
-class _KernelCells(NamedTuple):
-    """One side of a pair as it is shown; empty where there is no such kernel."""
-
-    figures: tuple[str, str, str] = ("-", "-", "-")
-    bytes: int = 0
-    name: str = ""
-
-
-def _kernel_cells(kernel: Kernel | None) -> _KernelCells:
+def _kernel_cells(kernel: Kernel | None) -> tuple[tuple[str, str, str], int, str]:
+    """Return points, rows and bytes as shown, the bytes, and the name; empty where there is no kernel."""
     if kernel is None:
-        return _KernelCells()
+        return ("-", "-", "-"), 0, ""
     points, _, rows, moved, _ = _figures(kernel)
-    return _KernelCells((points, rows, moved), kernel.bytes, _short(kernel.kernel))
+    return (points, rows, moved), kernel.bytes, _short(kernel.kernel)
 
 
 def _short(name: str) -> str:
@@ -284,7 +269,14 @@ def show_executed_beside(steps: Sequence[ExecutedStep]) -> Document:
     names = f"{first.measured.subject.revision}, then {second.measured.subject.revision}"
     yield table_line(columns, ["times", "rows", "", "payload", "", "bytes", "", f"kernel ({names})"], "dim")
     pairs = zip_longest(first.launches, second.launches)
-    for cells, times in Counter(_cells_of_both(left, right) for left, right in pairs).items():
+    lines: Counter[tuple[str, ...]] = Counter()
+    for both in pairs:
+        rows = ["-" if launch is None else f"{launch.rows:,}" for launch in both]
+        payload = [f"{launch.payload_rows:,}" if launch and launch.payload_rows else "" for launch in both]
+        moved = ["-" if launch is None else f"{launch.bytes:,}" for launch in both]
+        name = next(_short(launch.kernel) for launch in both if launch)
+        lines[*rows, *payload, *moved, name] += 1
+    for cells, times in lines.items():
         yield table_line(columns, [str(times), *cells], "" if cells[0] == cells[1] else "red")
     yield BLANK
     for step in steps:
@@ -317,17 +309,6 @@ def _cells(launch: ExecutedLaunch) -> tuple[tuple[str, ...], str]:
         ratio,
         name,
     ), "red" if wild else ""
-
-
-def _cells_of_both(left: ExecutedLaunch | None, right: ExecutedLaunch | None) -> tuple[str, ...]:
-    both = (left, right)
-    rows = ["-" if launch is None else f"{launch.rows:,}" for launch in both]
-    payload = [
-        "" if launch is None or not launch.payload_rows else f"{launch.payload_rows:,}" for launch in both
-    ]
-    moved = ["-" if launch is None else f"{launch.bytes:,}" for launch in both]
-    named = left or right
-    return (*rows, *payload, *moved, _short(named.kernel) if named else "")
 
 
 def _print_totals(step: ExecutedStep) -> Document:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, options_in_use
-from deepstack_harness.cli.output import make_folder, progress, write_text
+from deepstack_harness.cli.output import progress, refused_target, write_text
 from deepstack_harness.compile.kernels import Subject
 from deepstack_harness.document.blocks import Document, Line
 from deepstack_harness.errors import ExitCode, UsageError
@@ -65,7 +65,8 @@ def run(args: Namespace) -> Document[ExitCode]:
     revisions = [args.revision, *([args.compare] if args.compare else [])]
     subjects = [_subject(args, revision) for revision in revisions]
     if args.code:
-        make_folder(args.code)
+        with refused_target(f"'{args.code}'"):
+            Path(args.code).mkdir(parents=True, exist_ok=True)
     with progress(f"compiling {args.family} for {args.target}"):
         measured = measure(subjects)
     if args.code:

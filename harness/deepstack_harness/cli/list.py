@@ -14,7 +14,6 @@ from deepstack_harness.document.blocks import BLANK, Column, Document, Heading, 
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from deepstack_harness.catalogue.incidents import Incident
     from deepstack_harness.contract.names import Entry, Extension
 
 Item = dict[str, object]
@@ -39,22 +38,19 @@ def run(args: Namespace) -> Document[ExitCode]:
             raise UsageError(f"'{args.kind}' is no kind: to search write 'list incidents {text}'")
         raise unknown_name("kind", args.kind, KINDS)
     if args.words:
-        yield from _show_fitting(args.kind, " ".join(args.words))
+        from deepstack_harness.catalogue.search import Match, find_or_search
+        from deepstack_harness.cli.matches import show_matches
+
+        text = " ".join(args.words)
+        if args.kind != "incidents":
+            raise UsageError(f"words search only incidents, not {args.kind}: write 'list incidents {text}'")
+        entry = find_or_search(text)
+        matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
+        yield from show_matches(text, matches)
         return ExitCode.HOLDS
     for kind in [args.kind] if args.kind else KINDS:
         yield from _show(kind, list(KINDS[kind]()))
     return ExitCode.HOLDS
-
-
-def _show_fitting(kind: str, text: str) -> Document:
-    from deepstack_harness.catalogue.search import Match, find_or_search
-    from deepstack_harness.cli.matches import show_matches
-
-    if kind != "incidents":
-        raise UsageError(f"words search only incidents, not {kind}: write 'list incidents {text}'")
-    entry = find_or_search(text)
-    matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
-    yield from show_matches(text, matches)
 
 
 def _show(kind: str, items: list[Item]) -> Document:
@@ -72,23 +68,12 @@ def _show(kind: str, items: list[Item]) -> Document:
 def _incidents() -> Iterable[Item]:
     from deepstack_harness.catalogue.incidents import incident_files
 
-    for file in incident_files():
-        for incident in file.incidents:
-            yield _incident(incident)
-
-
-def _incident(incident: Incident) -> Item:
-    return {
-        "name": f"{incident.id} {incident.name}",
-        "summary": f"{incident.title} [{', '.join(incident.promised)}]; {', '.join(incident.references)}",
-        "id": incident.id,
-        "system": incident.system,
-        "references": incident.references,
-        "rules": incident.rules,
-        "promises": incident.promises,
-        "faulty": incident.faulty,
-        "fixed": incident.fixed,
-    }
+    columns = ("id", "system", "references", "rules", "promises", "faulty", "fixed")
+    for incident in chain.from_iterable(file.incidents for file in incident_files()):
+        name = f"{incident.id} {incident.name}"
+        known = f"[{', '.join(incident.promised)}]; {', '.join(incident.references)}"
+        item = {column: getattr(incident, column) for column in columns}
+        yield {"name": name, "summary": f"{incident.title} {known}", **item}
 
 
 def _faults() -> Iterable[Item]:
@@ -234,7 +219,8 @@ def _refused(extension: Extension) -> str:
     from deepstack_harness.engines.known import DECLARED
 
     if extension.group == "incidents":
-        sentences = [file.broken for file in incident_files() if file.declares(extension)]
+        own = (extension.distribution, extension.name)
+        sentences = [file.broken for file in incident_files() if (file.distribution, file.name) == own]
         return "; ".join([*filter(None, sentences), *clashes(extension.distribution)])
     if extension.group == "oracles" and (sentence := misnamed(extension.name, extension.distribution)):
         return sentence

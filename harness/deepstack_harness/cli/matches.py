@@ -17,17 +17,18 @@ def show_matches(text: str, matches: Sequence[Match]) -> Document:
     fit = "fits" if len(matches) == 1 else "fit"
     yield Heading(f"{plural(len(matches), 'entry')} {fit} '{asked}'; the best first")
     for place, match in enumerate(matches, 1):
+        kind, heading = _kind_and_heading(match)
         yield {
             "kind": "match",
             "place": place,
-            "entry": _kind(match),
+            "entry": kind,
             "name": match.name,
             "title": match.title,
             "reasons": match.reasons,
             "command": match.command,
         }
         yield BLANK
-        yield Line(_heading(match), "bold", lead=f"{place:2}  ")
+        yield Line(heading, "bold", lead=f"{place:2}  ")
         yield Line(match.title, lead="    ")
         for reason in match.reasons:
             yield Line(reason, lead="    - ")
@@ -41,27 +42,12 @@ def show_matches(text: str, matches: Sequence[Match]) -> Document:
         yield Line(f"{name} cannot be judged: {NOT_JUDGED[name]}")
 
 
-def best_command(matches: Sequence[Match]) -> str:
-    """Return the command of the best match that has one; `list faults` where none has."""
-    return next((match.command for match in matches if match.command), "deepstack-harness list faults")
-
-
-def _kind(match: Match) -> str:
-    match match.entry:
-        case Incident():
-            return "incident"
-        case LiveFault():
-            return "fault"
-        case Report():
-            return "not covered"
-
-
-def _heading(match: Match) -> str:
+def _kind_and_heading(match: Match) -> tuple[str, str]:
     match match.entry:
         case Incident(id=number, name=name):
-            return f"incident {number} ({name})"
+            return "incident", f"incident {number} ({name})"
         case LiveFault() as fault:
             state = f"shown by incident {fault.incident}" if fault.incident else f"{fault.state}: {fault.why}"
-            return f"fault {fault.id} of {fault.package} {fault.in_words}, {state}"
+            return "fault", f"fault {fault.id} of {fault.package} {fault.in_words}, {state}"
         case Report() as report:
-            return f"not covered: {report.reference}"
+            return "not covered", f"not covered: {report.reference}"

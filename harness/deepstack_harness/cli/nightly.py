@@ -5,14 +5,13 @@ The tier `full` is everything on every device; the tier `gpu` is what only a GPU
 
 from __future__ import annotations
 
-import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import add_sources
+from deepstack_harness.cli.arguments import add_sources, resumable
 from deepstack_harness.contract.case import check_device
 from deepstack_harness.document.blocks import Column, Document, Line, outcome, table_line
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
@@ -77,7 +76,7 @@ def run(args: Namespace) -> Document[ExitCode]:
     ended, lost = [], ""
     for stage in earlier.values():
         yield Line(f"{stage.in_short} before: not run again", "dim")
-    try:
+    with resumable(args, request.folder, "to go on"):
         for stage in night.run(left):
             ended.append(stage)
             why = stage.detail.splitlines()[-1] if stage.detail else ""
@@ -86,16 +85,13 @@ def run(args: Namespace) -> Document[ExitCode]:
             yield stage
             # The report, the last stage, shows the others.
             lost = _write_summary(request.folder, _in_order(order, earlier, ended))
-    except KeyboardInterrupt as error:
-        again = "" if request.resume else " --resume"
-        where = "" if args.out else f" --out {shlex.quote(str(request.folder))}"
-        error.add_note(f"to go on: {args.typed}{where}{again}")
-        raise
     ended = _in_order(order, earlier, ended)
     if lost:
         yield Line(f"{lost}; only the lines above remain", "red")
     code = exit_code(ended)
-    yield outcome(f"{request.folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
+    others = ", ".join(stage.in_short for stage in ended if not stage.held)
+    held = f"{sum(stage.held for stage in ended)} of {len(ended)} stages held"
+    yield outcome(f"{request.folder}: {held}{f'; {others}' if others else ''}", good=code is ExitCode.HOLDS)
     return code
 
 
@@ -227,10 +223,3 @@ def _write_summary(folder: Path, ended: list[EndedStage]) -> str:
     except OSError as error:
         return f"cannot write '{folder / 'nightly.json'}': {error.strerror}"
     return ""
-
-
-def _summary(ended: list[EndedStage]) -> str:
-    others = [stage.in_short for stage in ended if not stage.held]
-    return f"{len(ended) - len(others)} of {len(ended)} stages held" + (
-        f"; {', '.join(others)}" if others else ""
-    )

@@ -41,7 +41,13 @@ class JsonLines:
     def __init__(self, target: str) -> None:
         """Open the file for writing; raises `UsageError` where that cannot be."""
         self._target = target
-        self._stream = _stdout() if target == "-" else _open(target)
+        if target == "-":
+            sys.stdout.flush()
+            # The bytes below stdout: JSON is UTF-8, whatever the terminal's encoding is.
+            self._stream: BinaryIO = sys.stdout.buffer
+        else:
+            with refused_target(f"--json file '{target}'"):
+                self._stream = Path(target).open("wb")  # noqa: SIM115  # as long as the command
 
     def write(self, row: object) -> None:
         """Append one object (a dataclass or a dict), and push it out of the process."""
@@ -62,33 +68,19 @@ class JsonLines:
                 self._stream.close()
 
 
+@contextmanager
+def refused_target(target: str) -> Iterator[None]:
+    """Raise `UsageError` for a file or folder of the user's that cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write to {target}: {error.strerror}") from None
+
+
 def write_text(target: str, text: str) -> None:
     """Write a whole file; raises `UsageError` where that cannot be."""
-    try:
+    with refused_target(f"'{target}'"):
         Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
-
-
-def make_folder(target: str) -> None:
-    """Make a folder to write into, unless it is there; raises `UsageError` where that cannot be."""
-    try:
-        Path(target).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
-
-
-def _stdout() -> BinaryIO:
-    """Return the bytes below stdout: JSON is UTF-8, whatever the terminal's encoding is."""
-    sys.stdout.flush()
-    return sys.stdout.buffer
-
-
-def _open(target: str) -> BinaryIO:
-    try:
-        return Path(target).open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot write to --json file '{target}': {error.strerror}") from None
 
 
 def prepare_streams() -> None:

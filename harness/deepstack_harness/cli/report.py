@@ -60,12 +60,6 @@ def run(args: Namespace) -> Document[ExitCode]:
     for row in run_data.rows:
         if row.verdict in UNEXPECTED:
             yield row
-    yield from _write_files(args, run_data)
-    return ExitCode.HOLDS
-
-
-def _write_files(args: Namespace, run_data: RunData) -> Document:
-    """Write the files that were chosen; print the terminal's report where nothing was."""
     if args.html:
         from deepstack_harness.runs.report.page import render_page
 
@@ -88,6 +82,7 @@ def _write_files(args: Namespace, run_data: RunData) -> Document:
             yield Line(command=command)
     if not (args.html or args.markdown or args.junit or args.annotations):
         yield from show_run(run_data)
+    return ExitCode.HOLDS
 
 
 MOST_EXPECTED = 20

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from deepstack_harness.catalogue.incidents import (
 from deepstack_harness.catalogue.plans import Where, narrow, plan_incident, plan_source, plan_workload
 from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
-from deepstack_harness.cli.matches import best_command, show_matches
+from deepstack_harness.cli.matches import show_matches
 from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.repro_bisect import bisect_releases, bisect_torches
 from deepstack_harness.cli.repro_engine import (
@@ -32,7 +31,6 @@ from deepstack_harness.cli.repro_engine import (
     reproduce_in_engine,
     reproduce_system,
     write_files,
-    write_source_files,
 )
 from deepstack_harness.cli.repro_releases import (
     SourceVerdict,
@@ -46,12 +44,12 @@ from deepstack_harness.cli.repro_releases import (
     why_unjudged,
 )
 from deepstack_harness.cli.repro_steps import reproduce_steps
-from deepstack_harness.cli.repro_table import CaseClock, IncidentTitle, ReproTable
+from deepstack_harness.cli.repro_table import CaseClock, ReproTable, show_titles
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, check_device, check_dtype
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.document.blocks import Document, Line, all_of, outcome
+from deepstack_harness.document.blocks import Document, Line, TextTable, all_of, outcome
 from deepstack_harness.engines.discover import ArgumentFiles, SplitFiles
 from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
@@ -109,25 +107,25 @@ def run(args: Namespace) -> Document[ExitCode]:
     incident = find_or_search(text)
     if isinstance(incident, list):
         yield from show_matches(text, incident)
-        raise UsageError(
-            f"'{shortened(one_line(text), 100)}' names no incident; the best fit: {best_command(incident)}"
-        )
+        best = next((match.command for match in incident if match.command), "deepstack-harness list faults")
+        raise UsageError(f"'{shortened(one_line(text), 100)}' names no incident; the best fit: {best}")
     if incident.system == STEPS:
         return (yield from reproduce_steps(incident, args))
+    refuse_release_mixtures(args)
+    if args.package is not None and args.bisect:
+        if args.package == "torch":
+            return (yield from bisect_torches(incident, args))
+        return (
+            yield from bisect_releases(
+                incident, args, lambda text: _judge(incident, Namespace(**{**vars(args), "source": text}))
+            )
+        )
+    if args.package is not None:
+        return (yield from search_releases(incident, args))
     return (yield from _reproduce(incident, args))
 
 
 def _reproduce(incident: Incident, args: Namespace) -> Document[ExitCode]:
-    refuse_release_mixtures(args)
-    if args.package is not None and args.bisect:
-        judge = partial(_judge_release, incident, args)
-        return (
-            (yield from bisect_torches(incident, args))
-            if args.package == "torch"
-            else (yield from bisect_releases(incident, args, judge))
-        )
-    if args.package is not None:
-        return (yield from search_releases(incident, args))
     if incident.system != DEEPSTACK:
         refuse_system_options(incident, args)
         if args.source is None:
@@ -136,11 +134,23 @@ def _reproduce(incident: Incident, args: Namespace) -> Document[ExitCode]:
         _refuse_combinations(incident, args)
     check_dtype(args.dtype)
     check_device(args.device)
-    if args.source and (args.script or args.pytest):
-        return (yield from _write_of_source(incident, args))
-    if args.source and args.workload is None:
-        return (yield from _judged_source(incident, args))
     families = _families(incident, args.family)
+    if args.source and (args.script or args.pytest):
+        source = open_alone(args.source)
+        if isinstance(engine_of(source).payload, ArgumentFiles):
+            raise UsageError(
+                f"no program can be written for {source.label}: its payload is an argument, and its own "
+                f"graphs replay it; 'repro {incident.id} --source SOURCE' judges it"
+            )
+        families = _families_of_sources(incident, families, source)
+        return (yield from write_files(incident, families[0], args, source))
+    if args.source and args.workload is None:
+        verdict = yield from _judge(incident, args)
+        if args.bisect and not verdict.broken and verdict.unjudged:  # it may have it, which is no result
+            raise MachineError(
+                f"{verdict.name}: incident {incident.id} could not be judged: {verdict.unjudged}"
+            )
+        return ExitCode.HOLDS if verdict.free else ExitCode.BROKEN
     if args.script or args.pytest or args.upstream_test:
         return (yield from write_files(incident, families[0], args))
     options = record_of(ReproOptions, args)
@@ -148,50 +158,20 @@ def _reproduce(incident: Incident, args: Namespace) -> Document[ExitCode]:
         if args.source:
             families = _families_of_sources(incident, families, open_alone(args.source))
         _prepare_torch(args)
-        every = (evaluate_workload(incident, where, args) for where in _places(families, args))
-        return _exit_code((yield from all_of(every)))
+        served = (
+            evaluate_workload(incident, Where(family, args.dtype, args.device), args) for family in families
+        )
+        return ExitCode.HOLDS if all((yield from all_of(served))) else ExitCode.BROKEN
     _prepare_torch(args)
-    title, places = IncidentTitle(incident), _places(families, args)
+    places = [Where(family, args.dtype, args.device) for family in families]
     chosen = places if options.chooses_cases else places[:1]
-    results = yield from all_of(_play_revisions(title, where, options) for where in chosen)
+    titles = show_titles(incident, families)
+    results = yield from all_of(
+        _play_revisions(incident, where, options, title) for where, title in zip(chosen, titles, strict=False)
+    )
     if not options.chooses_cases:
         yield from _print_full_command(incident, places)
-    return _exit_code(results)
-
-
-def _exit_code(results: Iterable[bool]) -> ExitCode:
-    """Return HOLDS where every result is True."""
     return ExitCode.HOLDS if all(results) else ExitCode.BROKEN
-
-
-def _places(families: Sequence[str], args: Namespace) -> list[Where]:
-    return [Where(family, args.dtype, args.device) for family in families]
-
-
-def _write_of_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
-    source = open_alone(args.source)
-    if isinstance(engine_of(source).payload, ArgumentFiles):
-        raise UsageError(
-            f"no program can be written for {source.label}: its payload is an argument, and its own graphs "
-            f"replay it; 'repro {incident.id} --source SOURCE' judges it"
-        )
-    family, *_ = _families_of_sources(incident, _families(incident, args.family), source)
-    return (yield from write_source_files(incident, family, source, args))
-
-
-def _judged_source(incident: Incident, args: Namespace) -> Document[ExitCode]:
-    """Exit 0 for a source that is free of an incident, 1 for one that has it, or may have it.
-
-    Under `--bisect` a source that may have it is no result: raises `MachineError`.
-    """
-    verdict = yield from _judge(incident, args)
-    if args.bisect and not verdict.broken and verdict.unjudged:
-        raise MachineError(f"{verdict.name}: incident {incident.id} could not be judged: {verdict.unjudged}")
-    return ExitCode.HOLDS if verdict.free else ExitCode.BROKEN
-
-
-def _judge_release(incident: Incident, args: Namespace, text: str) -> Document[SourceVerdict]:
-    return (yield from _judge(incident, Namespace(**{**vars(args), "source": text})))
 
 
 def _judge(incident: Incident, args: Namespace) -> Document[SourceVerdict]:
@@ -205,14 +185,15 @@ def _judge(incident: Incident, args: Namespace) -> Document[SourceVerdict]:
     source = open_alone(args.source)
     if isinstance(engine_of(source).payload, ArgumentFiles):
         return (yield from reproduce_in_engine(incident, families, source, args))
-    places = _places(_families_of_sources(incident, families, source), args)
+    families = _families_of_sources(incident, families, source)
     _prepare_torch(args)
-    title, verdicts = IncidentTitle(incident), list[SourceVerdict]()
+    verdicts: list[SourceVerdict] = []
     every_class = is_compiled_fault(incident) and not options.bisect and args.family is None
     if every_class:
         verdicts.append((yield from judge_classes(args.source)))
-    for where in places:
-        verdicts.append((yield from _play_source(title, where, options, args.source)))
+    for family, title in zip(families, show_titles(incident, families), strict=True):
+        where = Where(family, args.dtype, args.device)
+        verdicts.append((yield from _play_source(incident, where, options, args.source, title)))
         if options.bisect and verdicts[-1].broken:
             break
     if is_compiled_fault(incident) and not every_class:
@@ -328,15 +309,16 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     return driven
 
 
-def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -> Document[bool]:
+def _play_revisions(
+    incident: Incident, where: Where, options: ReproOptions, title: Document
+) -> Document[bool]:
     from deepstack_harness.play.play_case import play_case
 
-    incident = title.incident
     every = plan_incident(incident, where)
     plan = narrow(every, options.trace, options.arm) if options.chooses_cases else decisive(incident, every)
     table = ReproTable(incident, plan)
-    yield from title.show(where.family)
-    cases = yield from _play(play_case, plan, table, table.so_far)
+    yield from title
+    cases = yield from _play(play_case, plan, table)
     wrong = [result for result in cases if not _is_as_expected(incident, result)]
     if wrong:
         yield from table.unexpected(wrong)
@@ -354,11 +336,10 @@ def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
 
 
 def _play_source(
-    title: IncidentTitle, where: Where, options: ReproOptions, text: str
+    incident: Incident, where: Where, options: ReproOptions, text: str, title: Document
 ) -> Document[SourceVerdict]:
     from deepstack_harness.audit.source_worker import FamilyWorker
 
-    incident = title.incident
     wanted = set(incident.rules)
     with FamilyWorker(text, where.family) as worker:
         every = plan_source(incident, where, worker.buffer)
@@ -369,7 +350,7 @@ def _play_source(
         else:
             plan = decisive_of_source(every)
         table = ReproTable(incident, plan)
-        yield from title.show(where.family)
+        yield from title
         if options.bisect and not options.chooses_cases:
             yield from table.cheapest(len(every), {
                 planned.case.arm.name: incident.shown_by(where.family, planned.case.trace, planned.case.arm)
@@ -377,7 +358,7 @@ def _play_source(
             })  # fmt: skip
         name = f"{worker.source.label}, {worker.model_class}"
         enough = wanted if options.bisect else set[Rule]()
-        cases = yield from _play(worker.observe, plan, table, partial(table.source_so_far, name), enough)
+        cases = yield from _play(worker.observe, plan, table, name, enough)
         broken = [result for result in cases if result.broken & wanted]
         faulty = [result for result in broken if result.case.buffer == worker.buffer]
         module = engine_of(worker.source).package.module
@@ -404,12 +385,12 @@ def _play(
     play: Callable[[Case], Observation],
     plan: list[PlannedCase],
     table: ReproTable,
-    so_far: Callable[[Sequence[JudgedCase], float], Document],
+    source: str = "",
     enough: Collection[Rule] = (),
 ) -> Document[list[JudgedCase]]:
     """Play and judge a plan in order, up to the first case that breaks a rule of `enough`.
 
-    `so_far` is called once, before Inductor starts, with the cases judged so far and the seconds to come.
+    Before Inductor starts, what is known so far is printed, of `source` where one is judged.
     """
     from deepstack_harness.contract.oracles.judge import judge_cases
 
@@ -432,7 +413,7 @@ def _play(
             if shown or after is None:
                 break
             if after.case.arm.backend is Backend.INDUCTOR is not result.case.arm.backend:
-                yield from so_far(cases, clock.seconds_left())
+                yield from table.so_far(cases, clock.seconds_left(), source)
     return cases
 
 
@@ -464,27 +445,29 @@ def _evaluate(
     *,
     source: bool = False,
 ) -> Document[bool]:
-    from deepstack_harness.cli.repro_table import EvaluationTable
+    from deepstack_harness.cli.repro_table import evaluation_columns, show_evaluation
     from deepstack_harness.contract.oracles.outputs import evaluate
 
-    table = EvaluationTable([(planned.case.buffer.name, planned.case.arm.name) for planned in plan])
-    yield from table.head()
+    columns = evaluation_columns([(planned.case.buffer.name, planned.case.arm.name) for planned in plan])
+    yield TextTable(columns)
     agreements = []
     for planned in plan:
         steps = len(planned.case.trace.steps)
         with progress(f"serving {steps} operations to {planned.case.buffer.name}"):
             observation = play(planned.case)
         evaluation = evaluate(planned.case, observation)
-        yield from table.add(planned.case, observation.graphs, evaluation)
+        yield from show_evaluation(columns, planned.case, observation.graphs, evaluation)
         # Faulty revisions have to be seen where guards are dropped: torch's own guards recompile.
         right = evaluation.agreement == 1 and not evaluation.died
         faulty = planned.case.subject in incident.faulty and planned.case.arm.guards == "drop_all"
         agreements.append(right != faulty)
     good = all(agreements)
-    if source:
-        yield outcome("agrees with eager" if good else "does not agree with eager", good=good)
-    else:
-        yield outcome("as the catalogue expects" if good else "not as the catalogue expects", good=good)
+    words = (
+        ("agrees", "does not agree")
+        if source
+        else ("as the catalogue expects", "not as the catalogue expects")
+    )
+    yield outcome(words[not good] + (" with eager" if source else ""), good=good)
     return good
 
 

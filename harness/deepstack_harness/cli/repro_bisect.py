@@ -16,6 +16,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -52,8 +53,11 @@ def bisect_releases(
     name, most, begun = package.name, most_steps(len(versions)), time.perf_counter()
     amount = f"{plural(len(versions), 'release')} of {package.title}, about {plural(most, 'step')}"
     yield Heading(f"incident {incident.id} ({incident.name}): {amount}")
-    for sentence in _not_listed(args, versions, listed):
-        yield Line(sentence)
+    ends = ((args.since, "beginning with", versions[0]), (args.until, "ending with", versions[-1]))
+    for text, words, end in ends:
+        # `0.33` names a range of releases, `0.33.0` one.
+        if text is not None and len(Version(text).release) > 2 and Version(text) not in listed:
+            yield Line(f"{text} is not on the index: {words} {end}")
 
     def verdict_on(version: Version) -> Document[SourceVerdict]:
         if version in yanked:
@@ -109,17 +113,6 @@ def _result(incident: Incident, name: str, loop: VersionLoop[Version, SourceVerd
     return f"{text}; between them not judged: {reasons}" if reasons else text
 
 
-def _not_listed(args: Namespace, versions: Sequence[Version], listed: Sequence[Version]) -> list[str]:
-    """Return a sentence for each end of the range that names a release which is not on the index."""
-    ends = ((args.since, "beginning with", versions[0]), (args.until, "ending with", versions[-1]))
-    # `0.33` names a range of releases, `0.33.0` one.
-    return [
-        f"{text} is not on the index: {words} {end}"
-        for text, words, end in ends
-        if text is not None and len(Version(text).release) > 2 and Version(text) not in listed
-    ]
-
-
 _CHEAP = (
     (("backend=eager", "backend=aot_eager"), "without Inductor"),
     (("backend=inductor",), "with Inductor"),
@@ -143,15 +136,7 @@ def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
     versions = [version for version in choose_releases(listed, since, args.until) if version not in yanked]
     if len(versions) < 2:
         raise UsageError(f"torch has fewer than two releases from {since} to {args.until or 'the newest'}")
-    phases = [
-        (words, name)
-        for backends, name in _CHEAP
-        if _has_cases(words := _selection(incident, args, backends))
-    ]
-    if not phases:
-        raise UsageError(
-            f"incident {incident.id} has no compiled case of this choice: 'list arms' has the arms"
-        )
+    phases = _selections(incident, args)
     amount = f"{plural(len(versions), 'release')} of torch, about {plural(most_steps(len(versions)), 'step')}"
     yield Heading(f"incident {incident.id} ({incident.name}): {amount}")
     for words, name in phases:
@@ -188,6 +173,27 @@ def bisect_torches(incident: Incident, args: Namespace) -> Document[ExitCode]:
     return ExitCode.HOLDS
 
 
+def _selections(incident: Incident, args: Namespace) -> list[tuple[list[str], str]]:
+    """Return the words for `run` that choose the incident's cases of some backends, with a name for each.
+
+    Raises `UsageError` where no case is chosen.
+    """
+    from deepstack_harness.runs.execution import Tier, matrix, select
+
+    chosen = {"incident": incident.id, "family": args.family, "arm": args.arm, "trace": args.trace}
+    phases = []
+    for backends, name in _CHEAP:
+        words = [*(f"{key}={glob.escape(value)}" for key, value in chosen.items() if value), *backends]
+        with suppress(UsageError):  # it matches no case
+            select(matrix(Tier.CI, ["cpu"]), words)
+            phases.append((words, name))
+    if not phases:
+        raise UsageError(
+            f"incident {incident.id} has no compiled case of this choice: 'list arms' has the arms"
+        )
+    return phases
+
+
 def _differences(was: Outcome, now: Outcome) -> list[str]:
     """Return a line for each case that changed between two releases: what is no more, and what came."""
     lines = []
@@ -200,21 +206,6 @@ def _differences(was: Outcome, now: Outcome) -> list[str]:
             )
             lines.append(f"{case}: {gone} -> {came}")
     return lines
-
-
-def _selection(incident: Incident, args: Namespace, backends: Sequence[str]) -> list[str]:
-    """Return the words for `run` that choose the incident's cases of some backends."""
-    chosen = {"incident": incident.id, "family": args.family, "arm": args.arm, "trace": args.trace}
-    return [*(f"{key}={glob.escape(value)}" for key, value in chosen.items() if value), *backends]
-
-
-def _has_cases(selection: Sequence[str]) -> bool:
-    from deepstack_harness.runs.execution import Tier, matrix, select
-
-    try:
-        return bool(select(matrix(Tier.CI, ["cpu"]), selection))
-    except UsageError:  # it matches no case
-        return False
 
 
 def _outcome_of(

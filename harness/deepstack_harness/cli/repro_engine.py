@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from deepstack_harness.cli.repro_releases import SourceVerdict, one_verdict, why
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import FaultKind, Row
-from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, all_of, outcome
+from deepstack_harness.document.blocks import BLANK, Document, Heading, Line, TextTable, all_of, outcome
 from deepstack_harness.engines.discover import ArgumentFiles
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
@@ -30,7 +30,6 @@ from deepstack_harness.text import parse_python
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.source_worker import AuditedClass
-    from deepstack_harness.audit.systems import JudgedSubject
     from deepstack_harness.catalogue.scripts import ProgramBuffer
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.sources.source import Source
@@ -150,40 +149,6 @@ def _print_place(audited: AuditedClass, *, broken: bool) -> Document:
         yield Line(f"note: {audited.runner.note}")
 
 
-def write_source_files(
-    incident: Incident, family: str, source: Source, args: Namespace
-) -> Document[ExitCode]:
-    """Write the programs that read the class of a source when they run, and print how to run them.
-
-    Raises `UsageError` where the class, or the incident, is none of which such a program can be written.
-    """
-    from deepstack_harness.catalogue.scripts import (
-        SOURCE_VARIABLE,
-        SourceProgram,
-        render_source_pytest,
-        render_source_script,
-    )
-
-    buffer, filename = _program_buffer(source, family)
-    program = SourceProgram(buffer, engine_of(source).package.title, source.label)
-    written = []
-    if args.script:
-        text = render_source_script(incident, family, program)
-        written.append((args.script, text, f"python {args.script} {filename}"))
-    if args.pytest:
-        text = render_source_pytest(incident, family, program)
-        run = f"{SOURCE_VARIABLE}={filename} python -m pytest {args.pytest}"
-        written.append((args.pytest, text, run))
-    upstream = _upstream_test(incident, args)
-    for path, text, run in written:  # all can be written before one is
-        write_text(path, text)
-        yield Line("wrote", command=path)
-        yield Line(f"run it with a copy of {program.title}, such as")
-        yield Line(f"  {run}")
-    yield from _write_upstream_test(upstream, incident, args)
-    return ExitCode.HOLDS
-
-
 _PROVIDED = frozenset({"torch", "IntermediateTensors", *dir(builtins)})
 _NEEDED = ("get", "set", "clear")
 
@@ -262,36 +227,54 @@ def _free_names(method: ast.FunctionDef) -> set[str]:
     return {node.id for node in names} - bound
 
 
-def write_files(incident: Incident, family: str, args: Namespace) -> Document[ExitCode]:
-    """Write the files that were chosen, and name them; `family` is empty where the incident has none."""
-    from deepstack_harness.catalogue.scripts import render_pytest, render_script
+def write_files(
+    incident: Incident, family: str, args: Namespace, source: Source | None = None
+) -> Document[ExitCode]:
+    """Write the files that were chosen, and how to run those that read the class of a source.
 
-    texts = [(path, render(incident, family)) for path, render in (
-        (args.script, render_script), (args.pytest, render_pytest),
-    ) if path]  # fmt: skip
-    upstream = _upstream_test(incident, args)
-    for path, text in texts:  # all can be written before one is
+    `family` is empty where the incident has none.  Raises `UsageError` where the class, or the incident, is
+    none of which such a program can be written.
+    """
+    from deepstack_harness.catalogue.scripts import UPSTREAM_PLACES, render_upstream_test
+
+    every = [] if source is None else [*_programs_of_source(incident, family, args, source)]
+    if source is None:
+        from deepstack_harness.catalogue.scripts import render_pytest, render_script
+
+        if args.script:
+            every.append((args.script, render_script(incident, family), []))
+        if args.pytest:
+            every.append((args.pytest, render_pytest(incident, family), []))
+    if args.upstream_test:
+        text = render_upstream_test(incident)
+        every.append((args.upstream_test, text, [f"in the engine it is {UPSTREAM_PLACES[incident.id]}"]))
+    for path, text, notes in every:  # all can be written before one is
         write_text(path, text)
         yield Line("wrote", command=path)
-    yield from _write_upstream_test(upstream, incident, args)
+        for note in notes:
+            yield Line(note)
     return ExitCode.HOLDS
 
 
-def _upstream_test(incident: Incident, args: Namespace) -> str:
-    """Return the test for the engine's own suite, empty where none was requested."""
-    from deepstack_harness.catalogue.scripts import render_upstream_test
+def _programs_of_source(
+    incident: Incident, family: str, args: Namespace, source: Source
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the path, the text and how to run it of each program that reads the class of a source."""
+    from deepstack_harness.catalogue.scripts import (
+        SOURCE_VARIABLE,
+        SourceProgram,
+        render_source_script,
+    )
 
-    return render_upstream_test(incident) if args.upstream_test else ""
-
-
-def _write_upstream_test(text: str, incident: Incident, args: Namespace) -> Document:
-    """Write the test, and print where it goes in the engine's repository."""
-    from deepstack_harness.catalogue.scripts import UPSTREAM_PLACES
-
-    if text:
-        write_text(args.upstream_test, text)
-        yield Line("wrote", command=args.upstream_test)
-        yield Line(f"in the engine it is {UPSTREAM_PLACES[incident.id]}")
+    buffer, filename = _program_buffer(source, family)
+    program = SourceProgram(buffer, engine_of(source).package.title, source.label)
+    heading = f"run it with a copy of {program.title}, such as"
+    if args.script:
+        run = f"  python {args.script} {filename}"
+        yield args.script, render_source_script(incident, family, program), [heading, run]
+    if args.pytest:
+        run = f"  {SOURCE_VARIABLE}={filename} python -m pytest {args.pytest}"
+        yield args.pytest, render_source_script(incident, family, program, "test"), [heading, run]
 
 
 _TRACE_OPTIONS = {
@@ -310,7 +293,22 @@ def reproduce_system(incident: Incident, args: Namespace) -> Document[ExitCode]:
     refuse_system_options(incident, args)
     if args.script or args.pytest or args.upstream_test:
         return (yield from write_files(incident, "", args))
-    return ExitCode.HOLDS if (yield from _judge_variants(incident)) else ExitCode.BROKEN
+    import torch
+
+    from deepstack_harness.audit.systems import system_of
+    from deepstack_harness.cli.system_table import show_as_expected, show_subject, system_columns
+
+    torch.set_num_threads(1)
+    columns = system_columns(incident.revisions)
+    yield from show_incident(incident)
+    yield BLANK
+    yield TextTable(columns)
+    variants = []
+    for variant in system_of(incident).ours(incident):
+        yield from show_subject(variant, columns)
+        variants.append(variant)
+    yield from show_as_expected(incident, variants)
+    return ExitCode.HOLDS if all(variant.as_expected for variant in variants) else ExitCode.BROKEN
 
 
 def refuse_system_options(incident: Incident, args: Namespace) -> None:
@@ -324,23 +322,6 @@ def refuse_system_options(incident: Incident, args: Namespace) -> None:
         raise UsageError("--script, --pytest and --upstream-test show a variant of ours: leave --source out")
 
 
-def _judge_variants(incident: Incident) -> Document[bool]:
-    import torch
-
-    from deepstack_harness.audit.systems import system_of
-    from deepstack_harness.cli.system_table import SystemTable
-
-    torch.set_num_threads(1)
-    table = SystemTable(incident, max(map(len, incident.revisions)))
-    yield from table.head()
-    variants = []
-    for variant in system_of(incident).ours(incident):
-        yield from table.add(variant)
-        variants.append(variant)
-    yield from table.close(variants)
-    return all(variant.as_expected for variant in variants)
-
-
 def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
     """Judge a source by an incident of a system other than the buffer.
 
@@ -348,7 +329,7 @@ def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
     """
     from deepstack_harness.audit.source_worker import SourceWorker
     from deepstack_harness.audit.systems import system_of
-    from deepstack_harness.cli.system_table import SystemTable
+    from deepstack_harness.cli.system_table import show_source_verdict, show_subject, system_columns
 
     source = open_source(text)
     if not engine_of(source).systems:
@@ -357,14 +338,14 @@ def judge_system(incident: Incident, text: str) -> Document[SourceVerdict]:
         )
     with SourceWorker(text) as worker:
         parts = list(system_of(incident).theirs(incident, worker))
-    table = SystemTable(incident, max(len(part.model_class) for part in parts))
-    yield from table.head()
+    label, columns = worker.source.label, system_columns([part.model_class for part in parts])
+    yield from show_incident(incident)
+    yield BLANK
+    yield TextTable(columns)
+    verdicts = []
     for part in parts:
-        yield from table.add(part)
-    yield from table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
-    return one_verdict([_verdict_of_part(worker.source.label, part) for part in parts])
-
-
-def _verdict_of_part(label: str, part: JudgedSubject) -> SourceVerdict:
-    why = "" if part.broken else why_unjudged(part.rows)
-    return SourceVerdict(f"{label}, {part.model_class}", part.broken, part.model_class, why)
+        yield from show_subject(part, columns)
+        why = "" if part.broken else why_unjudged(part.rows)
+        verdicts.append(SourceVerdict(f"{label}, {part.model_class}", part.broken, part.model_class, why))
+    yield from show_source_verdict(incident, label, engine_of(worker.source).package.module, parts)
+    return one_verdict(verdicts)

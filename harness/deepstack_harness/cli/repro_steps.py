@@ -115,66 +115,59 @@ def reproduce_steps(incident: Incident, args: Namespace) -> Document[ExitCode]:
 
     torch.set_num_threads(1)
     yield from show_incident(incident)
-    table = _ProgramTable(incident)
-    programs = []
+    arms = [arm for run in incident.region for arm in run.arms]
+    columns = [
+        Column("program", max(map(len, (*incident.revisions, "program")))),
+        Column("arm", max(map(len, arms))), Column("to uncompiled", 13, right=True),
+        Column("promises broken"),
+    ]  # fmt: skip
+    programs: list[JudgedProgram] = []
     for program in judge_programs(incident, args.arm):
-        yield from table.add(program)
-        programs.append(program)
-    return ExitCode.HOLDS if (yield from table.close(programs)) else ExitCode.BROKEN
-
-
-class _ProgramTable:
-    """Table of programs under arms, with the cause of the first fault of each run under its rows."""
-
-    def __init__(self, incident: Incident) -> None:
-        self._incident = incident
-        self._run: RegionRun | None = None
-        arms = [arm for run in incident.region for arm in run.arms]
-        self._columns = [
-            Column("program", max(map(len, (*incident.revisions, "program")))),
-            Column("arm", max(map(len, arms))), Column("to uncompiled", 13, right=True),
-            Column("promises broken"),
-        ]  # fmt: skip
-        self._diagnosed: set[str] = set()
-
-    def add(self, program: JudgedProgram) -> Document:
-        """Print a row, under a heading where the run changes, and below it why the promise is broken."""
-        if program.run is not self._run:
-            self._run = program.run
+        if not programs or program.run is not programs[-1].run:
             yield BLANK
             if program.run.note:
                 yield Line(program.run.note)
-            yield TextTable(self._columns)
-        style = Verdict.FAIL.style if program.broken else ""
-        words = " ".join(sorted(program.promises)) or "none"
-        words += ", not judged" if program.judged.unjudged else ""
-        yield table_line(self._columns, [program.name, program.arm, program.distance, words], style)
-        for row in program.rows:
-            yield replace(row, incident=self._incident.id, trace="its steps")
-        if program.broken and program.name not in self._diagnosed:
-            self._diagnosed.add(program.name)
-            first = program.broken[0]
-            yield Heading(f"  {first.rule} {first.rule.word}:")
-            for sentence in program.judged.sentences(first):
-                yield Line(sentence, lead="    ")
+            yield TextTable(columns)
+        diagnosed = {earlier.name for earlier in programs if earlier.broken}
+        yield from _show_program(program, columns, incident, why=program.name not in diagnosed)
+        programs.append(program)
+    return (yield from _sum_up(incident, programs))
 
-    def close(self, programs: Sequence[JudgedProgram]) -> Document[bool]:
-        """Print whether all is as the catalogue has it, and what is not; return True where it is."""
-        wrong = [program for program in programs if not program.as_expected]
-        yield BLANK
-        for program in wrong:
-            why = "; ".join([*program.judged.unjudged, *(row.detail for row in program.broken)])
-            wanted = " ".join(sorted(program.must_break)) or "nothing"
-            yield Line(
-                f"not as expected: {program.name} under {program.arm} was to break {wanted}"
-                + (f" and to name {program.run.input}" if program.must_break and program.run.input else "")
-                + f": {why or 'nothing is broken'}"
-            )
-        if wrong:
-            yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'case')}", good=False)
-            return False
-        yield outcome(f"shown: {_in_words(self._incident, programs)}", good=True)
-        return True
+
+def _show_program(
+    program: JudgedProgram, columns: Sequence[Column], incident: Incident, *, why: bool
+) -> Document:
+    """Print a row, and below it, with `why`, why the promise is broken."""
+    style = Verdict.FAIL.style if program.broken else ""
+    words = " ".join(sorted(program.promises)) or "none"
+    words += ", not judged" if program.judged.unjudged else ""
+    yield table_line(columns, [program.name, program.arm, program.distance, words], style)
+    for row in program.rows:
+        yield replace(row, incident=incident.id, trace="its steps")
+    if program.broken and why:
+        first = program.broken[0]
+        yield Heading(f"  {first.rule} {first.rule.word}:")
+        for sentence in program.judged.sentences(first):
+            yield Line(sentence, lead="    ")
+
+
+def _sum_up(incident: Incident, programs: Sequence[JudgedProgram]) -> Document[ExitCode]:
+    """Print whether all is as the catalogue has it, and what is not."""
+    wrong = [program for program in programs if not program.as_expected]
+    yield BLANK
+    for program in wrong:
+        why = "; ".join([*program.judged.unjudged, *(row.detail for row in program.broken)])
+        wanted = " ".join(sorted(program.must_break)) or "nothing"
+        yield Line(
+            f"not as expected: {program.name} under {program.arm} was to break {wanted}"
+            + (f" and to name {program.run.input}" if program.must_break and program.run.input else "")
+            + f": {why or 'nothing is broken'}"
+        )
+    if wrong:
+        yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'case')}", good=False)
+        return ExitCode.BROKEN
+    yield outcome(f"shown: {_in_words(incident, programs)}", good=True)
+    return ExitCode.HOLDS
 
 
 def _in_words(incident: Incident, programs: Sequence[JudgedProgram]) -> str:

@@ -1,6 +1,6 @@
 """The tables of `repro`, row by row as cases finish, and the sentences under them.
 
-`ReproTable` has the revisions and arms of an incident, `EvaluationTable` the figures that an evaluation of a
+`ReproTable` has the revisions and arms of an incident, `show_evaluation` the figures that an evaluation of a
 workload would report.  `CaseClock` estimates the time that is left.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import Case, PlannedCase
-from deepstack_harness.contract.facts import AccessFacts, rows_in_words
+from deepstack_harness.contract.facts import rows_in_words
 from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.contract.oracles.outputs import Evaluation, case_distances, diagnose
 from deepstack_harness.contract.rules import Rule, names_of
@@ -38,20 +38,17 @@ def access_lines(result: JudgedCase) -> Iterator[str]:
     """Yield a line for each step of an interpreted case whose output a payload moves."""
     for facts in result.observation.steps:
         if facts.accesses is not None and facts.distances is not None and facts.distances.effect > 0:
-            rows, apart = _touched_rows(facts.accesses), facts.distances
+            touched, apart = facts.accesses, facts.distances
+            levels = [access for access in touched.accesses if access.of_payload]
+            spans = [span for access in levels for span in (*access.read, *access.written, *access.wild)]
+            rows = f"payload {rows_in_words(spans)}" if spans else "no row of a payload"
+            wild = sum(access.outside > 0 for access in touched.accesses)
+            outside = f", {wild} accesses outside of their tensors" if wild else ""
             yield (
-                f"{result.case.subject}, '{facts.step}': {rows}; {apart.eager:.1e} from eager, which is "
+                f"{result.case.subject}, '{facts.step}': {touched.launches} launches touched {rows}{outside} "
+                f"({touched.share:.0%} of the bytes measured); {apart.eager:.1e} from eager, which is "
                 f"{apart.rounding:.1e} from fp64; effect {apart.effect:.1e}"
             )
-
-
-def _touched_rows(facts: AccessFacts) -> str:
-    levels = [access for access in facts.accesses if access.of_payload]
-    spans = [span for access in levels for span in (*access.read, *access.written, *access.wild)]
-    rows = f"payload {rows_in_words(spans)}" if spans else "no row of a payload"
-    wild = sum(access.outside > 0 for access in facts.accesses)
-    outside = f", {wild} accesses outside of their tensors" if wild else ""
-    return f"{facts.launches} launches touched {rows}{outside} ({facts.share:.0%} of the bytes measured)"
 
 
 _CASE_HEADINGS = (
@@ -81,22 +78,18 @@ def show_incident(incident: Incident) -> Document:
     yield Line(f"symptom: {incident.symptom}")
 
 
-class IncidentTitle:
-    """Title above the tables of an incident: itself once, then each of several families."""
+def show_titles(incident: Incident, families: Iterable[str]) -> Iterator[Document]:
+    """Iterate over what is above the table of each family; the incident itself is above the first one."""
+    for place, family in enumerate(families):
+        yield _show_title(incident, family, first=place == 0)
 
-    def __init__(self, incident: Incident) -> None:
-        """Print nothing before there is a table."""
-        self.incident = incident
-        self._shown = False
 
-    def show(self, family: str) -> Document:
-        """Print what is above the table of a family."""
-        if not self._shown:
-            yield from show_incident(self.incident)
-        self._shown = True
-        if len(self.incident.families) > 1:
-            yield BLANK
-            yield Heading(f"family {family}")
+def _show_title(incident: Incident, family: str, *, first: bool) -> Document:
+    if first:
+        yield from show_incident(incident)
+    if len(incident.families) > 1:
+        yield BLANK
+        yield Heading(f"family {family}")
 
 
 class ReproTable:
@@ -108,7 +101,16 @@ class ReproTable:
         self._block: tuple[Backend, str] | None = None
         self._undiagnosed: list[JudgedCase] = []
         self._diagnosed = False
-        self._columns = _columns(plan)
+        cases = [planned.case for planned in plan]
+        names = [[case.buffer.name for case in cases], [case.arm.name for case in cases]]
+        self._columns = [
+            *(
+                Column(head, max(map(len, (head, *shown))))
+                for head, shown in zip(_CASE_HEADINGS, names, strict=False)
+            ),
+            *(Column(head, len(head), right=True) for head in _CASE_HEADINGS[2:-1]),
+            Column(_CASE_HEADINGS[-1]),  # takes what is left
+        ]
 
     @staticmethod
     def block_of(planned: PlannedCase) -> tuple[Backend, str]:
@@ -119,7 +121,12 @@ class ReproTable:
         """Print one row, with a heading where backend or trace change."""
         case, seen = result.case, result.observation
         if self.block_of(result.planned) != self._block:
-            yield from self._heading(result)
+            self._block = self.block_of(result.planned)
+            yield BLANK
+            yield Heading(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'")
+            if result.planned.note:
+                yield Line(result.planned.note)
+            yield TextTable(self._columns)
         distances = case_distances(case, seen)
         graphs = seen.graphs
         cells = [
@@ -159,28 +166,31 @@ class ReproTable:
             self._diagnosed = True
             yield Heading(f"diagnosis ({', '.join(sorted(revisions))}): {sentence}.")
 
-    def so_far(self, cases: Sequence[JudgedCase], seconds: float) -> Document:
-        """Print what is known before Inductor starts, which takes longer than all before it."""
-        rules = _broken_by(cases) & set(self._incident.rules)
-        if rules:
-            faulty = ", ".join(
-                dict.fromkeys(result.case.subject for result in cases if result.broken & rules)
-            )
-            yield from self._first_verdict(f"{faulty} broke {names_of(rules)}", seconds)
+    def so_far(self, cases: Sequence[JudgedCase], seconds: float, source: str = "") -> Document:
+        """Print what is known before Inductor starts, which takes longer than all before it.
 
-    def source_so_far(self, name: str, cases: Sequence[JudgedCase], seconds: float) -> Document:
-        """Print what is known of a source before Inductor starts."""
+        `source` is the label and class of one that is judged, empty where our revisions are played.
+        """
         rules = _broken_by(cases) & set(self._incident.rules)
-        verdict = f"HAS incident {self._incident.id}, breaks {names_of(rules)}" if rules else "no fault seen"
-        yield from self._first_verdict(f"{name}: {verdict}", seconds)
-
-    def _first_verdict(self, verdict: str, seconds: float) -> Document:
-        yield BLANK
-        yield Heading(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s")
+        if source:
+            has = f"HAS incident {self._incident.id}, breaks {names_of(rules)}" if rules else "no fault seen"
+            verdict = f"{source}: {has}"
+        else:
+            faulty = dict.fromkeys(result.case.subject for result in cases if result.broken & rules)
+            verdict = f"{', '.join(faulty)} broke {names_of(rules)}"
+        if rules or source:
+            yield BLANK
+            yield Heading(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s")
 
     def shown(self, cases: Sequence[JudgedCase]) -> Document:
         """Print the closing line when everything is as in the catalogue."""
-        arms = list(dict.fromkeys(result.case.arm.name for result in cases if _silently_wrong(result)))
+        # A decoder that raised breaks R0 too.
+        arms = dict.fromkeys(
+            result.case.arm.name
+            for result in cases
+            for judgement in result.judgements
+            if judgement.rule is Rule.OUTPUT and judgement.effect is Effect.OUTPUT
+        )
         yield BLANK
         if arms:
             yield Line(f"wrong without an error under: {', '.join(arms)}")
@@ -233,41 +243,13 @@ class ReproTable:
             yield Line(f"where: {where}")
             yield outcome(f"{name}: HAS incident {self._incident.id}, breaks {names_of(rules)}", good=False)
 
-    def _heading(self, result: JudgedCase) -> Document:
-        case = result.case
-        self._block = self.block_of(result.planned)
-        yield BLANK
-        yield Heading(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'")
-        if result.planned.note:
-            yield Line(result.planned.note)
-        yield TextTable(self._columns)
-
 
 def _and(rules: Iterable[Rule]) -> str:
     return " and ".join(rule for rule in Rule if rule in set(rules))
 
 
-def _silently_wrong(result: JudgedCase) -> bool:
-    """Return whether a decoder that returned was wrong: one that raised breaks R0 too."""
-    return any(
-        judgement.rule is Rule.OUTPUT and judgement.effect is Effect.OUTPUT for judgement in result.judgements
-    )
-
-
 def _broken_by(cases: Iterable[JudgedCase]) -> frozenset[Rule]:
     return frozenset[Rule]().union(*(result.broken for result in cases))
-
-
-def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
-    """Return columns: names to the left, figures to the right; the last column takes what is left."""
-    cases = [planned.case for planned in plan]
-    names = [[case.buffer.name for case in cases], [case.arm.name for case in cases]]
-    left = [
-        Column(head, max(map(len, (head, *shown))))
-        for head, shown in zip(_CASE_HEADINGS, names, strict=False)
-    ]
-    figures = [Column(head, len(head), right=True) for head in _CASE_HEADINGS[2:-1]]
-    return [*left, *figures, Column(_CASE_HEADINGS[-1])]
 
 
 def _rules(result: JudgedCase) -> str:
@@ -347,34 +329,30 @@ _EVALUATION_HEADINGS = (
 )
 
 
-class EvaluationTable:
-    """A table that grows with every revision and arm."""
+def evaluation_columns(names: Sequence[tuple[str, str]]) -> list[Column]:
+    """Return the columns for the revisions and arms that will come: these set the widths."""
+    first, second, *figures = _EVALUATION_HEADINGS
+    revisions, arms = zip(*names, strict=True)
+    return [
+        Column(first, max(map(len, (first, *revisions)))), Column(second, max(map(len, (second, *arms)))),
+        *(Column(head, len(head), right=True) for head in figures),
+    ]  # fmt: skip
 
-    def __init__(self, names: Sequence[tuple[str, str]]) -> None:
-        """Show nothing yet; `names` are the revisions and arms that will come: they set the widths."""
-        first, second, *figures = _EVALUATION_HEADINGS
-        revisions, arms = zip(*names, strict=True)
-        self._columns = [
-            Column(first, max(map(len, (first, *revisions)))), Column(second, max(map(len, (second, *arms)))),
-            *(Column(head, len(head), right=True) for head in figures),
-        ]  # fmt: skip
 
-    def head(self) -> Document:
-        """Yield the heads of the columns."""
-        yield TextTable(self._columns)
-
-    def add(self, case: Case, graphs: GraphFacts | None, evaluation: Evaluation) -> Document:
-        """Print and record one row."""
-        cells = [
-            case.buffer.name,
-            case.arm.name,
-            "-" if evaluation.agreement is None else f"{evaluation.agreement:.4f}",
-            str(evaluation.runs),
-            str(evaluation.counts),
-            "-" if graphs is None else str(graphs.graphs),
-            str(evaluation.died),
-            str(evaluation.leaked),
-        ]
-        bad = evaluation.agreement != 1 or evaluation.died or evaluation.leaked
-        yield table_line(self._columns, cells, "red" if bad else "")
-        yield {"revision": case.buffer.name, "arm": case.arm.name, "evaluation": evaluation}
+def show_evaluation(
+    columns: Sequence[Column], case: Case, graphs: GraphFacts | None, evaluation: Evaluation
+) -> Document:
+    """Print and record one row."""
+    cells = [
+        case.buffer.name,
+        case.arm.name,
+        "-" if evaluation.agreement is None else f"{evaluation.agreement:.4f}",
+        str(evaluation.runs),
+        str(evaluation.counts),
+        "-" if graphs is None else str(graphs.graphs),
+        str(evaluation.died),
+        str(evaluation.leaked),
+    ]
+    bad = evaluation.agreement != 1 or evaluation.died or evaluation.leaked
+    yield table_line(columns, cells, "red" if bad else "")
+    yield {"revision": case.buffer.name, "arm": case.arm.name, "evaluation": evaluation}

@@ -5,7 +5,6 @@ While it runs, a line for each group that ended; at the end a summary.
 
 from __future__ import annotations
 
-import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepstack_harness.cli.arguments import resumable
 from deepstack_harness.cli.output import progress
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
 from deepstack_harness.document.blocks import BLANK, Column, Document, Line, TextTable, outcome, table_line
@@ -80,17 +80,11 @@ def run(args: Namespace) -> Document[ExitCode]:
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
         yield from _announce(execution, folder, resume=args.resume)
-        try:
-            with progress("starting") as say:
-                table = LiveTable(execution.groups, say)
-                yield from table.head()
-                for result in execution.play():
-                    yield from table.add(result)
-        except KeyboardInterrupt as error:
-            where = "" if args.out else f" --out {shlex.quote(str(folder))}"
-            again = "" if args.resume else " --resume"
-            error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
-            raise
+        with resumable(args, folder, "to play the cases that are left"), progress("starting") as say:
+            table = LiveTable(execution.groups, say)
+            yield from table.head()
+            for result in execution.play():
+                yield from table.add(result)
         return (yield from _close(execution.writer.part, folder))
 
 
@@ -133,10 +127,10 @@ def _close(part: RunPart, folder: Path) -> Document[ExitCode]:
     if has_datasets():
         write_parquet(part)
     else:
-        yield Line(
-            "no Parquet file: the library `datasets` is not installed; the JSON lines are complete", "yellow"
-        )
-    return ExitCode.HOLDS if (yield from close(part.rows, part.cases, str(folder))) else ExitCode.BROKEN
+        missing = "the library `datasets` is not installed"
+        yield Line(f"no Parquet file: {missing}; the JSON lines are complete", "yellow")
+    good = yield from close(part.rows, part.cases, str(folder))
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 _LONGEST = 200
@@ -163,29 +157,25 @@ class LiveTable:
             yield TextTable(self._columns)
 
     def add(self, result: CaseResult) -> Document:
-        """Count one case; the last case of a group prints its line."""
+        """Count one case, and show the time that the others take; the last of a group prints its line."""
         name = result.case.group
         self._ended[name].append(result)
         self._left[name] -= 1
-        self._say(f"{self._rate()}; the last one was {name}")
-        yield from result.rows
-        if not self._left[name]:
-            yield from self._group(name, self._ended.pop(name))
-
-    def _rate(self) -> str:
-        """Return how many cases have ended, how fast, and the time that the others take at this rate."""
         left = sum(self._left.values())
         done, seconds = self._all - left, max(time.monotonic() - self._began, 1e-9)
         rate, remaining = 60 * done / seconds, timedelta(seconds=round(left * seconds / done))
-        return f"{done} of {plural(self._all, 'case')}, {rate:.0f} a minute, about {remaining} left"
-
-    def _group(self, name: str, ended: Sequence[CaseResult]) -> Document:
+        progress = f"{done} of {plural(self._all, 'case')}, {rate:.0f} a minute, about {remaining} left"
+        self._say(f"{progress}; the last one was {name}")
+        yield from result.rows
+        if self._left[name]:
+            return
+        ended = self._ended.pop(name)
         rows = [row for result in ended for row in result.rows]
         seconds = sum(result.case.seconds for result in ended)
-        bad = [row for row in rows if row.verdict in UNEXPECTED]
+        bad = unexpected(ended)
         cells = [name, str(len(ended)), f"{seconds:.1f}", counted(rows)]
         yield table_line(self._columns, cells, "red" if bad else "")
-        for line in unexpected(ended):
+        for line in bad:
             yield Line(f"  {line}"[:_LONGEST])
 
 

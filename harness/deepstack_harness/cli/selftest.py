@@ -53,43 +53,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Document[ExitCode]:
     """Exit 0 when each mutant is caught only by its rule or promise, and nothing right is, else 1."""
-    _check_names(args)
-    store_hypothesis_in_cache()
-    from deepstack_harness.fuzz.regions import prove_regions
-    from deepstack_harness.fuzz.selftest import prove
-    from deepstack_harness.fuzz.trials import trials_for
-
-    good = True
-    mutants = [name for name in args.mutants or ALL_MUTANTS if name in ALL_MUTANTS]
-    if mutants:
-        start, table = time.perf_counter(), SelftestTable()
-        yield from table.head()
-        trials = trials_for(mutants, _SEED, right=not args.mutants)
-        with progress(f"0 of {len(trials)} hunts") as say:
-            for number, proof in enumerate(prove(trials, _WORKERS), 1):
-                yield from table.show(proof)
-                say(f"{number} of {plural(len(trials), 'hunt')}")
-        good = yield from table.close(time.perf_counter() - start)
-    regions = [name for name in args.mutants or REGIONS if name in REGIONS]
-    if regions:
-        of_regions = RegionTable()
-        yield BLANK
-        yield Line(
-            "small compiled regions: the promise that breaks under each of the arms, without another one"
-        )
-        with progress(f"0 of {plural(len(regions), 'region')}") as say:
-            for number, of_region in enumerate(prove_regions(regions, _WORKERS), 1):
-                yield from of_regions.show(of_region)
-                say(f"{number} of {plural(len(regions), 'region')}")
-        good &= yield from of_regions.close()
-    return ExitCode.HOLDS if good else ExitCode.BROKEN
-
-
-def _check_names(args: Namespace) -> None:
     for name in args.mutants:
         if name not in ALL_MUTANTS and name not in REGIONS:
             listed = f"the {len(ALL_MUTANTS)} of 'list mutants', the {len(REGIONS)} of 'list regions'"
             raise unknown_name("mutant", name, [*ALL_MUTANTS, *REGIONS], listed)
+    store_hypothesis_in_cache()
+    good = True
+    if mutants := [name for name in args.mutants or ALL_MUTANTS if name in ALL_MUTANTS]:
+        good = yield from _prove_mutants(mutants, right=not args.mutants)
+    if regions := [name for name in args.mutants or REGIONS if name in REGIONS]:
+        yield BLANK
+        good &= yield from _prove_regions(regions)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 _COLUMNS = (
@@ -110,65 +85,64 @@ _WORKERS = min(2, os.cpu_count() or 1)
 """Worker processes; 0 would play in this process."""
 
 
-class SelftestTable:
-    """One row for each proof, in the order in which they come; then one for each class of fault."""
+def _prove_mutants(mutants: Sequence[str], *, right: bool) -> Document[bool]:
+    """Print a row for each proof as it comes, and what is wrong with one that does not hold below it."""
+    from deepstack_harness.fuzz.selftest import prove
+    from deepstack_harness.fuzz.trials import trials_for
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        self._proofs: list[Proof] = []
+    start = time.perf_counter()
+    yield Line("check, fuzz: number of the trace or example that shows the fault first; - none")
+    yield TextTable(_COLUMNS)
+    trials, proofs = trials_for(mutants, _SEED, right=right), list[Proof]()
+    with progress(f"0 of {len(trials)} hunts") as say:
+        for proof in prove(trials, _WORKERS):
+            proofs.append(proof)
+            trial, style = proof.trial, "" if proof.holds else "red"
+            figures = [
+                number(proof.caught_by_check) or "-",
+                number(proof.examples if proof.broken else None) or "-",
+                f"{proof.seconds:.1f}",
+            ]
+            yield table_line(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
+            if wrong := _what_is_wrong(proof):
+                yield Line(wrong, style, lead="    ")
+            yield record_of(proof)
+            say(f"{len(proofs)} of {plural(len(trials), 'hunt')}")
+    return (yield from _sum_up(proofs, time.perf_counter() - start))
 
-    def head(self) -> Document:
-        """Yield the heads of the columns."""
-        yield Line("check, fuzz: number of the trace or example that shows the fault first; - none")
-        yield TextTable(_COLUMNS)
 
-    def show(self, proof: Proof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold is below it."""
-        self._proofs.append(proof)
-        trial, style = proof.trial, "" if proof.holds else "red"
-        figures = [
-            number(proof.caught_by_check) or "-",
-            number(proof.examples if proof.broken else None) or "-",
-            f"{proof.seconds:.1f}",
-        ]
-        yield table_line(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
-        if wrong := _what_is_wrong(proof):
-            yield Line(wrong, style, lead="    ")
-        yield record_of(proof)
+def _sum_up(proofs: Sequence[Proof], seconds: float) -> Document[bool]:
+    """Print the classes of faults, the axes of inputs that find mutants, and the last lines.
 
-    def close(self, seconds: float) -> Document[bool]:
-        """Print the classes of faults and the last lines; return whether everything holds."""
-        mutants = [proof for proof in self._proofs if proof.trial.rule]
-        right = [proof for proof in self._proofs if not proof.trial.rule]
-        missed = [proof.trial.subject for proof in mutants if not proof.holds]
-        refused = [f"{proof.trial.subject} [{proof.trial.arm}]" for proof in right if not proof.holds]
-        yield BLANK
-        yield TextTable(_CLASS_COLUMNS, [(cells, "") for cells in _classes(mutants)])
-        yield from self._show_axes(mutants)
-        yield BLANK
-        played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
-        named = len({proof.trial.subject for proof in right})
-        yield Line(
-            f"{len(refused)} false alarms on {named} right buffers in {played} examples and {checked} traces"
-        )
-        good = not missed and not refused
-        if not good:
-            yield Line(f"not so: {', '.join([*missed, *refused])}", "red")
-        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each only by its own rule"
-        yield outcome(f"{caught}; {seconds:.0f} s", good=good)
-        return good
-
-    def _show_axes(self, mutants: Sequence[Proof]) -> Document:
-        """Print the mutants that only one axis of inputs finds, and the axes that find none so."""
-        found = {
-            axis: [proof.trial.subject for proof in mutants if axis in proof.axes] for axis in AXES_OF_TRACES
-        }
-        yield BLANK
-        yield Heading("mutants that are found only where an axis of inputs is unusual")
-        yield TextTable(_AXIS_COLUMNS, [
-            ([axis, str(len(names)), ", ".join(names) or "none"], "" if names else "dim")
-            for axis, names in found.items()
-        ], head=False)  # fmt: skip
+    Returns whether every proof holds.
+    """
+    mutants = [proof for proof in proofs if proof.trial.rule]
+    right = [proof for proof in proofs if not proof.trial.rule]
+    missed = [proof.trial.subject for proof in mutants if not proof.holds]
+    refused = [f"{proof.trial.subject} [{proof.trial.arm}]" for proof in right if not proof.holds]
+    yield BLANK
+    yield TextTable(_CLASS_COLUMNS, [(cells, "") for cells in _classes(mutants)])
+    by_axis = {
+        axis: [proof.trial.subject for proof in mutants if axis in proof.axes] for axis in AXES_OF_TRACES
+    }
+    yield BLANK
+    yield Heading("mutants that are found only where an axis of inputs is unusual")
+    yield TextTable(_AXIS_COLUMNS, [
+        ([axis, str(len(names)), ", ".join(names) or "none"], "" if names else "dim")
+        for axis, names in by_axis.items()
+    ], head=False)  # fmt: skip
+    yield BLANK
+    played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
+    named = len({proof.trial.subject for proof in right})
+    yield Line(
+        f"{len(refused)} false alarms on {named} right buffers in {played} examples and {checked} traces"
+    )
+    good = not missed and not refused
+    if not good:
+        yield Line(f"not so: {', '.join([*missed, *refused])}", "red")
+    caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each only by its own rule"
+    yield outcome(f"{caught}; {seconds:.0f} s", good=good)
+    return good
 
 
 _REGION_COLUMNS = (Column(width=26), Column(width=5), Column())
@@ -178,55 +152,52 @@ _SHORT = {"cross_attention": "cross", "per_layer": "layers", "recurrent": "state
 _PROMISE_COLUMNS = (Column("as stated"), *(Column(_SHORT.get(kind, kind), right=True) for kind in _KINDS))
 
 
-class RegionTable:
-    """One row for each region, below its kind of module; then one row for each promise."""
+def _prove_regions(names: Sequence[str]) -> Document[bool]:
+    """Print a row for each region, below its kind of module, and how many are as stated.
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        self._proofs: list[RegionProof] = []
+    Returns whether all are.
+    """
+    from deepstack_harness.fuzz.regions import prove_regions
 
-    def show(self, proof: RegionProof) -> Document:
-        """Print one row; what is wrong with a proof that does not hold is below it."""
-        region, style = proof.region, "" if proof.holds else "red"
-        if not self._proofs or self._proofs[-1].region.kind != region.kind:
-            yield table_line(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")
-        self._proofs.append(proof)
-        cells = [proof.name, str(region.promise or "right"), " ".join(region.arms)]
-        yield table_line(_REGION_COLUMNS, cells, style)
-        if proof.wrong:
-            yield Line(proof.wrong, style, lead="    ")
-        yield {
+    yield Line("small compiled regions: the promise that breaks under each of the arms, without another one")
+    proofs: list[RegionProof] = []
+    with progress(f"0 of {plural(len(names), 'region')}") as say:
+        for proof in prove_regions(names, _WORKERS):
+            region, style = proof.region, "" if proof.holds else "red"
+            if not proofs or proofs[-1].region.kind != region.kind:
+                yield table_line(_REGION_COLUMNS, [region.kind, "of", "arms"], "bold")
+            proofs.append(proof)
+            cells = [proof.name, str(region.promise or "right"), " ".join(region.arms)]
+            yield table_line(_REGION_COLUMNS, cells, style)
+            if proof.wrong:
+                yield Line(proof.wrong, style, lead="    ")
+            yield {
                 "schema_version": 1, "region": proof.name, "promise": region.promise, "kind": region.kind,
                 "arms": list(region.arms), "found": {arm: list(rules) for arm, rules in proof.broken.items()},
                 "holds": proof.holds, "chances": proof.chances, "seconds": round(proof.seconds, 3),
                 "detail": proof.wrong or proof.detail,
             }  # fmt: skip
-
-    def close(self) -> Document[bool]:
-        """Print how many are as stated, by promise and kind, and the last lines; return whether all are."""
-        yield BLANK
-        yield TextTable(_PROMISE_COLUMNS, [
-            ([name, *(self._cell(promise, kind) for kind in _KINDS)], "")
-            for promise, name in [*((p, f"{p} {p.word}") for p in Promise), (None, "right")]
-        ])  # fmt: skip
-        wrong = [proof for proof in self._proofs if proof.region.promise]
-        right = [proof for proof in self._proofs if not proof.region.promise]
-        alarms = sum(not proof.holds for proof in right)
-        yield Line(f"{alarms} false alarms on {plural(len(right), 'right region')}")
-        caught = sum(proof.holds for proof in wrong)
-        good = caught == len(wrong) and not alarms
-        seconds = sum(proof.seconds for proof in self._proofs)
-        yield outcome(
-            f"{caught} of {len(wrong)} regions caught only by their promise; {seconds:.0f} processor seconds",
-            good=good,
-        )
-        return good
-
-    def _cell(self, promise: Promise | None, kind: str) -> str:
-        of_cell = [
-            proof for proof in self._proofs if (proof.region.promise, proof.region.kind) == (promise, kind)
-        ]
-        return f"{sum(proof.holds for proof in of_cell)} of {len(of_cell)}" if of_cell else "-"
+            say(f"{len(proofs)} of {plural(len(names), 'region')}")
+    yield BLANK
+    lines = []
+    for promise in (*Promise, None):
+        lines.append([f"{promise} {promise.word}" if promise else "right"])
+        for kind in _KINDS:
+            held = [
+                proof.holds
+                for proof in proofs
+                if (proof.region.promise, proof.region.kind) == (promise, kind)
+            ]
+            lines[-1].append(f"{sum(held)} of {len(held)}" if held else "-")
+    yield TextTable(_PROMISE_COLUMNS, [(cells, "") for cells in lines])
+    caught = [proof.holds for proof in proofs if proof.region.promise]
+    right = [proof.holds for proof in proofs if not proof.region.promise]
+    yield Line(f"{right.count(False)} false alarms on {plural(len(right), 'right region')}")
+    good = all(caught) and all(right)
+    seconds = sum(proof.seconds for proof in proofs)
+    of_all = f"{sum(caught)} of {len(caught)} regions caught only by their promise"
+    yield outcome(f"{of_all}; {seconds:.0f} processor seconds", good=good)
+    return good
 
 
 def record_of(proof: Proof) -> dict[str, object]:

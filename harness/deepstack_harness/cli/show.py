@@ -132,37 +132,28 @@ def show_page(incident: Incident, failures: Sequence[KnownFailure], faults: Sequ
     for number, region in enumerate(incident.region, 1):
         yield BLANK
         yield Heading(f"run {number} of {len(incident.region)}")
-        for label, text in _region_in_words(region):
+        for label, text in _run_in_words(region):
             yield Line(text, lead=label.ljust(_LABEL))
     yield BLANK
-    for command in _commands(incident):
-        yield Line(command=command)
+    yield Line(command=f"deepstack-harness repro {incident.id}")
+    if incident.script is not None:
+        yield Line(command=f"deepstack-harness repro {incident.id} --script FILE")
+    if incident.about_sources:
+        yield Line(command=f"deepstack-harness repro {incident.id} --source vllm==VERSION")
 
 
-def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
-    if run.note:
-        yield "note", run.note
-    yield "arms", ", ".join(run.arms)
-    if run.revisions:
-        yield "only for", ", ".join(run.revisions)
-    if run.families:
-        yield "families", ", ".join(run.families)
-    if run.dtype:
-        yield "dtype", run.dtype
-    if run.torch:
-        yield "torch", str(TorchReleases(run.torch))
-    yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
-
-
-def _region_in_words(run: RegionRun) -> Iterator[tuple[str, str]]:
-    if run.note:
-        yield "note", run.note
-    yield "arms", ", ".join(run.arms)
-    if run.programs:
-        yield "only for", ", ".join(run.programs)
-    yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
-    if run.input:
-        yield "names", run.input
+def _run_in_words(run: Run | RegionRun) -> Iterator[tuple[str, str]]:
+    """Iterate over the labels and texts of what a run has."""
+    subjects = run.programs if isinstance(run, RegionRun) else run.revisions
+    facts = {"note": run.note, "arms": ", ".join(run.arms), "only for": ", ".join(subjects)}
+    if isinstance(run, Run):
+        torch = str(TorchReleases(run.torch)) if run.torch else ""
+        facts |= {"families": ", ".join(run.families), "dtype": run.dtype, "torch": torch}
+    broken = "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items())
+    facts["breaks"] = broken or "nothing"
+    if isinstance(run, RegionRun):
+        facts["names"] = run.input
+    yield from ((label, text) for label, text in facts.items() if text)
 
 
 def _subjects_in_words(incident: Incident, names: Sequence[str]) -> list[str]:
@@ -175,14 +166,6 @@ def _subjects_in_words(incident: Incident, names: Sequence[str]) -> list[str]:
         + (f"; fault: {entry.fault}" if entry.fault else "")
         for name, entry in entries
     ]
-
-
-def _commands(incident: Incident) -> Iterator[str]:
-    yield f"deepstack-harness repro {incident.id}"
-    if incident.script is not None:
-        yield f"deepstack-harness repro {incident.id} --script FILE"
-    if incident.about_sources:
-        yield f"deepstack-harness repro {incident.id} --source vllm==VERSION"
 
 
 def _report_in_words(reference: str) -> str:

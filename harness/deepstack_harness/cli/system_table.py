@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import names_of
 from deepstack_harness.document.blocks import (
     BLANK,
@@ -13,7 +12,6 @@ from deepstack_harness.document.blocks import (
     Document,
     Heading,
     Line,
-    TextTable,
     outcome,
     table_line,
 )
@@ -27,9 +25,14 @@ if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
 
 
-def show_subject(subject: JudgedSubject, width: int, indent: int = 0) -> Document:
+def system_columns(subjects: Iterable[str]) -> list[Column]:
+    """Return the columns of a table, the first as wide as the longest of the subjects."""
+    width = max(len("subject"), *map(len, subjects))
+    return [Column("subject", width), Column("rule", 4), Column("verdict", 10), Column("figure")]
+
+
+def show_subject(subject: JudgedSubject, columns: Sequence[Column], indent: int = 0) -> Document:
     """Print for each rule its verdict, its figure and what was seen, and under them further measurements."""
-    columns = _columns(width + indent)
     for row in subject.rows:
         cells = [" " * indent + subject.model_class, row.rule, row.verdict.word, shown(row).figure]
         yield table_line(columns, cells, row.verdict.style)
@@ -38,64 +41,44 @@ def show_subject(subject: JudgedSubject, width: int, indent: int = 0) -> Documen
     yield from subject.records
 
 
-class SystemTable:
-    """Table of subjects, printed as they are judged; `output` decides what is seen."""
+def show_as_expected(incident: Incident, variants: Sequence[JudgedSubject]) -> Document:
+    """Print whether our variants are as the catalogue has them, and which are not."""
+    wrong = [variant for variant in variants if not variant.as_expected]
+    yield BLANK
+    for variant in wrong:
+        wanted = names_of(variant.must_break or ())
+        yield Line(
+            f"not as expected: {variant.model_class} broke {_broken_rules(variant)}, expected {wanted}"
+        )
+    if wrong:
+        yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'subject')}", good=False)
+        return
+    by = f"broken by {', '.join(incident.faulty)}, kept by {', '.join(incident.fixed)}"
+    yield outcome(f"shown: rule {names_of(incident.rules)} {by}", good=True)
 
-    def __init__(self, incident: Incident, width: int) -> None:
-        """Show nothing yet; `width` is that of the longest subject."""
-        self._incident = incident
-        self._width = max(width, len("subject"))
 
-    def head(self) -> Document:
-        """Yield what is about to be shown, and the heads of the columns."""
-        yield from show_incident(self._incident)
-        yield BLANK
-        yield TextTable(_columns(self._width))
-
-    def add(self, subject: JudgedSubject) -> Document:
-        """Print the next subject."""
-        yield from show_subject(subject, self._width)
-
-    def close(self, variants: Sequence[JudgedSubject]) -> Document:
-        """Print whether our variants are as the catalogue has them, and which are not."""
-        wrong = [variant for variant in variants if not variant.as_expected]
-        yield BLANK
-        for variant in wrong:
-            wanted = names_of(variant.must_break or ())
-            broken = _broken_rules(variant)
-            yield Line(f"not as expected: {variant.model_class} broke {broken}, expected {wanted}")
-        if wrong:
-            yield outcome(f"not as the catalogue expects: {plural(len(wrong), 'subject')}", good=False)
-            return
-        rules, faulty, fixed = self._incident.rules, self._incident.faulty, self._incident.fixed
-        shown = f"shown: rule {names_of(rules)} broken by {', '.join(faulty)}, kept by {', '.join(fixed)}"
-        yield outcome(shown, good=True)
-
-    def close_source(self, label: str, module: str, subjects: Sequence[JudgedSubject]) -> Document:
-        """Print whether a source has the fault, and where (file inside its top-level `module`, and line)."""
-        wrong = [subject for subject in subjects if subject.broken or subject.unjudged]
-        yield BLANK
-        for subject in wrong:
-            yield Line(f"where: {inside_package(subject.where, module)}")
-        number = self._incident.id
-        for subject in wrong:
-            has = "HAS" if subject.broken else "may have"
-            text = f"{label}, {subject.model_class}: {has} incident {number}, breaks {_broken_rules(subject)}"
-            yield outcome(text, good=False)
-        if not wrong:
-            names = ", ".join(subject.model_class for subject in subjects)
-            yield outcome(f"{label}, {names}: free of incident {number}", good=True)
+def show_source_verdict(
+    incident: Incident, label: str, module: str, subjects: Sequence[JudgedSubject]
+) -> Document:
+    """Print whether a source has the fault, and where (file inside its top-level `module`, and line)."""
+    wrong = [subject for subject in subjects if subject.broken or subject.unjudged]
+    yield BLANK
+    for subject in wrong:
+        yield Line(f"where: {inside_package(subject.where, module)}")
+    for subject in wrong:
+        has = "HAS" if subject.broken else "may have"
+        text = (
+            f"{label}, {subject.model_class}: {has} incident {incident.id}, breaks {_broken_rules(subject)}"
+        )
+        yield outcome(text, good=False)
+    if not wrong:
+        names = ", ".join(subject.model_class for subject in subjects)
+        yield outcome(f"{label}, {names}: free of incident {incident.id}", good=True)
 
 
 def _broken_rules(subject: JudgedSubject) -> str:
     unjudged = f", unjudged {names_of(subject.unjudged)}" if subject.unjudged else ""
     return f"{names_of(subject.broken)}{unjudged}"
-
-
-def _columns(width: int) -> list[Column]:
-    return [
-        Column("subject", width), Column("rule", 4), Column("verdict", 10), Column("figure"),
-    ]  # fmt: skip
 
 
 def show_systems(sources: Sequence[AuditedSource]) -> Document:
@@ -110,10 +93,11 @@ def show_systems(sources: Sequence[AuditedSource]) -> Document:
     width = max(
         (len(subject.model_class) for source in with_systems for subject in source.systems), default=0
     )
+    columns = [Column(width=width + 2), *system_columns([])[1:]]
     for source in with_systems:
         yield Line(source.label)
         for subject in source.systems:
-            yield from show_subject(subject, width, indent=2)
+            yield from show_subject(subject, columns, indent=2)
         for sentence in source.no_systems:
             yield Line(f"  not judged: {sentence}")
     yield BLANK

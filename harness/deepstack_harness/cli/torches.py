@@ -6,7 +6,6 @@ folder below `--out`, which a process under that interpreter plays; so one is re
 
 from __future__ import annotations
 
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from deepstack_harness.cli.arguments import resumable
 from deepstack_harness.cli.output import progress
 from deepstack_harness.cli.versions import VersionLoop, listed_releases
 from deepstack_harness.document.blocks import (
@@ -106,13 +106,8 @@ def _play(args: Namespace, home: TorchHome, folder: Path) -> Document[str]:
     """Play the matrix under another interpreter; return why it did not come to its end, or nothing."""
     from deepstack_harness.runs.store import read_stored
 
-    try:
+    with resumable(args, folder.parent, "to play the cases that are left"):
         why = run_under(home, _words(args, folder), None if args.quiet or args.json == "-" else _stdout())
-    except KeyboardInterrupt as error:
-        again = "" if args.resume else " --resume"
-        where = "" if args.out else f" --out {shlex.quote(str(folder.parent))}"
-        error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
-        raise
     if not why:
         yield from read_stored(folder).rows
     return why
@@ -190,7 +185,7 @@ def show_versions(table: VersionTable) -> Document:
         if line.section != section:
             section = line.section
             yield Heading(section)
-        style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
+        style = line.kind.style if line.kind else ""
         if any(line.cells):
             yield table_line(columns, [f"  {line.name}", *line.cells], style)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from deepstack_harness.cli.output import say, write_text
 from deepstack_harness.compile.watch_process import (
@@ -73,25 +73,26 @@ class WatchedRun:
     @property
     def unwatched(self) -> list[str]:
         """A sentence for everything that was not watched."""
-        return list(self._unwatched())
-
-    def _unwatched(self) -> Iterator[str]:
-        for region in self.regions:
-            if region["uncompiled"] and region["problem"]:
-                yield f"{region['problem']}; {_calls_as_written(region)}"
-        compiling = [process for process in self.processes if process.compiles]
+        sentences = [
+            f"{region['problem']}; {_calls_as_written(region)}"
+            for region in self.regions
+            if region["uncompiled"] and region["problem"]
+        ]
         if all(region["uncompiled"] for region in self.regions):
-            yield (
-                f"nothing watched: {plural(len(compiling), 'process')} loaded torch.compile, and no region "
-                f"was compiled (the program ended with {self.status})"
+            compiling = plural(sum(process.compiles for process in self.processes), "process")
+            ended = f"(the program ended with {self.status})"
+            sentences.append(
+                f"nothing watched: {compiling} loaded torch.compile, and no region was compiled {ended}"
             )
         for pid, command in self.unreached.items():
-            yield f"process {pid} loaded torch and was not reached: {words_of(command, _LONGEST_COMMAND)}"
+            words = words_of(command, _LONGEST_COMMAND)
+            sentences.append(f"process {pid} loaded torch and was not reached: {words}")
         for process in self.processes:
-            yield from (f"process {process.pid}: {problem}" for problem in process.problems)
+            sentences += [f"process {process.pid}: {problem}" for problem in process.problems]
         for region in self.regions:
             if not region["uncompiled"]:
-                yield from _unwatched_of(region)
+                sentences += _unwatched_of(region)
+        return sentences
 
 
 def _unwatched_of(region: Mapping[str, Any]) -> Iterator[str]:
@@ -175,18 +176,17 @@ def _watched_run(
         folder = Path(name)
         environment = start_in_children(folder, os.environ, restored)
         with Unreached(folder) as unreached:
-            status = _run_program(command, environment, sys.stderr if rows_on_stdout else None)
-        return WatchedRun(status, read_processes(folder), unreached.found)
-
-
-def _run_program(command: Sequence[str], environment: dict[str, str], stdout: TextIO | None) -> int:
-    """Return the status of the program; a signal of number n is 128 + n. Its stdout is ours where None."""
-    try:
-        with subprocess.Popen(command, env=environment, stdout=stdout) as running, _forwarding(running):
-            status = running.wait()
-    except OSError as error:
-        raise UsageError(f"cannot run '{command[0]}': {error.strerror}") from None
-    return 128 - status if status < 0 else status
+            stdout = sys.stderr if rows_on_stdout else None
+            try:
+                with (
+                    subprocess.Popen(command, env=environment, stdout=stdout) as running,
+                    _forwarding(running),
+                ):
+                    status = running.wait()
+            except OSError as error:
+                raise UsageError(f"cannot run '{command[0]}': {error.strerror}") from None
+        # A signal of number n is 128 + n.
+        return WatchedRun(128 - status if status < 0 else status, read_processes(folder), unreached.found)
 
 
 @contextmanager
@@ -275,16 +275,14 @@ def _restore(command: Sequence[str], watched: WatchedRun, args: Namespace) -> Do
         row = {"restored": source, "status": again.status, "still_failing": left}
         restored.append(row)
         yield row
-        yield Line(f"{source} put back: {_after_restoring(source, again.status, left)}")
+        if again.status:
+            after = f"the program ended with {again.status}, and with 0 without it: its output is unknown"
+        elif source in left:
+            after = "it still fails, so torch did not evaluate this guard"
+        else:
+            failing = f"; still failing: {', '.join(left)}" if left else " in all calls"
+            after = f"torch compiles again where it fails, and the output is right{failing}"
+        yield Line(f"{source} put back: {after}")
     if len(sources) > _MOST_RESTORED:
         say(f"deepstack-harness: {len(sources) - _MOST_RESTORED} further guards were not put back")
     return restored
-
-
-def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
-    if status:
-        return f"the program ended with {status}, and with 0 without it: its output is unknown"
-    if source in left:
-        return "it still fails, so torch did not evaluate this guard"
-    changes = "torch compiles again where it fails, and the output is right"
-    return f"{changes}; still failing: {', '.join(left)}" if left else f"{changes} in all calls"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from deepstack_harness.catalogue.incidents import catalogue
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding, render_script
 from deepstack_harness.contract.case import ENGINE, BufferKind, PlannedCase
-from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.observation import StepFacts
 from deepstack_harness.contract.oracles.judge import JudgedCase, unjudged_case
 from deepstack_harness.contract.oracles.outputs import case_distances, diagnose
 from deepstack_harness.contract.rules import Rule
@@ -69,9 +69,13 @@ def result_of(judged_case: JudgedCase, seconds: float, ending: CaseEnding | None
     `ending` is that of a case whose process did not play it to its end.
     """
     seen = judged_case.observation
+    if ending is None:
+        at_limit = seen.graphs is not None and seen.graphs.limit_hit
+        ending = CaseEnding.RECOMPILE_LIMIT if at_limit else CaseEnding.PLAYED
+        ending = ending if seen.steps else CaseEnding.CRASHED  # its ranks did
     return _result(
         judged_case,
-        ending or _ending(seen),
+        ending,
         seconds,
         diagnosis=diagnose(judged_case.case, seen) if judged_case.broken and seen.steps else None,
         script=script_of(judged_case) if judged_case.broken else None,
@@ -124,13 +128,6 @@ def _result(
         breaks=graphs.breaks if graphs else None, code=graphs.code if graphs else None,
     )  # fmt: skip
     return CaseResult(rows, record)
-
-
-def _ending(seen: Observation) -> CaseEnding:
-    if not seen.steps:
-        return CaseEnding.CRASHED  # its ranks did
-    at_limit = seen.graphs is not None and seen.graphs.limit_hit
-    return CaseEnding.RECOMPILE_LIMIT if at_limit else CaseEnding.PLAYED
 
 
 def _step_record(facts: StepFacts) -> StepRecord:

@@ -13,7 +13,7 @@ number of graphs in the case; where there is neither, the same difference is one
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -82,10 +82,6 @@ class ObservedFault(NamedTuple):
             return False
         return any(self.shape in causes and other.shape in effects for causes, effects in _FOLLOW)
 
-    def is_seen_as(self, other: "ObservedFault") -> bool:
-        """Return whether the other fault is the same observation; the rule may differ, as it depends on P."""
-        return (self.call, self.shape, self.exception) == (other.call, other.shape, other.exception)
-
 
 @dataclass(frozen=True)
 class ChangeCause:
@@ -137,24 +133,15 @@ class _Node(NamedTuple):
     subject: str
 
 
-@dataclass
-class _Draft:
-    kind: ChangeKind
-    own: list[Change] = field(default_factory=list)
-    consequences: list[Change] = field(default_factory=list)
-
-
 def findings(changes: Iterable[Change], old: StoredRun, new: StoredRun) -> list[ChangeCause]:
     """Return the causes of the changes from `old` to `new`: regressions first, then the most cases first."""
     sorter = _Sorter(list(changes), old, new)
-    drafts: dict[str, _Draft] = {}
+    by_title: dict[tuple[ChangeKind, str], tuple[list[Change], list[Change]]] = {}
     for change, (kind, title, consequence) in sorter.sorted():
-        draft = drafts.setdefault(f"{kind} {title}", _Draft(kind))
-        (draft.consequences if consequence else draft.own).append(change)
-        sorter.titles[f"{kind} {title}"] = title
-    found = [sorter.finding(sorter.titles[key], draft) for key, draft in drafts.items()]
+        by_title.setdefault((kind, title), ([], []))[consequence].append(change)
+    causes = [sorter.finding(*key, *changes) for key, changes in by_title.items()]
     kinds = list(ChangeKind)
-    return sorted(found, key=lambda cause: (kinds.index(cause.kind), -len(cause.changes), cause.title))
+    return sorted(causes, key=lambda cause: (kinds.index(cause.kind), -len(cause.changes), cause.title))
 
 
 class _Sorter:
@@ -164,16 +151,17 @@ class _Sorter:
         self._records = {case.case: case for run in (old, new) for case in run.cases}
         self._old = {(row.case, row.rule): row for row in old.rows}
         self._new = {(row.case, row.rule): row for row in new.rows}
-        self.titles: dict[str, str] = {}
         self._by_case: dict[str, list[Change]] = defaultdict(list)
         for change in changes:
             self._by_case[change.case].append(change)
         self._nodes: dict[_Node, dict[str, int]] = defaultdict(dict)
         self._node_of: dict[Change, _Node] = {}
         for change in changes:
-            if node := self._active(change):
-                row = self._row(change, node.kind)
-                self._nodes[node][change.case] = (row.step if row else None) or _LAST_STEP
+            row = self._row(change, change.kind)
+            came_or_went = change.kind in (ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT)
+            if came_or_went and row is not None and row.verdict in BROKEN:
+                node = _Node(change.kind, fault_of(row), self._records[change.case].subject)
+                self._nodes[node][change.case] = row.step or _LAST_STEP
                 self._node_of[change] = node
         self._heads = self._heads_of_nodes()
 
@@ -210,15 +198,19 @@ class _Sorter:
                 title = f"{names_of(rules)}: no longer put to the test"
                 yield change, (ChangeKind.MISSING, title, _rule_of(change) is not rules[0])
 
-    def finding(self, title: str, draft: _Draft) -> ChangeCause:
+    def finding(
+        self, kind: ChangeKind, title: str, own: Sequence[Change], consequences: Sequence[Change]
+    ) -> ChangeCause:
         """Return a finding with its shortest case."""
-        own = draft.own or draft.consequences
-        records = {change.case: self._records[change.case] for change in own if change.case in self._records}
+        shown = own or consequences
+        records = {
+            change.case: self._records[change.case] for change in shown if change.case in self._records
+        }
         shortest = min(records.values(), key=lambda case: (len(case.trace), case.case), default=None)
-        change = next((item for item in own if shortest and item.case == shortest.case), None)
-        row = self._row(change, draft.kind) if change else None
+        change = next((item for item in shown if shortest and item.case == shortest.case), None)
+        row = self._row(change, kind) if change else None
         return ChangeCause(
-            draft.kind, title, tuple(draft.own), tuple(draft.consequences), tuple(records.values()), shortest,
+            kind, title, tuple(own), tuple(consequences), tuple(records.values()), shortest,
             row.detail if row else "",
         )  # fmt: skip
 
@@ -236,17 +228,6 @@ class _Sorter:
         if better is not None and change.kind in (ChangeKind.IMPROVEMENT, ChangeKind.NEW):
             return better.kind, _title(better), True
         return change.kind, _title_of_measure(change), False
-
-    def _active(self, change: Change) -> _Node | None:
-        """Return the fault that came or went; None for any other change."""
-        if not change.metric.startswith("verdict ") or change.kind not in (
-            ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT,
-        ):  # fmt: skip
-            return None
-        row = self._row(change, change.kind)
-        if row is None or row.verdict not in BROKEN:
-            return None
-        return _Node(change.kind, fault_of(row), self._records[change.case].subject)
 
     def _row(self, change: Change, kind: ChangeKind) -> Row | None:
         """Return the row that shows a change: of what became better the row of before."""
@@ -296,7 +277,8 @@ class _Sorter:
         """Return whether `effect` was never seen without `cause`, and can follow from it."""
         if (effect.kind, effect.subject) != (cause.kind, cause.subject):
             return False
-        if cause.fault.is_seen_as(effect.fault):
+        # The same observation, of whatever rule: that depends on P.
+        if cause.fault[1:] == effect.fault[1:]:
             rows = self._new if effect.kind is ChangeKind.REGRESSION else self._old
             rows_of_cause = (rows.get((case, cause.fault.rule)) for case in self._nodes[effect])
             return not any(row and row.verdict in KEPT for row in rows_of_cause)

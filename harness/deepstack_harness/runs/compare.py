@@ -1,7 +1,7 @@
 """Changes between runs, case by case: verdicts, distances, graphs, recompiles, and what was compiled."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -30,6 +30,11 @@ class ChangeKind(StrEnum):
     NEW = "new"
     BEHAVIOUR = "new behaviour"
     """Other code or other guards than before: neither better nor worse by any rule."""
+
+    @property
+    def style(self) -> str:
+        """The colour on a terminal, by rich's name; empty for the usual one."""
+        return {"regression": "red", "missing": "red", "improvement": "yellow"}.get(self, "")
 
 
 RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING})
@@ -72,17 +77,10 @@ class RuleState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A measured number; smaller numbers than `floor` count as `floor`."""
-
-    value: float
-    floor: float = 0.0
-
-
-@dataclass(frozen=True)
 class ComparableRun:
     """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric).
 
+    A measure is a number, and the one as which smaller ones count: a distance within rounding is no distance.
     `shapes` are the kinds of faults, with the type of an exception; the middle of several runs has none, and
     no `compiled`, which has the kernels and the dropped guards of each case by metric. Of a run that is not
     `whole`, cases that are not there have not been played yet.
@@ -90,7 +88,7 @@ class ComparableRun:
 
     cases: Mapping[str, str]
     states: Mapping[tuple[str, Rule], RuleState]
-    measures: Mapping[tuple[str, str], Measure]
+    measures: Mapping[tuple[str, str], tuple[float, float]]
     shapes: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     compiled: Mapping[str, Mapping[str, Counter[str]]] = field(default_factory=dict)
     whole: bool = True
@@ -151,13 +149,13 @@ def _state(verdict: Verdict) -> RuleState:
     return RuleState.UNJUDGED if verdict is Verdict.ERROR else RuleState.UNTESTED
 
 
-def _measures(case: CaseRecord) -> Iterator[tuple[str, Measure]]:
+def _measures(case: CaseRecord) -> Iterator[tuple[str, tuple[float, float]]]:
     if case.distances is not None:
-        yield "distance", Measure(case.distances.eager, case.distances.rounding)
+        yield "distance", (case.distances.eager, case.distances.rounding)
     counts = {"graphs": case.graphs, "recompiles": case.recompiles, "breaks": case.breaks}
     for name, count in counts.items():
         if count is not None:
-            yield name, Measure(float(count))
+            yield name, (float(count), 0.0)
 
 
 GUARDS, KERNELS = "guards", "kernels"
@@ -206,7 +204,7 @@ def _typical_run(runs: Sequence[ComparableRun]) -> ComparableRun:
             if len(values) > half
         },
         {
-            key: Measure(median(value.value for value in values), median(value.floor for value in values))
+            key: (median(value for value, _ in values), median(least for _, least in values))
             for key, values in measures.items()
             if len(values) > half
         },
@@ -239,10 +237,15 @@ def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterato
         promise = key[1].instance_of
         yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], *texts, since, promise)
     for place in [place for place in before.measures if place in after.measures]:
-        old, new = before.measures[place], after.measures[place]
-        if kind := _MEASURES[place[1]](old, new):
-            figures = number(old.value), number(new.value)
-            yield Change(kind, place[1], place[0], after.cases[place[0]], *figures, since)
+        (old, old_least), (new, new_least) = before.measures[place], after.measures[place]
+        factor = WORSE if place[1] == "distance" else 1
+        if new > factor * max(old, old_least):
+            kind = ChangeKind.REGRESSION
+        elif old > factor * max(new, new_least):
+            kind = ChangeKind.IMPROVEMENT
+        else:
+            continue
+        yield Change(kind, place[1], place[0], after.cases[place[0]], number(old), number(new), since)
     yield from _behaviour(before, after, since)
 
 
@@ -254,23 +257,3 @@ def _verdict_change(old: RuleState, new: RuleState) -> ChangeKind | None:
     if new is RuleState.KEPT:
         return ChangeKind.NEW if old is RuleState.UNTESTED else ChangeKind.IMPROVEMENT
     return ChangeKind.REGRESSION
-
-
-def _distance_change(old: Measure, new: Measure) -> ChangeKind | None:
-    if new.value > WORSE * max(old.value, old.floor):
-        return ChangeKind.REGRESSION
-    return ChangeKind.IMPROVEMENT if old.value > WORSE * max(new.value, new.floor) else None
-
-
-def _count_change(old: Measure, new: Measure) -> ChangeKind | None:
-    if new.value == old.value:
-        return None
-    return ChangeKind.REGRESSION if new.value > old.value else ChangeKind.IMPROVEMENT
-
-
-_MEASURES: Mapping[str, Callable[[Measure, Measure], ChangeKind | None]] = {
-    "distance": _distance_change,
-    "graphs": _count_change,
-    "recompiles": _count_change,
-    "breaks": _count_change,
-}

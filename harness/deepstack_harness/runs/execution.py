@@ -209,10 +209,19 @@ class Execution:
         ]
         groups = [group for group in groups if group not in self.left_out]
         shard_groups = part_of(groups, request.shard)
-        self._pool = _pool(request, gpus)
-        self.writer = RunWriter(
-            Files(folder, request.shard), _about_run(request, groups, shard_groups), resume=resume
-        )
+        self._pool: Pool = LocalPool(request.workers, request.limits, gpus)
+        if request.executor == "ray":
+            from deepstack_harness.runs.ray_pool import RayPool
+
+            self._pool = RayPool(request.workers, request.limits)
+        about = About(
+            harness=__version__, started=now(), finished=None, command=tuple(sys.argv),
+            selection=shlex.join(request.selection) or None, tier=request.tier, environment=environment(),
+            shard=str(request.shard) if request.shard else None,
+            planned=Planning(len(shard_groups), sum(len(group.cases) for group in shard_groups)),
+            plan=fingerprint(groups),
+        )  # fmt: skip
+        self.writer = RunWriter(Files(folder, request.shard), about, resume=resume)
         done = frozenset(case.case for case in self.writer.part.cases)
         self.groups = [left for group in shard_groups if (left := group.without(done))]
         if request.cheapest_first:
@@ -225,21 +234,3 @@ class Execution:
                 self.writer.append(result.rows, result.case)
                 yield result
         self.writer.finish()
-
-
-def _pool(request: RunRequest, gpus: Sequence[str]) -> Pool:
-    if request.executor == "ray":
-        from deepstack_harness.runs.ray_pool import RayPool
-
-        return RayPool(request.workers, request.limits)
-    return LocalPool(request.workers, request.limits, gpus)
-
-
-def _about_run(request: RunRequest, groups: Sequence[Group], shard_groups: Sequence[Group]) -> About:
-    return About(
-        harness=__version__, started=now(), finished=None, command=tuple(sys.argv),
-        selection=shlex.join(request.selection) or None, tier=request.tier, environment=environment(),
-        shard=str(request.shard) if request.shard else None,
-        planned=Planning(len(shard_groups), sum(len(group.cases) for group in shard_groups)),
-        plan=fingerprint(groups),
-    )  # fmt: skip

@@ -5,7 +5,7 @@ torch is not imported in this process, so that the GPUs which it sees can still 
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,8 +128,3 @@ def _count_in_worker() -> list[str]:
             return [str(index) for index in range(count)]
         case (RaisedInWorker() | WorkerEnd()) as result:
             raise MachineError(f"torch cannot count the GPUs: {result.sentence}; use --device cpu")
-
-
-def gpu_environment(gpus: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a process that sees only these GPUs."""
-    return {VISIBLE: ",".join(gpus)}

@@ -9,7 +9,7 @@ or fetched is printed, and is no finding.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from deepstack_harness.engines.known import RELEASED, newest_source
 from deepstack_harness.errors import ExitCode, MachineError, Reason, UsageError, reason_of
 from deepstack_harness.files import read_regular
 from deepstack_harness.sources.source import KnownPackage, inside_package
+from deepstack_harness.text import json_line
 
 _RECORDS = "newest.json"
 _NO_REASON = Reason("nothing of this name can be judged now")
@@ -37,12 +38,6 @@ class AuditedPackage(msgspec.Struct, frozen=True):
     driven: dict[str, str] = {}
     broken: tuple[FindingKey, ...] = ()
     schema_version: int = 2
-
-
-def record_of(audited: AuditedSource) -> AuditedPackage:
-    """Return the record of an audit."""
-    broken = tuple(sorted(keys_of(audited.subjects)))
-    return AuditedPackage(audited.label, dict(audited.places), broken, SCHEMA_VERSION)
 
 
 def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
@@ -113,77 +108,57 @@ def _audit(text: str) -> AuditedSource:
     return audit_source(text, lambda _: None)  # a log needs no progress
 
 
-class NewestReleases:
-    """Audit of the newest releases: what was seen, which rows are unexpected, and what is lost."""
-
-    def __init__(self, rows: Path, newest: Newest = newest_source, audit: Audit = _audit) -> None:
-        """Write the rows of all packages to the file `rows`."""
-        self.seen: dict[str, AuditedPackage] = {}
-        self.lost: list[str] = []
-        self.unexpected = 0
-        self._rows, self._newest, self._audit = rows, newest, audit
-        rows.write_text("")
-
-    def lines(self, packages: Iterable[KnownPackage], before: dict[str, AuditedPackage]) -> Iterator[str]:
-        """Judge each package; yield the lines to print about it."""
-        for package in packages:
-            try:
-                text = self._newest(package)
-                audited = self._audit(text)
-            except MachineError as error:
-                yield f"{package.name}: not audited: {error}"
-                continue
-            except UsageError as error:  # the release has nothing that could be judged
-                self._add_record(package, AuditedPackage(text), {"": reason_of(error)}, before)
-                yield f"{text}: not judged: {error}"
-                continue
-            now, reasons = record_of(audited), reasons_of(audited, package.module)
-            self._add_record(package, now, reasons, before)
-            self._write_rows(audited)
-            yield f"{audited.label}: judged: {', '.join(now.driven) or 'nothing'}"
-            yield from (f"{audited.label}: not judged: {name}: {why}" for name, why in reasons.items())
-            for name in audited.account.outdated:
-                yield f"{audited.label}: known as not judged, and judged: {name}"
-            if package.name in before:
-                yield from changes(before[package.name], now)
-
-    def _add_record(
-        self,
-        package: KnownPackage,
-        now: AuditedPackage,
-        reasons: dict[str, Reason],
-        before: dict[str, AuditedPackage],
-    ) -> None:
-        self.seen[package.name] = now
-        if package.name in before:
-            self.lost += no_longer_driven(before[package.name], now, reasons)
-
-    def _write_rows(self, audited: AuditedSource) -> None:
-        rows = [row for subject in audited.subjects for row in subject.rows]
-        self.unexpected += sum(row.verdict in UNEXPECTED for row in rows)
-        self.unexpected += len(audited.account.failing) + len(audited.account.outdated)
-        carriers = audited.account.rows(audited.label, audited.package)
-        with self._rows.open("a") as stream:
-            stream.writelines(f"{row.to_json()}\n" for row in rows)
-            stream.writelines(f"{msgspec.json.encode(row).decode()}\n" for row in carriers)
-
-
 def audit_newest(
     folder: Path, history: Path, newest: Newest = newest_source, audit: Audit = _audit
 ) -> ExitCode:
     """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer called."""
     folder.mkdir(parents=True, exist_ok=True)
-    releases = NewestReleases(folder / "newest.jsonl", newest, audit)
-    packages = [engine.package for engine in RELEASED]
-    for line in releases.lines(packages, last_records(history, folder)):
-        print(line, flush=True)
-    (folder / _RECORDS).write_bytes(msgspec.json.format(msgspec.json.encode(releases.seen), indent=2))
-    print(
-        f"{len(releases.seen)} of {len(packages)} engines audited, {releases.unexpected} unexpected verdicts"
-    )
-    for line in releases.lost:  # last, because a night prints the last lines of a stage
+    before = last_records(history, folder)
+    records: dict[str, AuditedPackage] = {}
+    lost, unexpected = list[str](), 0
+    with (folder / "newest.jsonl").open("wb") as rows:
+        for package in (engine.package for engine in RELEASED):
+            earlier = before.get(package.name)
+            try:
+                text = newest(package)
+                audited = audit(text)
+            except MachineError as error:
+                print(f"{package.name}: not audited: {error}", flush=True)
+                continue
+            except UsageError as error:  # the release has nothing that could be judged
+                records[package.name] = now = AuditedPackage(text)
+                lost += no_longer_driven(earlier, now, {"": reason_of(error)}) if earlier else []
+                print(f"{text}: not judged: {error}", flush=True)
+                continue
+            broken = tuple(sorted(keys_of(audited.subjects)))
+            now = AuditedPackage(audited.label, dict(audited.places), broken, SCHEMA_VERSION)
+            records[package.name], reasons = now, reasons_of(audited, package.module)
+            lost += no_longer_driven(earlier, now, reasons) if earlier else []
+            of_rules = [row for subject in audited.subjects for row in subject.rows]
+            unexpected += sum(row.verdict in UNEXPECTED for row in of_rules)
+            unexpected += len(audited.account.failing) + len(audited.account.outdated)
+            carriers = audited.account.rows(audited.label, audited.package)
+            rows.writelines(map(json_line, (*of_rules, *carriers)))
+            rows.flush()
+            for line in _lines_about(audited, now, earlier, reasons):
+                print(line, flush=True)
+    (folder / _RECORDS).write_bytes(msgspec.json.format(msgspec.json.encode(records), indent=2))
+    print(f"{len(records)} of {len(RELEASED)} engines audited, {unexpected} unexpected verdicts")
+    for line in lost:  # last, because a night prints the last lines of a stage
         print(line)
-    return ExitCode.BROKEN if releases.lost or releases.unexpected else ExitCode.HOLDS
+    return ExitCode.BROKEN if lost or unexpected else ExitCode.HOLDS
+
+
+def _lines_about(
+    audited: AuditedSource, now: AuditedPackage, earlier: AuditedPackage | None, reasons: Mapping[str, Reason]
+) -> Iterator[str]:
+    """Yield what was judged, what was not and why, and what is other than when it was audited last."""
+    yield f"{audited.label}: judged: {', '.join(now.driven) or 'nothing'}"
+    yield from (f"{audited.label}: not judged: {name}: {why}" for name, why in reasons.items())
+    for name in audited.account.outdated:
+        yield f"{audited.label}: known as not judged, and judged: {name}"
+    if earlier is not None:
+        yield from changes(earlier, now)
 
 
 def main(words: Sequence[str]) -> ExitCode:

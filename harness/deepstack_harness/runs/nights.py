@@ -202,8 +202,12 @@ class NightlyRun:
         except (OSError, MachineError) as error:  # no room for its log, no memory for its process
             why = error.strerror if isinstance(error, OSError) else error
             outcome, code, detail = StageOutcome.FAILED, None, f"could not be started: {why}"
-        measured = _measured_in(stage.measured) if stage.measured else ()
-        ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail, measured)
+        measured: list[Measured] = []
+        if stage.measured:  # the rows before a line that a killed stage left torn
+            with suppress(OSError, UsageError, msgspec.MsgspecError):
+                lines = read_regular(stage.measured).splitlines()
+                measured.extend(msgspec.json.decode(line, type=Measured) for line in lines)
+        ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail, tuple(measured))
         if not stage.gpu or self.lost or ended.held:
             return ended
         self.lost = self.gpu_fault()
@@ -247,14 +251,6 @@ def _limit(stages: Sequence[Stage], left: float) -> float:
     shares = [other.share for other in stages if not other.last and other.least <= usable]
     part = usable * stage.share / sum(shares) if shares else usable
     return min(stage.seconds, usable, max(part, stage.least))
-
-
-def _measured_in(file: Path) -> tuple[Measured, ...]:
-    """Return the rows of a file, those before a line that a killed stage left torn; none without a file."""
-    rows: list[Measured] = []
-    with suppress(OSError, UsageError, msgspec.MsgspecError):
-        rows.extend(msgspec.json.decode(line, type=Measured) for line in read_regular(file).splitlines())
-    return tuple(rows)
 
 
 def exit_code(ended: Sequence[EndedStage]) -> ExitCode:

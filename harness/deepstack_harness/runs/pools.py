@@ -17,7 +17,7 @@ from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.runs.case_result import CaseResult, lost_result, result_of
-from deepstack_harness.runs.machine import gpu_environment
+from deepstack_harness.runs.machine import VISIBLE
 from deepstack_harness.runs.records import CaseEnding, Shard
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import EndKind, RaisedInWorker, WorkerEnd
@@ -197,7 +197,7 @@ class FreeGpus:
             self._changed.wait_for(lambda: len(self._free) >= group.ranks)
             names, self._free = self._free[: group.ranks], self._free[group.ranks :]
         try:
-            yield gpu_environment(names)
+            yield {VISIBLE: ",".join(names)}
         finally:
             with self._changed:
                 self._free += names

@@ -146,7 +146,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
     Raises `UsageError` that names the file, and the line, at fault.
     """
-    lines, _ = _whole_lines(_read(path))
+    *lines, _ = _read(path).split(b"\n")
     return tuple(
         decode(line, Row[Rule], f"line {number} of '{path}'") for number, line in enumerate(lines, 1)
     )
@@ -161,7 +161,7 @@ def _ended_records(
     """
     if part.about.finished is None and not path.exists():
         return
-    lines, torn = _whole_lines(_read(path))
+    *lines, torn = _read(path).split(b"\n")
     if torn and part.about.finished is not None:
         raise UsageError(f"'{path}' ends in the middle of a line, though the run finished: the file was cut")
     if torn:
@@ -172,12 +172,6 @@ def _ended_records(
     if len(ended) < len(records):
         part.notes.append(f"{path}: {len(records) - len(ended)} rows of a case that did not end are left out")
     yield from ended
-
-
-def _whole_lines(text: bytes) -> tuple[list[bytes], bytes]:
-    """Return the whole lines, and what follows the last line end."""
-    *lines, torn = text.split(b"\n")
-    return lines, torn
 
 
 def _read(path: Path) -> bytes:

@@ -147,8 +147,8 @@ def test_before_inductor_starts_the_broken_rules_are_shown(table: ReproTable, ca
     assert capsys.readouterr().out == ("\nwithout Inductor: pr40932 broke R1; Inductor follows, about 12 s\n")
     Output(None, quiet=False).show(table.so_far([FREE], 12.4))
     assert capsys.readouterr().out == ""
-    Output(None, quiet=False).show(table.source_so_far("vllm 0.22.1", [FREE], 3))
-    Output(None, quiet=False).show(table.source_so_far("vllm 0.22.1", [HAS], 3))
+    Output(None, quiet=False).show(table.so_far([FREE], 3, source="vllm 0.22.1"))
+    Output(None, quiet=False).show(table.so_far([HAS], 3, source="vllm 0.22.1"))
     assert (
         capsys.readouterr()
         .out.split("\n\n")[-1]

@@ -232,21 +232,6 @@ _HISTORY_COLUMNS = (
 )  # fmt: skip
 
 
-class HistoryPoint(NamedTuple):
-    """One run; `seconds` is the sum over its cases."""
-
-    started: str
-    run: str
-    commit: str
-    torch: str
-    cases: int
-    unexpected: int
-    known: int
-    kept: int
-    graphs: int
-    seconds: float
-
-
 def figure_history(run: RunData) -> Figure:
     """Return lines over the runs, the newest last in the plot and first in the table."""
     key, title = "history", "History"
@@ -259,40 +244,38 @@ def figure_history(run: RunData) -> Figure:
     return Figure(key, title, says, Table(_HISTORY_COLUMNS, points[::-1]), _plot_history(points))
 
 
-def _history_point(run: RunData) -> HistoryPoint:
-    summary = summarise(run)
+def _history_point(run: RunData) -> tuple[str | float, ...]:
+    """Return the cells of a run, in the order of the columns."""
+    summary, cases = summarise(run), run.cases.values()
     environment = run.about[0].environment if run.about else None
-    return HistoryPoint(
-        started=run.when, run=run.name, commit=(environment.commit or "")[:12] if environment else "",
-        torch=(environment.torch or "") if environment else "", cases=summary.cases,
-        unexpected=summary.unexpected, known=summary.counts[Verdict.XFAIL],
-        kept=summary.counts[Verdict.PASS], graphs=sum(case.graphs or 0 for case in run.cases.values()),
-        seconds=round(sum(case.seconds for case in run.cases.values()), 1),
+    commit, torch = (environment.commit, environment.torch) if environment else ("", "")
+    return (
+        run.when, run.name, (commit or "")[:12], torch or "", summary.cases, summary.unexpected,
+        summary.counts[Verdict.XFAIL], summary.counts[Verdict.PASS], sum(case.graphs or 0 for case in cases),
+        round(sum(case.seconds for case in cases), 1),
     )  # fmt: skip
 
 
 _HISTORY_LINES = (
-    ("unexpected", "unexpected", "X", FAIL),
-    ("broken as\nexpected", "known", "D", KNOWN),
-    ("graphs", "graphs", "o", ACCENT),
-    ("seconds", "seconds", "o", MUTED),
-)
+    ("unexpected", "X", FAIL), ("broken as expected", "D", KNOWN), ("graphs", "o", ACCENT),
+    ("seconds", "o", MUTED),
+)  # fmt: skip
 
 
-def _plot_history(points: Sequence[HistoryPoint]) -> str:
+def _plot_history(points: Sequence[tuple[str | float, ...]]) -> str:
     drawing = Drawing(
         "history", "Unexpected, expected, graphs and seconds over the runs", 4.4, stacked=len(_HISTORY_LINES)
     )
     places = range(len(points))
     with drawing as stacked:
-        for axes, (label, name, mark, colour) in zip(stacked, _HISTORY_LINES, strict=True):
-            values = [getattr(point, name) for point in points]
+        for axes, (column, mark, colour) in zip(stacked, _HISTORY_LINES, strict=True):
+            values = [float(point[_HISTORY_COLUMNS.index(column)]) for point in points]
             axes.plot(places, values, marker=mark, color=colour)
             axes.set_ylim(0, max(values) * 1.2 or 1)
             counts(axes.yaxis, most=3)
-            axes.set_ylabel(label, rotation=0, ha="right", va="center")
+            axes.set_ylabel(column.replace(" as ", " as\n"), rotation=0, ha="right", va="center")
         every = max(1, len(points) // 6)
-        stacked[-1].set_xticks(list(places)[::every], [point.started[:10] for point in points][::every])
+        stacked[-1].set_xticks(list(places)[::every], [str(point[0])[:10] for point in points][::every])
     return drawing.svg
 
 
