@@ -172,7 +172,9 @@ class _Driver:
         for own_parts in (True, False) if self._region.parts else (False,):
             refusal = None
             for setting, pair in product(self._settings(own_parts=own_parts), self._pairs()):
-                without, given = self._run_both(setting, pair)
+                without, given = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
+                if self._wanted.given_first:
+                    without, given = given, without
                 if given.reason is not None:
                     reason = reason or given.reason
                 elif without.reason is not None:
@@ -189,11 +191,6 @@ class _Driver:
         place, _, line = self._region.uses[-1].rpartition(":")
         idle = f"no value that was tried for `{self._wanted.name}` changes the answer over stand-ins"
         return DrivenFacts(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
-
-    def _run_both(self, setting: _Setting, pair: SeenValues) -> tuple[_Outcome, _Outcome]:
-        """Return the outcomes without the input and with it."""
-        outcomes = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
-        return (outcomes[1], outcomes[0]) if self._wanted.given_first else outcomes
 
     def _settings(self, *, own_parts: bool) -> Iterator[_Setting]:
         parameters = set(arguments_of(self._region.forward))
@@ -379,7 +376,7 @@ def _given_in_profile_run(caller: LoadedCaller) -> object:
     """Return what a caller gives to its region in a profile run, right after its `__init__`.
 
     `ABSENT` for None; None where the caller cannot be run, so that nothing is known.  The class is run with
-    what its `__init__` allocates, over a language model that records its arguments, or its `forward` alone.
+    what its `__init__` allocates, over a language model that records its arguments, or without that.
     """
     for bound in caller.whole:
         try:

@@ -81,10 +81,9 @@ class Arguments:
         followed = self._calls.from_runner(name)
         if followed is not None and followed.presence is Presence.VARIES:
             return followed
-        functions = ", ".join(function.removeprefix("vllm.v1.worker.") for function in self._unread)
-        return Known(
-            Presence.FIXED, f"{why} of {RUNNER_INPUTS.releases}; not read here: the text of {functions}"
-        )
+        functions = ", ".join(self._unread)
+        why = f"{why} of {RUNNER_INPUTS.releases}; not read here: the text of {functions}"
+        return Known(Presence.FIXED, why)
 
     def _row(
         self,
