@@ -75,9 +75,9 @@ def test_a_class_that_carries_nothing_any_more_is_lost(tmp_path: Path) -> None:
     seen = change(tmp_path, {QWEN: without.replace("self._set_deepstack_input_embeds(payload)", "pass")})
     assert QWEN_CLASS not in seen.members
     assert seen.needed(set()) == {QWEN_CLASS}
-    assert seen.is_lost(QWEN_CLASS)
+    assert seen.lost(QWEN_CLASS)
     gone = change(tmp_path / "gone", {QWEN: "A = 1\n"})
-    assert not gone.is_lost(QWEN_CLASS)
+    assert not gone.lost(QWEN_CLASS)
 
 
 def test_a_commit_is_stored_under_its_name_and_by_what_judges_it(
