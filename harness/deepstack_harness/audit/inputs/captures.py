@@ -25,7 +25,7 @@ from deepstack_harness.audit.inputs.rows import (
     Standing,
 )
 from deepstack_harness.audit.inputs.runners import DRAFTERS, GraphCapture, Runners
-from deepstack_harness.audit.inputs.writes import How, path_of, walk
+from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, walk, writes_of
 from deepstack_harness.engines.syntax import Function
 
 
@@ -37,6 +37,7 @@ class Captures:
         self._regions, self._phases, self._index = regions, regions.phases, regions.index
         self._handed, self._refusals = Handed(regions), Refusals(regions)
         self.captures = Runners(regions).captures
+        self._given: dict[tuple[str, frozenset[str]], list[Place]] = {}
         self._outside = {
             id(function)
             for capture in self.captures
@@ -45,7 +46,7 @@ class Captures:
         }
 
     def of_class(self, owner: Class) -> Iterator[InputStanding]:
-        """Yield the standing of each optional argument of a captured class."""
+        """Yield the standing of each member of a step and each optional argument of a captured class."""
         bodies = self.bodies.get(id(owner.node), [])
         is_entry = any(owner.node is entry.node for entry in self._regions.entries)
         rows: dict[tuple[str, InputKind], InputStanding] = {}
@@ -65,7 +66,7 @@ class Captures:
         if modes:
             self._handed.given_to_entries = frozenset(self._given_to_entries(modes))
             for entry in self._regions.entries:
-                for call in self._regions.reached_from(entry, modes).bodies:
+                for call in self._regions.find_code(entry, modes, to_bodies=True).bodies:
                     bodies.setdefault(id(call[0].node), []).append(call)
         return bodies
 
@@ -122,28 +123,28 @@ class Captures:
             replayed = [place for place, refusal in givers if refusal is None]
             writers = replayed or [place for place, _ in givers]
             given = name in captured and not is_none(captured[name][1])
-            giver = writers[0].model_class or writers[0].function if writers else ""
-            place, runner = (
-                str(writers[0]) if writers else f"{definer.member}:{forward.lineno}",
-                capture.runner.node.name,
-            )
-            standing = Standing.SAME
+            change = InputChange.STORAGE if given else InputChange.PRESENCE
+            place = str(writers[0]) if writers else f"{definer.member}:{forward.lineno}"
             if not writers:
-                why = "no call in such a step gives it"
+                standing, why = Standing.SAME, "no call in such a step gives it"
             elif not any(isinstance(node, ast.Name) and node.id == name for node in walk(forward)):
-                why = "forward does not read it"
+                standing, why = Standing.SAME, "forward does not read it"
             elif given and name in capture.words:
-                why = f"{runner} captures it, and fills it in a replay"
+                standing, why = (
+                    Standing.SAME,
+                    f"{capture.runner.node.name} captures it, and fills it in a replay",
+                )
             elif not replayed:
-                first, *rest = dict.fromkeys(refusal for _, refusal in givers if refusal is not None)
-                others = [f", and {reason.why} ({reason.where})" for reason in rest]
-                standing, place = Standing.GUARDED, first.where
-                why = f"{giver} gives it, but {first.why}{''.join(others)}"
+                reasons = list(dict.fromkeys(refusal for _, refusal in givers if refusal is not None))
+                others = [f", and {reason.why} ({reason.where})" for reason in reasons[1:]]
+                giver = writers[0].model_class or writers[0].function
+                standing, place = Standing.GUARDED, reasons[0].where
+                why = f"{giver} gives it, but {reasons[0].why}{''.join(others)}"
             else:
                 standing = Standing.AT_RISK
                 lacks = "fills it in no replay" if given else "captures a call without it"
-                why = f"{runner} {lacks} ({capture.where}), and in a step {giver} gives it"
-            change = InputChange.STORAGE if given else InputChange.PRESENCE
+                giver = writers[0].model_class or writers[0].function
+                why = f"{capture.runner.node.name} {lacks} ({capture.where}), and in a step {giver} gives it"
             yield InputStanding(
                 owner.node.name, name, standing, why, place, member=owner.member, line=forward.lineno,
                 warm_up=InputSeen.GIVEN if given else InputSeen.NONE,
@@ -161,18 +162,21 @@ class Captures:
                 if not is_none(value) and self._is_of(value, capture):
                     yield visit.scope.place(value), self._refused(name, capture)
             return
-        entries = self._handed.given_to_entries
-        refused = {entry: why for entry in entries if (why := self._refused(entry, capture)) is not None}
+        refused = {entry: self._refused(entry, capture) for entry in self._handed.given_to_entries}
         for _, caller, call in self.bodies[id(owner.node)]:
             handed = self._handed.keywords(call, caller, capture.modes, forward)
             by, value = handed.get(name, (caller, ast.Constant(None)))
-            gives = functools.partial(self._handed.gives, value, by, capture.modes)
-            if not gives():
+            if not self._handed.gives(value, by, capture.modes):
                 continue
             refusal = self._refusals.of_model(_entry(caller), owner, capture)
-            if refusal is None and not gives(given=entries - refused.keys()):
-                alone = [why for entry, why in refused.items() if not gives(given=entries - {entry})]
-                refusal = next(iter(alone or refused.values()))
+            accepted = frozenset(word for word, why in refused.items() if why is None)
+            if refusal is None and not self._handed.gives(value, by, capture.modes, given=accepted):
+                reasons = {key: why for key, why in refused.items() if why is not None}
+                alone = [
+                    why for name, why in reasons.items()
+                    if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {name})
+                ]  # fmt: skip
+                refusal = next(iter(alone or reasons.values()))
             yield by.scope.place(value), refusal
 
     def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
@@ -183,17 +187,19 @@ class Captures:
 
     def _refused(self, name: str, capture: GraphCapture) -> Refusal | None:
         """Return why a runner replays no step that gives an argument to a model; None where it may."""
+        values = self._given_to_entries(capture.modes).get(name, [])
         lines = [
             self._refusals.of_value(value, visit.scope, capture.runner)
-            for visit, value in self._given_to_entries(capture.modes).get(name, [])
+            for visit, value in values
             if not is_none(value)
         ]
-        refuses = Refusal(f"{capture.runner.node.name} refuses such a step", next(iter(lines), ""))
-        return refuses if lines and all(lines) else None
+        if not lines or not all(lines):
+            return None
+        return Refusal(f"{capture.runner.node.name} refuses such a step", lines[0])
 
     def _not_followed(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
         """Yield a row where a model passes a step to an attribute of which no class was found."""
-        for name, member, line in self._regions.reached_from(owner, capture.modes).unknown[:1]:
+        for name, member, line in self._regions.find_code(owner, capture.modes, to_bodies=True).unknown[:1]:
             yield InputStanding(
                 owner.node.name, name, Standing.NOT_FOLLOWED,
                 f"`{name}` is called with the inputs of a step, and its class was not found",
@@ -201,29 +207,42 @@ class Captures:
             )  # fmt: skip
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _steps(self, name: str, modes: frozenset[str]) -> bool:
-        """Return whether steps of these modes are given a member other than None, outside of captures.
-
-        Constructors give it, and assignments to an attribute of that name, of whatever object.
-        """
-        given: list[tuple[Scope, ast.expr]] = [
+    def _writes(self, name: str) -> tuple[tuple[Scope, ast.expr], ...]:
+        """Return where steps give a member: constructors and assignments outside of captures and regions."""
+        batch = self._regions.batch
+        assert batch is not None
+        found: list[tuple[Scope, ast.expr]] = [
             (scope, keyword.value)
             for scope, call in self._constructors
             for keyword in call.keywords
             if keyword.arg == name
         ]
-        given += [
-            (scope, written.value)
-            for scope, written in self._phases.writes_named(name)
-            if len(written.path) == 2 and written.how is How.REBOUND and written.value is not None
-        ]
-        return any(
-            id(scope.function) not in self._outside
+        for scope, written in self._phases.writes_named(name):
+            if len(written.path) == 2 and written.how is How.REBOUND and written.value is not None:
+                root = written.path[0]
+                is_own = root == "self" and scope.owner and self._index.is_a(batch, scope.owner)
+                if is_own or root in self._regions.names or root in self._made_in(scope.function):
+                    found.append((scope, written.value))
+        return tuple(
+            (scope, value) for scope, value in found
+            if id(scope.function) not in self._outside and id(scope.function) not in self._inside
             and self._phases.find_phase(scope) not in {Phase.BEFORE, Phase.WARM_UP}
-            and any(inner is value for inner in self._regions.nodes(scope.function, modes))
-            and self._handed.gives(value, Visit(scope, frozenset()), modes)
-            for scope, value in given
-        )
+            and not any(part in f"/{scope.member}" for part in _NO_GIVERS)
+            # What is padded, sliced or moved was given by another statement.
+            and not any(isinstance(node, ast.Attribute) and node.attr == name and _is_batch(node, scope)
+                        for node in ast.walk(value))
+        )  # fmt: skip
+
+    def _made_in(self, function: Function) -> set[str]:
+        """Return the names of steps that a function makes."""
+        assert self._regions.batch is not None
+        return {
+            target.id
+            for node in walk(function)
+            for target, value in assigned(node)
+            if isinstance(target, ast.Name) and isinstance(value, ast.Call)
+            and ast.unparse(value.func) in {"cls", self._regions.batch.node.name}
+        }  # fmt: skip
 
     @functools.cached_property
     def _constructors(self) -> list[tuple[Scope, ast.Call]]:
@@ -242,6 +261,60 @@ class Captures:
                 ]
         return calls
 
+    @functools.cached_property
+    def _inside(self) -> frozenset[int]:
+        """Return the functions that captured regions run: what they write is there in a replay too."""
+        modes = frozenset[str]().union(*(capture.modes for capture in self.captures))
+        return frozenset(
+            key for owner in self._regions.entries for key in self._regions.find_code(owner, modes).functions
+        )
+
+    def _steps(self, name: str, modes: frozenset[str]) -> list[Place]:
+        """Return where steps of these modes give a member other than None."""
+        key = (name, modes)
+        if key not in self._given:
+            self._given[key] = [
+                scope.place(value)
+                for scope, value in self._writes(name)
+                if any(inner is value for inner in self._regions.nodes(scope.function, modes))
+                and self._handed.gives(value, Visit(scope, frozenset()), modes)
+                and not self._of_another_mode(value, scope, modes)
+            ]  # fmt: skip
+        return self._given[key]
+
+    def _of_another_mode(self, value: ast.expr, scope: Scope, modes: frozenset[str]) -> bool:
+        """Return whether a value comes from an object that is given it only for steps of another mode."""
+        path = path_of(value, local_paths(scope.function))
+        if len(path) != 2 or self._regions.modes is None:
+            return False
+        holders = self._phases.holders(scope, path) or []
+        made = [
+            self._modes_made(write.scope.function)
+            for holder in holders
+            for write in self._phases.writes_to(holder, path[1])
+            if write.certain and write.written.value is not None and not is_none(write.written.value)
+            and write.how is How.REBOUND
+        ]  # fmt: skip
+        return bool(made) and all(found and not found & modes for found in made)
+
+    def _modes_made(self, function: Function) -> frozenset[str]:
+        modes = self._regions.modes
+        assert modes is not None
+        return frozenset(
+            mode
+            for written in writes_of(function)
+            if written.path[-1] == modes.field and written.value is not None
+            for mode in modes.named(written.value)
+        )
+
+
+def _is_batch(node: ast.Attribute, scope: Scope) -> bool:
+    """Return whether an attribute is of the object that a function gives something to."""
+    return isinstance(node.value, ast.Name) and any(
+        written.path[:1] == (node.value.id,) and written.path[1:] == (node.attr,)
+        for written in writes_of(scope.function)
+    )
+
 
 def _entry(visit: Visit) -> Class:
     """Return the model from whose `forward` a call was followed."""
@@ -251,4 +324,6 @@ def _entry(visit: Visit) -> Class:
     return visit.scope.owner
 
 
+_NO_GIVERS = (DRAFTERS, "/layers/")
+"""Drafters give to models of their own; layers and their backends run inside of a capture as in a step."""
 _WORST = {standing: at for at, standing in enumerate(Standing)}

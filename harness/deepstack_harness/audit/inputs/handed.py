@@ -85,21 +85,25 @@ class Handed:
                 given[name] = (visit, value)
         return given
 
-    def _items(
+    def _items(  # noqa: C901, PLR0912  # one case for each kind of expression
         self, value: ast.expr, visit: Visit, modes: frozenset[str], depth: int
     ) -> dict[str, tuple[Visit, ast.expr]]:
         """Return the members of a dictionary, as far as they can be read in the functions that fill it."""
         items: dict[str, tuple[Visit, ast.expr]] = {}
+        if not depth:
+            return items
         match value:
-            case _ if not depth:
-                pass
             case ast.Dict(keys=keys, values=values):
                 for key, stored in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant):
                         items[str(key.value)] = (visit, stored)
+                    elif key is None:
+                        items |= self._items(stored, visit, modes, depth - 1)
             case ast.IfExp(body=body, orelse=orelse):
                 for expression in (body, orelse):
                     items |= self._items(expression, visit, modes, depth - 1)
+            case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
+                items |= {keyword.arg: (visit, keyword.value) for keyword in keywords if keyword.arg}
             case ast.Call(func=func):
                 for scope in self._dict_makers(func, visit):
                     inner = Visit(scope, frozenset(), {}, visit, value)
@@ -110,7 +114,7 @@ class Handed:
                 items |= self._filled(name, visit, modes, depth)
         return items
 
-    def _filled(
+    def _filled(  # noqa: C901, PLR0912  # one case for each way to put something into a dictionary
         self, name: str, visit: Visit, modes: frozenset[str], depth: int
     ) -> dict[str, tuple[Visit, ast.expr]]:
         """Return the members that a function puts into a dictionary of its own or of its caller."""
@@ -141,12 +145,28 @@ class Handed:
                             # What is None only in some steps may still be given in others.
                             if word not in items or not is_none(value):
                                 items[word] = (visit, value)
-            if depth > 1 and isinstance(node, ast.Call) and _is_name(name, *node.args):
-                for scope, is_bound in self._regions.called(node.func, visit, local_paths(function)):
-                    inner = Visit(scope, frozenset(), {}, visit, node, is_bound)
-                    for parameter in parameters(scope.function):
-                        if _is_name(name, argument(node, scope.function, parameter, bound=is_bound)):
-                            items |= self._filled(parameter, inner, modes, depth - 1)
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=bound), attr="update"), args=args):
+                    if bound == name:
+                        items |= {
+                            keyword.arg: (visit, keyword.value) for keyword in node.keywords if keyword.arg
+                        }
+                        for given in args:
+                            items |= self._items(given, visit, modes, depth - 1)
+                case ast.Call(func=func, args=args) if depth > 1:
+                    at = [
+                        place
+                        for place, given in enumerate(args)
+                        if isinstance(given, ast.Name) and given.id == name
+                    ]
+                    for scope, bound_method in (
+                        self._regions.called(func, visit, local_paths(function)) if at else ()
+                    ):
+                        names = [parameter.arg for parameter in scope.function.args.args][bound_method:]
+                        inner = Visit(scope, frozenset(), {}, visit, node, bound_method)
+                        for place in at:
+                            if place < len(names):
+                                items |= self._filled(names[place], inner, modes, depth - 1)
         return items
 
     def _dict_makers(self, func: ast.expr, visit: Visit) -> Iterator[Scope]:
@@ -161,8 +181,3 @@ class Handed:
                 and "runner" in f"{member}{scope.owner.node.name}".lower()
             ]  # fmt: skip
         yield from found
-
-
-def _is_name(name: str, *values: ast.expr | None) -> bool:
-    """Return whether one of some expressions is just a name."""
-    return any(isinstance(value, ast.Name) and value.id == name for value in values)

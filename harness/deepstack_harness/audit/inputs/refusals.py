@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class, is_none
@@ -42,6 +42,15 @@ class Refusal:
     where: str
 
 
+@dataclass
+class _Looked:
+    """The names of attributes under which a runner looks for what it captures, and the first such line."""
+
+    names: set[str] = field(default_factory=set)
+    values: list[tuple[ast.expr, Scope]] = field(default_factory=list)
+    where: str = ""
+
+
 class Refusals:
     """What the runners of the models of `regions` refuse."""
 
@@ -54,16 +63,18 @@ class Refusals:
             if not self._may_have(entry, name):
                 made = f"no {capture.runner.node.name} is made for {entry.node.name}"
                 return Refusal(f"{made}, which has no `{name}`", where)
-        found, names = self._looked(capture)
-        if not names:
+        looked = self._looked(capture)
+        at = [self._classes_at(value, scope, entry, _DEPTH) for value, scope in looked.values]
+        if not looked.names or any(
+            self._may_reach(entry, body, frozenset(looked.names))
+            if classes is None
+            else any(cls.node is body.node for cls in classes)
+            for classes in at
+        ):
             return None
-        for value, scope in found:
-            classes = self._classes_at(value, scope, entry, _DEPTH)
-            if self._may_reach(entry, body, names) if classes is None else body in classes:
-                return None
-        value, scope = found[0]
-        why = f"{capture.runner.node.name} captures another object of {entry.node.name}"
-        return Refusal(why, f"{scope.member}:{value.lineno}")
+        return Refusal(
+            f"{capture.runner.node.name} captures another object of {entry.node.name}", looked.where
+        )
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
     def of_steps(self, runner: Class) -> Mapping[str, str]:
@@ -72,12 +83,10 @@ class Refusals:
         for name in sorted({gate for gate, _, _ in self._gates(runner)}):
             method = self._index.method(runner, name)
             if method is not None:
-                steps = {
-                    parameter.arg: (parameter.arg,)
-                    for parameter in parameters_of(method[1])
-                    if parameter.arg in self._regions.names
-                }
-                refused |= dict(self._refused(Scope(method[0].member, runner, method[1]), steps, _DEPTH))
+                scope = Scope(method[0].member, runner, method[1])
+                parameters = [parameter.arg for parameter in parameters_of(method[1])]
+                steps = {argument: (argument,) for argument in parameters if argument in self._regions.names}
+                refused |= dict(self._refused(scope, steps, _DEPTH))
         return refused
 
     def of_value(self, value: ast.expr, scope: Scope, runner: Class) -> str:
@@ -86,7 +95,7 @@ class Refusals:
         That is a line that refuses the member of a step which the value is, or which has to be given for it,
         or one that requires that something is None which has to be given for it.
         """
-        refused, absent = self.of_steps(runner), self._absent(runner)
+        refused, absent, lines = self.of_steps(runner), self._absent(runner), list[str]()
 
         def member(node: ast.expr) -> str:
             path = path_of(node, {})
@@ -95,20 +104,23 @@ class Refusals:
         source = value
         while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
             source = source.func.value
-        lines = [member(source)]
+        lines.append(member(source))
         for node in walk(scope.function):
-            if not isinstance(node, ast.If) or not any(value in walk(statement) for statement in node.body):
-                continue
-            for test in _sides(node.test, ast.And):
+            is_around = isinstance(node, ast.If) and any(
+                inner is value for statement in node.body for inner in ast.walk(statement)
+            )
+            for test in _sides(node.test, ast.And) if is_around else ():  # type: ignore[attr-defined]
                 match test:
                     case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[right]) if is_none(right):
                         lines.append(member(left))
                     case ast.Name() | ast.Call():
-                        is_call = isinstance(test, ast.Call)
-                        values = [test] if is_call else values_of_names(test, scope.function)
-                        if len(values) == 1:
-                            lines += [absent.get(name, "") for name in self._given_in(values[0], scope)]
-        return next(filter(None, lines), "")
+                        values = (
+                            [test] if isinstance(test, ast.Call) else values_of_names(test, scope.function)
+                        )
+                        needed = [self._given_in(operand, scope) for operand in values]
+                        lines += [absent[name] for name in set[str]().union(*needed[:1]) if name in absent
+                                  and len(values) == 1]  # fmt: skip
+        return next((line for line in lines if line), "")
 
     def _given_in(self, call: ast.expr, scope: Scope) -> set[str]:
         """Return the calls without whose result a function returns False."""
@@ -151,26 +163,26 @@ class Refusals:
             if isinstance(node, ast.FunctionDef)
         }
         gates: list[tuple[str, str, ast.If]] = []
-        for call in (call for name in methods for call in self._phases.calls_named(name)):
-            function, holder = call.scope.function, call.path[:-1]
-            if not holder or holder == ("self",):
-                continue
-            kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
-            if kept and not any(self._index.related(owner, runner) for owner in kept):
-                continue
-            for node in walk(function):
-                if not isinstance(node, ast.If):
-                    continue
-                tested = [node.test, *values_of_names(node.test, function)]
-                if any(call.node in walk(test) for test in tested):
-                    paths = [
-                        path_of(below.func, local_paths(function))
-                        for statement in node.body
-                        for below in walk(statement)
-                        if isinstance(below, ast.Call)
-                    ]
-                    if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
-                        gates.append((call.path[-1], call.scope.member if kept else "", node))
+        for name in methods:
+            for call in self._phases.calls_named(name):
+                function, holder = call.scope.function, call.path[:-1]
+                for node in walk(function):
+                    if not isinstance(node, ast.If) or not holder or holder == ("self",):
+                        continue
+                    tested = [node.test, *values_of_names(node.test, function)]
+                    if any(inner is call.node for test in tested for inner in ast.walk(test)):
+                        local = local_paths(function)
+                        paths = [
+                            path_of(below.func, local)
+                            for statement in node.body
+                            for below in ast.walk(statement)
+                            if isinstance(below, ast.Call)
+                        ]
+                        kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
+                        if kept and not any(self._index.related(owner, runner) for owner in kept):
+                            continue
+                        if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
+                            gates.append((name, call.scope.member if kept else "", node))
         return gates
 
     def _refused(self, scope: Scope, steps: Mapping[str, Path], depth: int) -> Iterator[tuple[str, str]]:
@@ -201,16 +213,17 @@ class Refusals:
                         yield member(left), f"{scope.member}:{left.lineno}"
                     case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=func) as call) if depth:
                         path, owner = path_of(func, {}), scope.owner
-                        is_own = owner and path[:1] == ("self",) and len(path) == 2
-                        asked = self._index.method(owner, path[1]) if is_own and owner else None
-                        if asked is None:
+                        asked = (
+                            self._index.method(owner, path[1]) if owner and path[:1] == ("self",) else None
+                        )
+                        if asked is None or owner is None or len(path) != 2:
                             continue
+                        names = [parameter.arg for parameter in parameters_of(asked[1])]
                         handed: dict[str, Path] = {}
-                        for parameter in parameters_of(asked[1]):
-                            given = argument(call, asked[1], parameter.arg)
-                            path = path_of(given, {}) if given else ()
+                        for name in names:
+                            path = path_of(argument(call, asked[1], name) or ast.Constant(None), {})
                             if path and path[0] in steps:
-                                handed[parameter.arg] = (*steps[path[0]], *path[1:])
+                                handed[name] = (*steps[path[0]], *path[1:])
                         yield from self._refused(Scope(asked[0].member, owner, asked[1]), handed, depth - 1)
             # What follows a return of something else is not reached in each step.
             if not tests and any(
@@ -244,23 +257,20 @@ class Refusals:
         return bool(self._index.assignments(owner, name)) or self._index.method(owner, name) is not None
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _looked(self, capture: GraphCapture) -> tuple[list[tuple[ast.expr, Scope]], set[str]]:
-        """Return what a runner captures, and the attributes under which it looks for that."""
-        names, func = set[str](), capture.call.func
+    def _looked(self, capture: GraphCapture) -> _Looked:
+        """Return the names under which a runner looks for the object whose `forward` it captures."""
+        looked = _Looked()
+        func = capture.call.func
         path = path_of(func.value, {}) if isinstance(func, ast.Attribute) else ()
-        made = (
-            self._index.assignments(capture.runner, path[1])
-            if path[:1] == ("self",) and len(path) == 2
-            else []
-        )
-        found = [
-            (value, Scope(owner.member, owner, function))
-            for owner, function, _, value in made
-            if function is not None and value is not None and not is_none(value)
-        ]
-        for value, scope in found:
-            self._look(value, scope, names, _DEPTH)
-        return found, names
+        if len(path) != 2 or path[0] != "self":
+            return looked
+        for owner, function, target, value in self._index.assignments(capture.runner, path[1]):
+            if function is not None and value is not None and not is_none(value):
+                looked.where = looked.where or f"{owner.member}:{target.lineno}"
+                scope = Scope(owner.member, owner, function)
+                looked.values.append((value, scope))
+                self._look(value, scope, looked.names, _DEPTH)
+        return looked
 
     def _look(self, value: ast.AST | None, scope: Scope, names: set[str], depth: int) -> None:
         """Add the names of attributes that an expression reads, and those of its variables and calls."""
@@ -305,7 +315,7 @@ class Refusals:
                 return list(self._regions.parts(holders[0], name)) or None
         return None
 
-    def _may_reach(self, entry: Class, body: Class, names: set[str]) -> bool:
+    def _may_reach(self, entry: Class, body: Class, names: frozenset[str]) -> bool:
         """Return whether a model has a body under some of these names, or inside what cannot be followed."""
         todo, seen = [entry], set[int]()
         while todo:

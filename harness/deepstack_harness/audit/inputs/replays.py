@@ -13,8 +13,7 @@ import ast
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class, ClassIndex
@@ -52,15 +51,18 @@ class Visit:
         return id(self.scope.function), owner and id(owner.node), self.batches, tuple(objects)
 
 
-class Reached(NamedTuple):
-    """What a captured `forward` passes the inputs of a step to.
+@dataclass
+class ReplayedCode:
+    """What runs when `forward` of a class is captured.
 
-    `bodies` are the calls of objects that have the layers; what runs in these is not followed.  `unknown` are
-    attributes of `self` of which no class was found: name, file and line.
+    `bodies` are the calls of objects that have the layers, which are not followed where they are wanted.
+    `unknown` are attributes of `self` that are called with the inputs, and of which no class was found: name,
+    file and line.
     """
 
-    bodies: list[tuple[Class, Visit, ast.Call]]
-    unknown: list[tuple[str, str, int]]
+    functions: set[int] = field(default_factory=set)
+    bodies: list[tuple[Class, Visit, ast.Call]] = field(default_factory=list)
+    unknown: list[tuple[str, str, int]] = field(default_factory=list)
 
 
 class Regions:
@@ -73,11 +75,11 @@ class Regions:
         self.batch, self.modes = _batch(self.index, self.entries)
         self._visited: dict[tuple[object, ...], tuple[list[Visit], list[tuple[str, str, int]]]] = {}
 
-    def reached_from(self, owner: Class, modes: frozenset[str]) -> Reached:
-        """Return what the captured `forward` of a class reaches in steps of these modes."""
-        found, method = Reached([], []), self.index.method(owner, "forward")
+    def find_code(self, owner: Class, modes: frozenset[str], *, to_bodies: bool = False) -> ReplayedCode:
+        """Return what a captured `forward` of a class runs; `to_bodies` ends at the calls of bodies."""
+        region, method = ReplayedCode(), self.index.method(owner, "forward")
         if method is None:
-            return found
+            return region
         definer, forward = method
         todo, seen = [Visit(Scope(definer.member, owner, forward), self._takes(forward))], set[object]()
         while todo:
@@ -85,18 +87,21 @@ class Regions:
             if visit.key in seen:
                 continue
             seen.add(visit.key)
-            holder, caller, call = visit.scope.owner, visit.caller, visit.call
-            is_forward = visit.scope.function.name == "forward" and holder is not owner
-            if is_forward and holder and caller and call and self.is_body(holder):
-                found.bodies.append((holder, caller, call))
+            holder = visit.scope.owner
+            is_called = visit.scope.function.name == "forward" and visit.caller and visit.call
+            if to_bodies and is_called and holder and holder is not owner and self.is_body(holder):
+                assert visit.caller is not None
+                assert visit.call is not None
+                region.bodies.append((holder, visit.caller, visit.call))
                 continue
+            region.functions.add(id(visit.scope.function))
             key = (*visit.key, modes)
-            if key not in self._visited:
+            if to_bodies or key not in self._visited:  # what leads to a body depends on its callers
                 self._visited[key] = self._visit(visit, modes)
             calls, unknown = self._visited[key]
-            found.unknown.extend(unknown)
-            todo += [replace(below, caller=visit) for below in calls]
-        return found
+            region.unknown += unknown
+            todo += calls
+        return region
 
     def is_body(self, owner: Class) -> bool:
         """Return whether a class has the layers of a model."""
@@ -104,22 +109,26 @@ class Regions:
 
     def _takes(self, forward: Function) -> frozenset[str]:
         """Return the parameters of a forward that have the inputs of a step, by annotation or name."""
-        known = frozenset(parameter.arg for parameter in parameters_of(forward)) & self.names
-        return self._typed(forward) or known
-
-    def _typed(self, forward: Function) -> frozenset[str]:
         assert self.batch is not None
-        return frozenset(
-            parameter.arg
-            for parameter in parameters_of(forward)
-            if parameter.annotation and self.batch.node.name in ast.unparse(parameter.annotation)
+        arguments = parameters_of(forward)
+        name = self.batch.node.name
+        typed = frozenset(
+            argument.arg
+            for argument in arguments
+            if argument.annotation and name in ast.unparse(argument.annotation)
         )
+        return typed or frozenset(parameter.arg for parameter in arguments if parameter.arg in self.names)
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """Return the names that models give to the inputs of a step."""
-        methods = [self.index.method(entry, "forward") for entry in self.entries]
-        return frozenset[str]().union(*(self._typed(method[1]) for method in methods if method))
+        return frozenset(
+            parameter.arg
+            for entry in self.entries
+            for method in [self.index.method(entry, "forward")] if method
+            for parameter in method[1].args.args
+            if self.batch and self.batch.node.name in ast.unparse(parameter.annotation or ast.Constant(None))
+        )  # fmt: skip
 
     def decide(self, function: Function, modes: frozenset[str]) -> functools.partial[bool | None]:
         """Return what decides a test of a function in steps of these modes."""
@@ -134,16 +143,29 @@ class Regions:
     def _visit(self, visit: Visit, modes: frozenset[str]) -> tuple[list[Visit], list[tuple[str, str, int]]]:
         """Return the functions that one passes the inputs to, and what is called with them unknown."""
         scope, local = visit.scope, local_paths(visit.scope.function)
-        names, nodes = set(visit.batches), self.nodes(scope.function, modes)
+        names = set(visit.batches)
+        nodes = list(self.nodes(scope.function, modes))
+        ends: dict[str, int] = {}  # where a name becomes something else, made from the inputs
         for node in nodes:
             for target, value in assigned(node):
-                if isinstance(target, ast.Name) and isinstance(value, ast.Name) and value.id in names:
+                if not isinstance(target, ast.Name):
+                    continue
+                is_alias = isinstance(value, ast.Name) and value.id in names
+                if is_alias or self._carries(value, names, scope):
                     names.add(target.id)
+                elif target.id in names:
+                    ends.setdefault(target.id, getattr(node, "end_lineno", 0))
+        nodes = [
+            inner for inner in nodes
+            if not isinstance(inner, ast.Name) or inner.lineno <= ends.get(inner.id, inner.lineno)
+        ]  # fmt: skip
+        batches = {id(below) for below in nodes if isinstance(below, ast.Name) and below.id in names}
         calls: list[Visit] = []
         unknown: list[tuple[str, str, int]] = []
         for node in nodes:
             if isinstance(node, ast.Call) and any(
-                isinstance(value, ast.Name) and value.id in names for value in operands(node)
+                id(operand) in batches
+                for operand in [*node.args, *(keyword.value for keyword in node.keywords)]
             ):
                 handed = list(self._handed(node, visit, local, names))
                 calls += handed
@@ -151,6 +173,19 @@ class Regions:
                 if not handed and path[:1] == ("self",) and len(path) == 2:
                     unknown.append((path[-1], scope.member, node.lineno))
         return calls, unknown
+
+    def _class_of(self, func: ast.expr, scope: Scope) -> Class | None:
+        """Return the class whose constructor, or whose own function, a call runs."""
+        root = func.value if isinstance(func, ast.Attribute) else func
+        if not isinstance(root, ast.Name):
+            return None
+        return scope.owner if root.id == "cls" else self.index.resolve(scope.member, root.id)
+
+    def _carries(self, value: ast.expr | None, names: set[str], scope: Scope) -> bool:
+        """Return whether a value is an object made from the inputs: it has their members."""
+        if not isinstance(value, ast.Call) or self._class_of(value.func, scope) is None:
+            return False
+        return any(isinstance(operand, ast.Name) and operand.id in names for operand in value.args)
 
     def _handed(
         self, call: ast.Call, visit: Visit, local: Mapping[str, Path], names: set[str]
@@ -250,11 +285,6 @@ class Regions:
                  for node in ast.walk(value) if isinstance(node, ast.Name))  # fmt: skip
         classes = (self.index.resolve(*word) for word in words)
         return self.index.parts(holder, name) or [cls for cls in classes if cls is not None]
-
-
-def operands(call: ast.Call) -> list[ast.expr]:
-    """Return the arguments of a call, those by position first."""
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _entries(index: ClassIndex) -> Iterator[Class]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from deepstack_harness.audit.inputs.index import Class, functions
 from deepstack_harness.audit.inputs.phases import ROOTS, Scope
-from deepstack_harness.audit.inputs.replays import Regions, Visit, operands
+from deepstack_harness.audit.inputs.replays import Regions, Visit
 from deepstack_harness.audit.inputs.writes import local_paths, path_of, walk
 from deepstack_harness.engines.syntax import Function, parameters_of
 
@@ -53,14 +53,20 @@ class Runners:
         self.captures = list(self._found()) if regions.batch else []
 
     def _found(self) -> Iterator[GraphCapture]:
-        assert self._regions.batch is not None
-        words = (b"capture", self._regions.batch.node.name.encode())
+        batch = self._regions.batch
+        assert batch is not None
         for member, content in self._index.text.items():
-            if DRAFTERS not in f"/{member}" and all(word in content for word in words):
-                scopes = self._phases.scopes_of(member)
-                owners = {id(scope.owner.node): scope.owner for scope in scopes if scope.owner}
-                for owner in owners.values():
-                    yield from self._of_runner(owner)
+            if (
+                b"capture" not in content
+                or batch.node.name.encode() not in content
+                or DRAFTERS in f"/{member}"
+            ):
+                continue
+            owners = {
+                id(scope.owner.node): scope.owner for scope in self._phases.scopes_of(member) if scope.owner
+            }
+            for owner in owners.values():
+                yield from self._of_runner(owner)
 
     def _of_runner(self, runner: Class) -> Iterator[GraphCapture]:
         """Yield the captures of a class: the calls of a forward in the methods that capture."""
@@ -74,24 +80,24 @@ class Runners:
         files = [self._index.text[ancestor.member] for ancestor in self._index.order(runner)]
         if not any(_RECORDED.search(text) for text in files):
             return
-        assert self._regions.batch is not None
-        nodes = [(methods[name], node) for name in capturing for node in walk(methods[name].function)]
-        given = {
-            keyword.arg: keyword.value
-            for _, node in nodes
+        made = [
+            (methods[name], node)
+            for name in capturing
+            for node in walk(methods[name].function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            and node.func.id == self._regions.batch.node.name
-            for keyword in node.keywords if keyword.arg
-        }  # fmt: skip
-        calls = [(scope, node) for scope, node in nodes if isinstance(node, ast.Call) and _is_forward(node)]
-        inner = [(scope, call) for scope, call in calls if _is_inner(call, scope.function)]
-        if not given or (not inner and self._compiles_inner(runner)):
+            and node.func.id == self._regions.batch.node.name  # type: ignore[union-attr]
+        ]  # fmt: skip
+        calls = [(methods[name], node) for name in capturing for node in _forwards(methods[name].function)]
+        if not made or not calls:
+            return
+        inner = [site for site in calls if _is_inner(site[1], site[0].function)]
+        if not inner and self._compiles_inner(runner):
             return
         replaying = [scope for name, scope in methods.items() if name not in capturing]
+        fields = {keyword.arg: keyword.value for _, node in made for keyword in node.keywords if keyword.arg}
+        modes, words = self._modes(runner, fields), self._words(replaying)
         for scope, call in inner or calls:
-            yield GraphCapture(
-                runner, scope, call, bool(inner), self._modes(runner, given), self._words(replaying)
-            )
+            yield GraphCapture(runner, scope, call, bool(inner), modes, words)
 
     def _compiles_inner(self, runner: Class) -> bool:
         """Return whether a runner compiles an object inside the model: torch's guards stay there."""
@@ -143,20 +149,26 @@ class Runners:
 
     def _callees(self, node: ast.Call, scope: Scope) -> Iterator[Scope]:
         """Yield the functions that a runner passes a step to; those of an unknown object by their name."""
-        if not any(
-            isinstance(value, ast.Name) and value.id in self._regions.names for value in operands(node)
-        ):
+        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if not any(isinstance(value, ast.Name) and value.id in self._regions.names for value in handed):
             return
         local = local_paths(scope.function)
         known = [callee for callee, _ in self._regions.called(node.func, Visit(scope, frozenset()), local)]
         yield from known
-        name = node.func.attr if isinstance(node.func, ast.Attribute) and not known else ""
-        for member, content in self._index.text.items() if name else ():
+        if not known and isinstance(node.func, ast.Attribute):
+            yield from self._named(node.func.attr)
+
+    def _named(self, name: str) -> Iterator[Scope]:
+        """Yield the methods of a name that take the inputs of a step."""
+        for member, content in self._index.text.items():
             if f"def {name}(".encode() in content:
-                for callee in self._phases.scopes_of(member):
-                    taken = {parameter.arg for parameter in parameters_of(callee.function)}
-                    if callee.function.name == name and taken & self._regions.names:
-                        yield callee
+                for scope in self._phases.scopes_of(member):
+                    arguments = parameters_of(scope.function)
+                    if (
+                        scope.function.name == name
+                        and {parameter.arg for parameter in arguments} & self._regions.names
+                    ):
+                        yield scope
 
 
 def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
@@ -173,14 +185,15 @@ def _closure(names: Sequence[str], methods: Mapping[str, Scope]) -> list[str]:
     return list(seen)
 
 
-def _is_forward(call: ast.Call) -> bool:
-    """Return whether a call is of a forward with several arguments."""
-    match call:
-        case ast.Call(func=ast.Name(id="forward"), args=[_, _, *_]):
-            return True
-        case ast.Call(func=ast.Attribute(value=inner, attr="forward"), args=[_, _, *_]):
-            return not isinstance(inner, ast.Call) and ast.unparse(inner) != "self"
-    return False
+def _forwards(function: Function) -> Iterator[ast.Call]:
+    """Yield the calls of a forward with several arguments in a function."""
+    for node in walk(function):
+        match node:
+            case ast.Call(func=ast.Name(id="forward"), args=[_, _, *_]):
+                yield node
+            case ast.Call(func=ast.Attribute(value=inner, attr="forward"), args=[_, _, *_]):
+                if not isinstance(inner, ast.Call) and ast.unparse(inner) != "self":
+                    yield node
 
 
 def _is_inner(call: ast.Call, function: Function) -> bool:
