@@ -50,18 +50,11 @@ NOT_PUT_BACK = "which cannot be put back before each run: have a number, a list 
 
 
 @dataclass
-class _Saved:
-    """One thing that can change: its content, and the function that puts the content back."""
-
-    content: Any
-    put_back: Callable[[Any], object]
-
-
-@dataclass
 class Snapshot:
     """The state at one moment: what puts it back, and a value for each place, to compare with another."""
 
-    saved: list[_Saved] = field(default_factory=list)
+    saved: list[tuple[Any, Callable[[Any], object]]] = field(default_factory=list)
+    """The content of each thing that can change, and the function that puts the content back."""
     values: dict[str, object] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """The tensors themselves, by place; `values` has copies."""
@@ -70,12 +63,12 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put everything back into the objects that had it; raises `NotMeasured` where one refuses."""
-        for saved in self.saved:
+        for content, put_back in self.saved:
             try:
-                saved.put_back(saved.content)
+                put_back(content)
             except Exception as error:
                 raise NotMeasured(
-                    f"a {type(saved.content).__name__} cannot be put back ({type(error).__name__}: {error})"
+                    f"a {type(content).__name__} cannot be put back ({type(error).__name__}: {error})"
                 ) from error
 
     @contextmanager
@@ -249,7 +242,7 @@ def take_snapshot(roots: Mapping[str, object], *, marks: bool = False) -> Snapsh
     for name, read, write in _settings():
         value = read()
         snapshot.values[name] = value
-        snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
+        snapshot.saved.append((value, partial(_set_again, read, write)))
     taking = _Taking(snapshot, marks=marks)
     for place in places((StatePlace(name, root) for name, root in roots.items()), taking.is_new):
         taking.take(place)
@@ -300,7 +293,7 @@ class _Taking:
         )
 
     def _save(self, content: object, put_back: Callable[[Any], object]) -> None:
-        self._snapshot.saved.append(_Saved(content, put_back))
+        self._snapshot.saved.append((content, put_back))
 
     def _object(self, place: StatePlace, value: object) -> None:
         saves: tuple[tuple[Any, Callable[[str, Any], None]], ...] = (
