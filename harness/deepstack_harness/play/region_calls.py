@@ -238,13 +238,10 @@ def error_text(error: BaseException) -> str:
 
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
     """Return the leaves of the return value, the arguments and the state by name, with copies of tensors."""
+    inputs = inputs_in(arguments_of(region, call))
+    arguments = {f"argument {name}": value for name, value in inputs.items()}
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
-    return detached_values(held | inputs_by_name(inputs_in(arguments_of(region, call))) | state_of(region))
-
-
-def inputs_by_name(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return what arguments hold, by the names that `values_left` has for it."""
-    return {f"argument {name}": value for name, value in inputs.items()}
+    return detached_values(held | arguments | state_of(region))
 
 
 def detached_values(values: Mapping[str, object]) -> dict[str, object]:

@@ -43,10 +43,6 @@ class RowOwners:
         for dtype, known in self._known.items():
             _learn(known, self._products, number, payload.to(dtype))
 
-    def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
-        """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
-        return self.runs_of([level.to(dtype) for level in payload.detach()])
-
     def runs_of(self, levels: Sequence[Tensor]) -> tuple[tuple[RowRange, ...], ...]:
         """Return the rows of several levels, each (P, hidden), as `runs` does."""
         first = levels[0] if levels else None

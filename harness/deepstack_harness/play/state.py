@@ -301,7 +301,7 @@ class _Taking:
             ((random.Random, np.random.Generator, torch.Generator), self._generator),
             (type(threading.Lock()), self._lock), (io.IOBase, self._file), (set, self._set),
             (dict, lambda _, content: self._save(_without_marks(content), partial(_fill_dict, content))),
-            ((list, deque), lambda _, content: self._save(list(content), partial(_fill_sequence, content))),
+            ((list, deque), lambda _, content: self._save(list(content), partial(_fill_members, content))),
         )  # fmt: skip
         for kind, save in saves:
             if isinstance(value, kind):
@@ -333,12 +333,12 @@ class _Taking:
 
     def _set(self, path: str, value: set[Any]) -> None:
         self._snapshot.values[f"{path} (its members)"] = sorted(map(repr, value))
-        self._save(set(value), partial(_fill_set, value))
+        self._save(set(value), partial(_fill_members, value))
 
     def _array(self, path: str, value: "bytearray | array[Any] | np.ndarray[Any, Any]") -> None:
         content = copy.copy(value)
         self._snapshot.values[path] = content if isinstance(content, bytearray) else content.tobytes()
-        self._save(content, partial(_fill_array, value))
+        self._save(content, partial(_fill_members, value))
 
     def _generator(self, path: str, value: random.Random | np.random.Generator | torch.Generator) -> None:
         state: object = None
@@ -429,16 +429,20 @@ def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:
             into[key] = value  # noqa: PERF403  # the `update` of a Counter adds
 
 
-def _fill_sequence(into: list[Any] | deque[Any], content: list[Any]) -> None:
-    if [*map(id, into)] != [*map(id, content)]:
-        into.clear()
-        into.extend(content)
-
-
-def _fill_set(into: set[Any], content: set[Any]) -> None:
-    if into != content:
-        into.clear()
-        into.update(content)
+def _fill_members(into: Any, content: Any) -> None:  # noqa: ANN401  # a container, and one with its members
+    match into:
+        case set():
+            if into != content:
+                into.clear()
+                into.update(content)
+        case list() | deque():
+            if [*map(id, into)] != [*map(id, content)]:
+                into.clear()
+                into.extend(content)
+        case np.ndarray():
+            np.copyto(into, content)
+        case _:  # of bytes, or an array of Python
+            into[:] = content
 
 
 def _fill_attributes(tensor: Tensor, content: dict[str, object]) -> None:
@@ -461,10 +465,3 @@ def _fill_file(into: Any, content: tuple[Any, int]) -> None:  # noqa: ANN401  # 
     into.truncate()
     into.write(content[0])
     into.seek(content[1])
-
-
-def _fill_array(into: "bytearray | array[Any] | np.ndarray[Any, Any]", content: Any) -> None:  # noqa: ANN401  # of its type
-    if isinstance(into, bytearray | array):
-        into[:] = content
-    else:
-        np.copyto(into, content)

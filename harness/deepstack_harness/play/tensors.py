@@ -130,30 +130,14 @@ def reshaped(step: Step, payload: Tensor) -> Tensor:
     return payload if turned.shape == payload.shape else turned  # of equal sizes it is right as it is
 
 
-class _TensorBefore:
-    """A tensor of the caller as it was before a call: its memory, and what else belongs to it."""
-
-    def __init__(self, given: CallersTensor) -> None:
-        self._given = given
-        self._memory = given.memory.detach().clone()
-        self._properties = self._layout_of(given.payload)
-
-    def changes(self) -> tuple[str, ...]:
-        """Return the names of what is different now, without "version" where "bytes" states the write."""
-        now = self._layout_of(self._given.payload)
-        changes = [name for name, value in self._properties.items() if now[name] != value]
-        if same_bytes(self._memory, self._given.memory):
-            return tuple(changes)
-        return ("bytes", *(name for name in changes if name != "version"))
-
-    @staticmethod
-    def _layout_of(payload: Tensor) -> dict[str, object]:
-        return {
-            "shape": payload.shape,
-            "strides": payload.stride(),
-            "requires_grad": payload.requires_grad,
-            "version": None if payload.is_inference() else payload._version,  # noqa: SLF001  # no public name
-        }
+def _properties_of(payload: Tensor) -> dict[str, object]:
+    """Return what else than its bytes a caller sees of a tensor."""
+    return {
+        "shape": payload.shape,
+        "strides": payload.stride(),
+        "requires_grad": payload.requires_grad,
+        "version": None if payload.is_inference() else payload._version,  # noqa: SLF001  # no public name
+    }
 
 
 def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
@@ -247,7 +231,7 @@ class StepTensors:
 
         None where no two rows are equal, and none was known before.
         """
-        content = self.owners.content(payload, self._sizes.dtype)
+        content = self.owners.runs_of([level.to(self._sizes.dtype) for level in payload.detach()])
         tokens = payload.size(1)
         plain = [(RowRange(self._sets, level, 0, tokens),) if tokens else () for level in range(len(content))]
         return None if [*content] == plain else content
@@ -261,12 +245,15 @@ class StepTensors:
         own. The second value names what the call changed of the tensor that it was given.
         """
         given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
-        before = _TensorBefore(given)
+        memory, before = given.memory.detach().clone(), _properties_of(given.payload)
         done = set_payload(given.payload)
-        changed = before.changes()
+        now = _properties_of(given.payload)
+        changed = [name for name, value in before.items() if now[name] != value]
+        if not same_bytes(memory, given.memory):  # a write that the version states too
+            changed = ["bytes", *(name for name in changed if name != "version")]
         with torch.no_grad():  # a caller uses its memory for the next step at once
             given.memory.fill_(self._reused(given.memory.dtype))
-        return done, changed
+        return done, tuple(changed)
 
     def remember_reuse(self, payload: Tensor) -> None:
         """Remember the rows that the caller wrote over the last payload (levels, tokens, hidden)."""

@@ -36,7 +36,6 @@ from deepstack_harness.play.region_calls import (
     call_user_function,
     detached_values,
     facts_of,
-    inputs_by_name,
     inputs_in,
     refuse_unbound,
     run_call,
@@ -94,7 +93,8 @@ class UncompiledRun:
         seed = self._options.seed + number
         state, inputs = state_of(self._region), inputs_in(arguments_of(self._region, call))
         held = {**state, **inputs}
-        before = detached_values({**inputs_by_name(inputs), **state})
+        arguments = {f"argument {name}": value for name, value in inputs.items()}  # as in `Left.values`
+        before = detached_values({**arguments, **state})
         facts = self._facts_of(held)
         trial = _Trial(self._region, call, seed)
         rounded, coarsest = trial.run_rounded()
