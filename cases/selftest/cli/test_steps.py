@@ -132,10 +132,10 @@ def test_a_written_program_was_seen_to_show_the_finding(
     words = ["steps", f"my_steps:{name}", "--arm", arm, "--script", "show.py"]
     assert main(words) == ExitCode.BROKEN
     assert "written: show.py, a program that shows it" in capsys.readouterr().out
-    ran = run_script(_NoChannel(), (mine / "show.py").read_text())
-    assert ran.code == 1
-    assert ran.last_line.startswith(line)
-    assert float(ran.last_line.removeprefix(line).split()[0]) > 0.01
+    code, last_line = run_script(_NoChannel(), (mine / "show.py").read_text())
+    assert code == 1
+    assert last_line.startswith(line)
+    assert float(last_line.removeprefix(line).split()[0]) > 0.01
 
 
 def test_a_program_that_does_not_show_it_is_not_written(

@@ -23,20 +23,17 @@ def test_a_fault_has_the_trace_up_to_its_step() -> None:
     assert (fault.name, str(fault.trace)) == ("R3", "cap 16: set 9; set 3; get 16")
 
 
-def test_nothing_is_judged_after_a_wrong_row() -> None:
-    found = faults("pr43617", "cap 16: set 9; clear 3; get 16; set 4 levels=4; get 16; get -1")
-    assert [fault.name for fault in found] == ["R5"]
-
-
-def test_after_a_fault_that_is_not_about_rows_the_trace_is_judged_on() -> None:
-    trace = "cap 16: capture 16; get 20; replay 16; set 9; clear 3; get 16"
-    found = faults("pr43617", trace, "eager/full")
-    assert [fault.name for fault in found] == ["R6", "R5"]
-
-
-def test_r0_is_not_reported_with_the_rule_that_it_follows_from() -> None:
-    found = faults("clears_by_counter", "cap 16: capture 16; set 16; replay 16; replay 16", "eager/full")
-    assert [fault.name for fault in found] == ["R5"]
+@pytest.mark.parametrize(
+    ("buffer", "arm", "trace", "names"),
+    [
+        ("pr43617", "eager", "set 9; clear 3; get 16; set 4 levels=4; get 16; get -1", ["R5"]),
+        ("pr43617", "eager/full", "capture 16; get 20; replay 16; set 9; clear 3; get 16", ["R6", "R5"]),
+        ("clears_by_counter", "eager/full", "capture 16; set 16; replay 16; replay 16", ["R5"]),
+    ],
+    ids=["nothing after a wrong row", "on after a fault that is not about rows", "no R0 that follows"],
+)
+def test_a_trace_is_judged_as_far_as_it_can_be(buffer: str, arm: str, trace: str, names: list[str]) -> None:
+    assert [fault.name for fault in faults(buffer, f"cap 16: {trace}", arm)] == names
 
 
 def key(text: str, judgement: Judgement) -> FaultKey:

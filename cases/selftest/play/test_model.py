@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -60,22 +61,20 @@ def test_rows_find_their_owners() -> None:
     )
 
 
-def test_rows_find_their_owners_in_another_dtype() -> None:
-    owners = RowOwners()
-    payload = torch.randn(1, 5, 4)
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (lambda payload: payload.to(torch.bfloat16), (RowRange(1, 0, 0, 3),)),
+        (lambda payload: payload.flip(0), tuple(RowRange(1, 0, row, 1) for row in (2, 1, 0))),
+    ],
+    ids=["in another dtype", "out of order"],
+)
+def test_rows_of_a_payload_find_their_owner(
+    rows: Callable[[torch.Tensor], torch.Tensor], expected: tuple[RowRange, ...]
+) -> None:
+    owners, payload = RowOwners(), torch.randn(1, 3, 4)
     owners.remember(1, payload)
-    assert owners.runs(payload[0].to(torch.bfloat16)) == (RowRange(1, 0, 0, 5),)
-
-
-def test_rows_out_of_order_are_separate_runs() -> None:
-    owners = RowOwners()
-    payload = torch.randn(1, 3, 4)
-    owners.remember(1, payload)
-    assert owners.runs(payload[0].flip(0)) == (
-        RowRange(1, 0, 2, 1),
-        RowRange(1, 0, 1, 1),
-        RowRange(1, 0, 0, 1),
-    )
+    assert owners.runs(rows(payload[0])) == expected
 
 
 def test_answers_outlive_their_step_so_that_no_address_is_used_twice(qwen: Model) -> None:

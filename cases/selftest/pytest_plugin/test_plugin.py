@@ -50,14 +50,6 @@ def test_a_buffer_for_live_use_is_refused_only_under_graphs(deepstack_contract: 
     assert "captured: graphs replay what get and clear recorded" in str(caught.value)
 
 
-def test_the_contract_is_shown_with_the_fixtures(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "--fixtures", "-v", "-p", "deepstack_harness.pytest_plugin"]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    assert "Buffer.set" in said
-    assert "(levels, N, hidden), N >= 0" in said
-    assert "the recorded clear(P) zeroes P rows" in said
-
-
 def test_a_broken_rule_is_reported_with_its_shortest_trace(deepstack_contract: DeepstackContract) -> None:
     with pytest.raises(Failed) as caught:
         deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE)
@@ -220,7 +212,7 @@ def test_torchs_debug_records_are_not_captured(
     assert [record.getMessage() for record in caplog.records] == ["told", "mine"]
 
 
-def test_a_fixture_is_shown_with_signature_options_and_example(tmp_path: Path) -> None:
+def test_fixtures_are_shown_with_signature_options_example_and_the_contract(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "--fixtures", "-v", "-p", "no:cacheprovider",
          "-p", "deepstack_harness.pytest_plugin"],
@@ -230,6 +222,10 @@ def test_a_fixture_is_shown_with_signature_options_and_example(tmp_path: Path) -
         text = ran.stdout.partition(f"\n{name} -- ")[2].partition("\n\n\n")[0]
         assert f"{name}(" in text.partition("def test_")[0], text
         assert f"({name})" in text.partition("def test_")[2], text
+    for words in (
+        "Buffer.set", "(levels, N, hidden), N >= 0", "the recorded clear(P) zeroes P rows",
+    ):  # fmt: skip
+        assert words in ran.stdout
 
 
 def test_arms_come_from_the_run_and_what_was_not_judged_fails(
@@ -402,8 +398,6 @@ def test_kernels_of_nothing_fail(kernel_facts: KernelFactsOf) -> None:
 
 
 def test_loading_the_plugin_imports_nothing_slow() -> None:
-    import subprocess
-
     code = (
         "import sys, pytest; before = set(sys.modules); import deepstack_harness.pytest_plugin; "
         "print(*sorted(set(sys.modules) - before))"

@@ -37,35 +37,24 @@ def test_a_daemon_lives_as_long_as_its_worker(witness: Witness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "expected"),
+    ("name", "arguments", "expected"),
     [
-        ("hang", EndKind.TIMED_OUT),
-        ("stop", EndKind.TIMED_OUT),
-        ("crash", EndKind.SIGNALLED),
-        ("os._exit 0", EndKind.EXITED),
+        ("start_daemon", {"then": "hang"}, EndKind.TIMED_OUT),
+        ("start_daemon", {"then": "stop"}, EndKind.TIMED_OUT),
+        ("start_daemon", {"then": "crash"}, EndKind.SIGNALLED),
+        ("start_daemon", {"then": "os._exit 0"}, EndKind.EXITED),
+        ("start_nested_reaper", {}, EndKind.TIMED_OUT),
+        ("start_subprocess", {}, EndKind.TIMED_OUT),
+        ("start_fork_bomb", {"width": 30}, EndKind.TIMED_OUT),  # processes that replace each other
     ],
 )
-def test_a_daemon_ends_with_its_worker(witness: Witness, then: str, expected: EndKind) -> None:
+def test_whatever_a_worker_started_ends_with_it(
+    witness: Witness, name: str, arguments: dict[str, object], expected: EndKind
+) -> None:
     with Worker(Limits(call_s=2), preload=MODULE) as warm:
-        end = warm.call(f"{MODULE}:start_daemon", {"witness": witness.path, "then": then})
+        end = warm.call(f"{MODULE}:{name}", {"witness": witness.path, **arguments})
     assert is_end(end, expected)
     assert witness.line()
-    assert witness.is_closed()
-
-
-@pytest.mark.parametrize("name", ["start_nested_reaper", "start_subprocess"])
-def test_so_does_every_other_descendant(witness: Witness, name: str) -> None:
-    with Worker(Limits(call_s=2), preload=MODULE) as warm:
-        assert is_end(warm.call(f"{MODULE}:{name}", {"witness": witness.path}), EndKind.TIMED_OUT)
-    assert witness.line()
-    assert witness.is_closed()
-
-
-def test_processes_that_replace_each_other_are_caught(witness: Witness) -> None:
-    arguments = {"witness": witness.path, "width": 30}
-    with Worker(Limits(call_s=2), preload=MODULE) as warm:
-        assert is_end(warm.call(f"{MODULE}:start_fork_bomb", arguments), EndKind.TIMED_OUT)
-    assert witness.line() == "started"
     assert witness.is_closed()
 
 

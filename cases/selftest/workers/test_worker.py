@@ -59,15 +59,11 @@ def warm() -> Iterator[Worker]:
 
 @pytest.mark.parametrize(
     "value",
-    [None, -0.0, math.inf, 1e-320, 0.1, 2**70, "\udc80 \n é", [1, [2.5, {"a": None}]], "x" * 10**6],
+    [None, -0.0, math.inf, math.nan, 1e-320, 0.1, 2**70, "\udc80 \n é", [1, [2.5, {"a": None}]], "x" * 10**6],
     ids=lambda value: repr(value)[:12],
 )
 def test_a_value_comes_back_as_it_was(warm: Worker, value: object) -> None:
     assert repr(answer(warm, "echo", value=value)) == repr(value)
-
-
-def test_nan_comes_back_as_nan(warm: Worker) -> None:
-    assert math.isnan(answer(warm, "double", number=math.nan))
 
 
 def test_modules_stay_loaded_between_calls(warm: Worker) -> None:
@@ -257,21 +253,21 @@ def test_every_end_is_named_with_all_that_is_known(then: str, expected: EndKind,
         assert has_ended(child.pid)
 
 
-def test_a_supervisor_that_the_worker_stopped_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "GRACE_S", 0.2)
-    with Worker(Limits(call_s=SHORT_S), preload=MODULE) as child:
-        end = child.call(f"{MODULE}:report_and", {"then": "stop supervisor"})
-        assert is_end(end, EndKind.TIMED_OUT)
-        assert child.pid is not None
-        assert has_ended(child.pid)
-
-
-def test_a_supervisor_that_is_stopped_is_killed_though_output_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("then", "seconds", "expected"),
+    [
+        ("stop supervisor", SHORT_S, EndKind.TIMED_OUT),
+        ("stop supervisor and print", 300.0, EndKind.FLOODED),
+    ],
+)
+def test_a_supervisor_that_the_worker_stopped_is_killed(
+    monkeypatch: pytest.MonkeyPatch, then: str, seconds: float, expected: EndKind
 ) -> None:
     monkeypatch.setattr(supervised, "GRACE_S", 0.2)
-    end = once("report_and", then="stop supervisor and print")
-    assert is_end(end, EndKind.FLOODED)
+    with Worker(Limits(call_s=seconds), preload=MODULE) as child:
+        assert is_end(child.call(f"{MODULE}:report_and", {"then": then}), expected)
+        assert child.pid is not None
+        assert has_ended(child.pid)
 
 
 def test_every_fact_of_a_worker_that_died_is_reported() -> None:

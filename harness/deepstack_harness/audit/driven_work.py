@@ -44,7 +44,7 @@ from deepstack_harness.engines.syntax import arguments_of
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
 from deepstack_harness.engines.text_model import ELEMENT, Path
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
-from deepstack_harness.play.call_differences import distances
+from deepstack_harness.play.call_differences import largest_distance
 from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, described
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
@@ -183,7 +183,7 @@ class _Driver:
                     reason = reason or without.reason
                 else:
                     runs = True
-                    effect = next(distances(given.answer, [without.answer]))
+                    effect = largest_distance(given.answer, without.answer, {})
                     if effect and effect < NOT_FINITE:
                         return _Choice(setting, pair, effect)
             if refusal is not None:

@@ -64,7 +64,8 @@ def search_boundary(hunt: Hunt, drawn: int = DRAWN) -> None:
     small = list(small_traces())
     for trace in small[hunt.progress.examples :]:
         if not hunt.is_over:
-            hunt.play_unshrunk(trace)
+            for fault in hunt.new_faults(hunt.play_example(trace)):
+                hunt.report(fault, hunt.progress.examples)
     hunt.search(larger_traces(), len(small) + drawn)
 
 
@@ -393,28 +394,24 @@ def write_findings(folder: Path, findings: Sequence[Finding], request: FuzzReque
     rules = [finding for finding in findings if finding.kind is FindingKind.RULE]
     if rules:
         written.append(folder / "test_found.py")
-        written[-1].write_text(pytest_text(rules, request), encoding="utf-8")
+        cases = "\n".join(f'    ("{finding.name}", "{finding.trace}"),' for finding in rules)
+        usual = FuzzRequest()
+        buffer = {name: value for name, value in vars(request).items() if value != getattr(usual, name)}
+        text = _CASES.format(name=request.name, buffer=buffer, found=cases)
+        written[-1].write_text(text, encoding="utf-8")
     counts: dict[str, int] = {}
     for finding in rules:
         name = finding.name
         counts[name] = counts.get(name, 0) + 1
-        text = program_of(finding, request)
+        program = program_of(finding, request)
         is_own = request.source is None and request.name not in BUFFERS
-        if text is not None and is_own and (why := why_not_shown(text)):
+        if program is not None and is_own and (why := why_not_shown(program)):
             with lines.open("a", encoding="utf-8") as file:
                 file.write(f"{name}: no program that needs only torch shows it: {why}\n")
-        elif text is not None:
+        elif program is not None:
             written.append(folder / f"{name}-{counts[name]}.py")
-            written[-1].write_text(text, encoding="utf-8")
+            written[-1].write_text(program, encoding="utf-8")
     return written
-
-
-def pytest_text(findings: Iterable[Finding], request: FuzzRequest) -> str:
-    """Return a pytest file that is red while one of the rules is broken."""
-    found = "\n".join(f'    ("{finding.name}", "{finding.trace}"),' for finding in findings)
-    usual = FuzzRequest()
-    given = {name: value for name, value in vars(request).items() if value != getattr(usual, name)}
-    return _CASES.format(name=request.name, buffer=given, found=found)
 
 
 def program_of(finding: Finding, request: FuzzRequest) -> str | None:

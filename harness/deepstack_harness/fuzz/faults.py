@@ -8,6 +8,7 @@ observes a hunt, and may end it.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -103,56 +104,47 @@ def faults_by_step(case: Case, observation: Observation, budget: Budget) -> Iter
     """Iterate over the faults of the first wrong step, and of later ones as far as they can be judged.
 
     Rows after a wrong row are not judged: later faults would only follow from it. R0 is left out where
-    another rule is broken in the same step, because a wrong payload makes a wrong output.
+    another rule is broken in the same step, because a wrong payload makes a wrong output. Prefixes of the
+    trace are judged without playing them again.
     """
     done: frozenset[Rule] = frozenset()
-    judge = _Prefixes(case, observation, budget)
+    steps = case.trace.steps
+    broken = partial(_broken, case, observation, budget)
     while done <= _WITHOUT_WRONG_ROWS:
-        broken = judge.first_broken(done)
-        if not broken:
-            return
-        done |= {fault.rule for fault in broken if fault.rule}
-        yield [fault for fault in broken if fault.rule is not Rule.OUTPUT] or broken
-
-
-class _Prefixes:
-    """Prefixes of a played trace, judged without playing them again."""
-
-    def __init__(self, case: Case, observation: Observation, budget: Budget) -> None:
-        self._case = case
-        self._observation = observation
-        self._budget = budget
-
-    def first_broken(self, without: frozenset[Rule]) -> list[Fault]:
-        """Return the faults of the shortest prefix that breaks a rule, apart from rules `without`."""
-        steps, rules = self._case.trace.steps, frozenset(Rule) - without
-        rules = frozenset(judgement.rule for judgement in self._broken(len(steps), rules))
+        rules = frozenset(judgement.rule for judgement in broken(frozenset(Rule) - done, len(steps)))
         if not rules:
-            return []
+            return
         shortest = 1 + bisect_left(
-            range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
+            range(1, len(steps)),
+            True,
+            key=lambda count: bool(broken(rules, count)),  # called at once
         )
-        trace = replace(self._case.trace, steps=steps[:shortest])
+        trace = replace(case.trace, steps=steps[:shortest])
         # The first read of new storage must not follow a rejected call, which would be blamed for the rows.
-        done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
-        for step, facts in zip(trace, self._observation.steps, strict=False):
-            done.append(step)
+        reads = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
+        for step, facts in zip(trace, observation.steps, strict=False):
+            reads.append(step)
             if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
-                done.append(Step(Op.GET, facts.capacity, on=step.on))
-        read = replace(trace, steps=tuple(done))
-        return [fault_of_judgement(trace, judgement, read) for judgement in self._broken(shortest, rules)]
+                reads.append(Step(Op.GET, facts.capacity, on=step.on))
+        read = replace(trace, steps=tuple(reads))
+        faults = [fault_of_judgement(trace, judgement, read) for judgement in broken(rules, shortest)]
+        done |= {fault.rule for fault in faults if fault.rule}
+        yield [fault for fault in faults if fault.rule is not Rule.OUTPUT] or faults
 
-    def _broken(self, count: int, rules: frozenset[Rule]) -> list[Judgement]:
-        case, seen = self._case, self._observation
-        steps = case.trace.steps[:count]
-        if count < len(case.trace.steps):
-            # As many graphs as there were then.
-            graphs = seen.graphs and replace(seen.graphs, graphs=seen.steps[count - 1].graphs)
-            seen = replace(seen, steps=seen.steps[:count], graphs=graphs)
-            case = replace(case, trace=replace(case.trace, steps=steps))
-        case = replace(case, graph_budget=self._budget(steps))
-        judgements = judge_case(PlannedCase(case, None), seen, rules).judgements
-        return [judgement for judgement in judgements if judgement.verdict is Verdict.FAIL]
+
+def _broken(
+    case: Case, seen: Observation, budget: Budget, rules: frozenset[Rule], count: int
+) -> list[Judgement]:
+    """Return what the first `count` steps break of these rules."""
+    steps = case.trace.steps[:count]
+    if count < len(case.trace.steps):
+        # As many graphs as there were then.
+        graphs = seen.graphs and replace(seen.graphs, graphs=seen.steps[count - 1].graphs)
+        seen = replace(seen, steps=seen.steps[:count], graphs=graphs)
+        case = replace(case, trace=replace(case.trace, steps=steps))
+    case = replace(case, graph_budget=budget(steps))
+    judgements = judge_case(PlannedCase(case, None), seen, rules).judgements
+    return [judgement for judgement in judgements if judgement.verdict is Verdict.FAIL]
 
 
 _MOST_READ = 8

@@ -146,11 +146,6 @@ class Hunt:
                 assert fault is not None  # or it would not have been shown
                 self.report(search.simplest(fault), search.example)
 
-    def play_unshrunk(self, trace: Trace) -> None:
-        """Play one example that need not be shrunk."""
-        for fault in self.new_faults(self.play_example(trace)):
-            self.report(fault, self.progress.examples)
-
     @property
     def is_over(self) -> bool:
         """Return whether the watcher has enough, or too many workers died."""
@@ -182,12 +177,12 @@ class Hunt:
 
         The second value is True if the worker died.
         """
-        if not new_session:
-            self._warm_up()
-            faults, seen = self._play(trace)
-        else:
+        if new_session:
             self._graphs = None
-            faults, seen = self._play(trace)
+        else:
+            self._warm_up()
+        faults, seen = self._play(trace)
+        if new_session:
             self._graphs = None
         return faults, isinstance(seen, Death)
 
@@ -219,7 +214,17 @@ class Hunt:
             alone = not self.target.arm.compiled or any(
                 other.rule is fault.rule for other in self.replay(fault.trace, new_session=True)[0]
             )
-        finding = self._finding(fault, example, alone)
+        target, judgement = self.target, fault.judgement
+        judged = judgement.columns if judgement else {"rule": None, "verdict": Verdict.FAIL}
+        judged |= {"detail": fault.detail, "call": fault.key.call or None}
+        finding = Finding(
+            kind=FindingKind.RULE if judgement else FindingKind(fault.name), examples=example,
+            seconds=round(time.perf_counter() - self._begun, 3), seed=self.seed, alone=alone,
+            engine=target.buffer.package, source=target.buffer.source, model_class=target.buffer.model_class,
+            revision=target.subject, family=target.family, dtype="float32", trace=str(fault.trace),
+            regime=Regime.CAPTURED if fault.trace.replays else Regime.LIVE, torch=self._player.torch,
+            **target.arm.columns, **judged,
+        )  # fmt: skip
         self._known.append(fault.key)
         self.findings.append(finding)
         self.progress.findings += 1
@@ -245,19 +250,6 @@ class Hunt:
         if seen.graphs and seen.graphs.limit_hit:
             self._graphs = None
         return faults, seen
-
-    def _finding(self, fault: Fault, example: int, alone: bool | None) -> Finding:
-        target, judgement = self.target, fault.judgement
-        judged = judgement.columns if judgement else {"rule": None, "verdict": Verdict.FAIL}
-        judged |= {"detail": fault.detail, "call": fault.key.call or None}
-        return Finding(
-            kind=FindingKind.RULE if judgement else FindingKind(fault.name), examples=example,
-            seconds=round(time.perf_counter() - self._begun, 3), seed=self.seed, alone=alone,
-            engine=target.buffer.package, source=target.buffer.source, model_class=target.buffer.model_class,
-            revision=target.subject, family=target.family, dtype="float32", trace=str(fault.trace),
-            regime=Regime.CAPTURED if fault.trace.replays else Regime.LIVE, torch=self._player.torch,
-            **target.arm.columns, **judged,
-        )  # fmt: skip
 
 
 class _SearchIsOver(BaseException):

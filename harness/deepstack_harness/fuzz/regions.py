@@ -84,8 +84,8 @@ def _prove(worker: Worker, name: str) -> Iterator[RegionProof]:
     """Play a region; a worker that ended proves nothing."""
     result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
     try:
-        played = value_of(result, f"playing {name}")
+        region, seconds = value_of(result, f"playing {name}")
     except HarnessError as error:
         yield RegionProof(name, REGIONS[name], unjudged=(str(error),))
     else:
-        yield proof_of(name, judge_steps(played.region), played.seconds)
+        yield proof_of(name, judge_steps(region), seconds)

@@ -6,7 +6,6 @@ Trials are proved in threads, each of which judges what a warm worker of its own
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -34,7 +33,7 @@ def prove_trial(trial: Trial, player: Player) -> Proof:
     buffer = player.bind(registered(trial.subject), None, Target.family)
     target = Target(buffer, ArmSpec.parse(trial.arm))
     regime = Regime.CAPTURED if target.arm.captured else Regime.LIVE
-    check = _check(buffer, regime, player, trial.rule)
+    checked, broken_by_check, axes = _check(buffer, regime, player, trial.rule)
     done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.OUTPUT]
     others = [finding for finding in found if finding.name != trial.rule]
@@ -46,28 +45,20 @@ def prove_trial(trial: Trial, player: Player) -> Proof:
         seconds=time.perf_counter() - start,
         trace=shown.trace if shown else "",
         detail=shown.detail if shown else "",
-        checked=check.played,
-        broken_by_check=check.broken,
-        axes=tuple(sorted(check.axes & axes_of(Trace.parse(shown.trace)))) if shown else (),
+        checked=checked,
+        broken_by_check=broken_by_check,
+        axes=tuple(sorted(axes & axes_of(Trace.parse(shown.trace)))) if shown else (),
     )
 
 
-class _Check(NamedTuple):
-    """Traces of `check` that were played up to the first that breaks a rule, and what it breaks.
-
-    In the `axes` of inputs every trace is unusual that breaks it.
-    """
-
-    played: int
-    broken: tuple[str, ...]
-    axes: frozenset[str] = frozenset()
-
-
-def _check(buffer: BufferRef, regime: Regime, player: Player, rule: str | None) -> _Check:
+def _check(
+    buffer: BufferRef, regime: Regime, player: Player, rule: str | None
+) -> tuple[int, tuple[str, ...], frozenset[str]]:
     """Play the traces of `check` of one regime until one breaks `rule`, then those with fewer of its axes.
 
     For a right buffer (None) any rule counts. Other rules of a mutant do not: in `set 16; get 20` a row that
-    the set lost is read above the capacity first, which is R4.
+    the set lost is read above the capacity first, which is R4. Return how many were played until then, what
+    is broken, and the axes of inputs in which every trace is unusual that breaks it.
     """
     plan = [planned for planned in plan_check(Where(Target.family), buffer) if planned.case.regime is regime]
     for played, judged in enumerate(judge_cases(plan, player.check), 1):
@@ -79,8 +70,8 @@ def _check(buffer: BufferRef, regime: Regime, player: Player, rule: str | None) 
                 fewer = axes & axes_of(planned.case.trace)
                 if fewer != axes and counted & next(judge_cases([planned], player.check)).broken:
                     axes = fewer
-            return _Check(played, tuple(sorted(map(str, counted))), axes)
-    return _Check(len(plan), ())
+            return played, tuple(sorted(map(str, counted))), axes
+    return len(plan), (), frozenset()
 
 
 class _StopsAfterFinding(Watch):

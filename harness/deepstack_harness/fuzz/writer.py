@@ -129,11 +129,6 @@ def growing_counts(capacity: int, ranks: int = 2) -> tuple[int, ...]:
     return tuple(sorted({*above, capacity + 4, capacity * 3 // 2 + 1}))
 
 
-def refused_counts(capacity: int) -> tuple[int, ...]:
-    """Return negative counts, -1 first: those that Python would take for counts from the end, and lower."""
-    return (-1, *sorted({-2, -7, -capacity, -capacity - 1, -8 * capacity} - {-1}, reverse=True))
-
-
 def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
     """Return every P in [tokens, ..] that an engine may pass to get, in order.
 
@@ -416,7 +411,9 @@ def _replay(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
 
 
 def _refused(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
-    counts = refused_counts(writer.rows)
+    """Call with a negative count: those that Python would take for counts from the end, and lower ones."""
+    rows = writer.rows
+    counts = (-1, *sorted({-2, -7, -rows, -rows - 1, -8 * rows} - {-1}, reverse=True))
     yield Step(_REFUSING[first % len(_REFUSING)], counts[second % len(counts)])
 
 

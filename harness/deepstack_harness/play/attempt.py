@@ -92,8 +92,15 @@ def attempt(call: CallName, function: Callable[[], T], *, runs_out: bool = False
     outer = _PHASE.enter(call)
     try:
         result = Attempt(value=function())
-    except BaseException as error:  # noqa: BLE001  # SystemExit of a method is a fact too
-        result = _failed(call, error, runs_out=runs_out)  # raises where the error is none of the call's
+    except CallFailed as failed:
+        result = Attempt(raised=_raised(failed.call, failed.error, runs_out=runs_out))
+    except BaseException as error:  # SystemExit of a method is a fact too
+        if isinstance(error, StepUnavailable) and not _is_foreign(call, error):
+            result = Attempt(unavailable=text_of(error))
+        elif _passes(call, error):
+            raise
+        else:
+            result = Attempt(raised=_raised(call, error, runs_out=runs_out))
     _PHASE.leave(outer)
     return result
 
@@ -111,16 +118,6 @@ def naming(call: CallName, function: Callable[[], T]) -> T:
         raise CallFailed(call, error) from error
     _PHASE.leave(outer)
     return value
-
-
-def _failed(call: CallName, error: BaseException, *, runs_out: bool) -> Attempt[T]:
-    if isinstance(error, CallFailed):
-        return Attempt(raised=_raised(error.call, error.error, runs_out=runs_out))
-    if isinstance(error, StepUnavailable) and not _is_foreign(call, error):
-        return Attempt(unavailable=text_of(error))
-    if _passes(call, error):
-        raise error
-    return Attempt(raised=_raised(call, error, runs_out=runs_out))
 
 
 def _passes(call: CallName, error: BaseException) -> bool:
@@ -150,17 +147,13 @@ def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
         raise OutOfMemory(f"{call} ran out of memory: {text_of(error)}") from None
     advice = advice_about(error)
     message = (text_of(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")
+    where = None
+    with suppress(Exception):  # the attribute of an exception of code under test may raise anything
+        where = getattr(error, "where", None)  # of one that was raised in another process
+    if not (isinstance(where, str) and where):
+        frames = traceback.extract_tb(error.__traceback__)
+        outside = [frame for frame in frames if not frame.filename.startswith(_TORCH)]
+        where = f"{outside[-1].filename}:{outside[-1].lineno}"
     ends = not isinstance(error, Exception)
     by_compiler = call == "decoder" and is_compiler_fault(error)
-    return Raised(type(error).__name__, message, call, _where(error), ends, by_compiler)
-
-
-def _where(error: BaseException) -> str:
-    elsewhere = None
-    with suppress(Exception):  # the attribute of an exception of code under test may raise anything
-        elsewhere = getattr(error, "where", None)
-    if isinstance(elsewhere, str) and elsewhere:  # it was raised in another process
-        return elsewhere
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith(_TORCH)]
-    return f"{outside[-1].filename}:{outside[-1].lineno}"
+    return Raised(type(error).__name__, message, call, where, ends, by_compiler)

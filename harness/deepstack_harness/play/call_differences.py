@@ -5,8 +5,7 @@ of each result makes in the region itself. All else has to be equal, containers 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,21 +19,18 @@ from deepstack_harness.play.region_calls import Left, facts_of
 from deepstack_harness.play.region_state import values_in
 
 
-class Noise(NamedTuple):
-    """Runs in which results were rounded otherwise, and the eps of the narrowest dtype of them."""
+def limits_of(left: Left, rounded: Sequence[Left] = (), coarsest: float = 0.0) -> dict[str, float]:
+    """Return the tolerance of each tensor by name (`contract.tolerances`).
 
-    runs: tuple[Left, ...]
-    coarsest: float
-
-
-def limits_of(left: Left, noise: Noise | None = None) -> dict[str, float]:
-    """Return the tolerance of each tensor by name (`contract.tolerances`)."""
-    limits, (runs, coarsest) = {}, noise or ((), 0.0)
+    `rounded` are runs in which results were rounded otherwise, `coarsest` is the eps of the narrowest dtype
+    of them.
+    """
+    limits = {}
     floats = [leaf for leaf in left.values.values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     unit = min(1.0, max(map(largest, floats), default=0.0))
     for name, value in left.values.items():
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-            others = (run.values.get(name) for run in runs)
+            others = (run.values.get(name) for run in rounded)
             moved = max((apart(value, other) for other in others if isinstance(other, Tensor)), default=0.0)
             eps = torch.finfo(value.dtype).eps
             limits[name] = region_limit(eps, largest(value), unit, moved, max(eps, coarsest))
@@ -84,11 +80,10 @@ def _order(facts: InputFacts) -> tuple[object, ...]:
     )
 
 
-def distances(answer: object, others: Iterable[object]) -> Iterator[float]:
-    """Yield the largest distance of a return value from each of `others`."""
-    for other in others:
-        found = differences_of("answer", answer, other, {})
-        yield max((NOT_FINITE if leaf.distance is None else leaf.distance for leaf in found), default=0.0)
+def largest_distance(wanted: object, actual: object, limits: Mapping[str, float]) -> float:
+    """Return the largest distance of two return values, 0 where all are within `limits`."""
+    differences = differences_of("answer", wanted, actual, limits)
+    return max((NOT_FINITE if leaf.distance is None else leaf.distance for leaf in differences), default=0.0)
 
 
 def differences_of(
@@ -97,19 +92,29 @@ def differences_of(
     """Return where two values differ by more than the limit of their place (0 where it has none)."""
     if not _alike(wanted, actual) and not (isinstance(wanted, Tensor) and isinstance(actual, Tensor)):
         return [Difference(place, f"{input_facts(actual)}, not {input_facts(wanted)}")]
-    expected, got = values_in(place, wanted), values_in(place, actual)
-    differences = []
-    for name in dict.fromkeys([*expected, *got]):
-        if name not in got or name not in expected:
-            differences.append(Difference(name, "missing" if name not in got else "not there uncompiled"))
-            continue
-        differences += _differ_leaf(name, expected[name], got[name], limits.get(name, 0.0))
-    return differences
+    return list(_differ(values_in(place, wanted), values_in(place, actual), limits))
+
+
+def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]) -> list[Difference]:
+    """Compare the arguments and the state after a call, without its return value."""
+    one, other = (
+        {name: value for name, value in left.values.items() if not name.startswith("answer")}
+        for left in (wanted, actual)
+    )
+    return list(_differ(one, other, limits))
+
+
+def _differ(
+    wanted: Mapping[str, object], actual: Mapping[str, object], limits: Mapping[str, float]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys([*wanted, *actual]):
+        if name not in wanted or name not in actual:
+            yield Difference(name, "missing" if name not in actual else "not there uncompiled")
+        elif wanted[name] is not actual[name]:
+            yield from _differ_leaf(name, wanted[name], actual[name], limits.get(name, 0.0))
 
 
 def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Iterator[Difference]:
-    if wanted is actual:
-        return
     if not isinstance(wanted, Tensor) or not isinstance(actual, Tensor):
         nans = [leaf for leaf in (wanted, actual) if isinstance(leaf, float) and math.isnan(leaf)]
         if not _alike(wanted, actual) or (wanted != actual and len(nans) < 2):
@@ -119,23 +124,6 @@ def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Ite
         yield Difference(name, f"{input_facts(actual)}, not {input_facts(wanted)}")
     elif (distance := apart(wanted, actual)) > limit:
         yield Difference(name, "", distance, limit)
-
-
-def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]) -> list[Difference]:
-    """Compare the arguments and the state after a call, without its return value."""
-    differences = []
-    for name in dict.fromkeys([*wanted.values, *actual.values]):
-        if name.startswith("answer"):
-            continue
-        one, other = wanted.values.get(name), actual.values.get(name)
-        if one is other and one is not None:
-            continue
-        if name not in wanted.values or name not in actual.values:
-            text = "missing" if name not in actual.values else "not there uncompiled"
-            differences.append(Difference(name, text))
-        else:
-            differences += _differ_leaf(name, one, other, limits.get(name, 0.0))
-    return differences
 
 
 def _alike(one: object, other: object) -> bool:

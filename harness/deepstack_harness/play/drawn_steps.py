@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -30,8 +31,8 @@ from deepstack_harness.play.region_calls import (
     arguments_of,
     call_of,
     in_place,
-    parameters_of,
     run_call,
+    signature_of,
     snapshot_of,
 )
 from deepstack_harness.play.region_state import Region, copied, set_value, state_of
@@ -57,7 +58,8 @@ def example_call(region: Region) -> Call:
     """
     generator = torch.Generator().manual_seed(0)
     arguments: dict[str, object] = {}
-    for name, parameter in parameters_of(region).items():
+    parameters = signature_of(region).parameters
+    for name, parameter in parameters.items():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
         annotation = _annotation(region, name, parameter)
@@ -72,10 +74,8 @@ def example_call(region: Region) -> Call:
                 f"nothing says what '{_in_words(name, parameter)}' takes: annotate it as a Tensor, a number "
                 f"or a dataclass of such, or {_OWN_CALLS}"
             )
-    only_by_place = {parameter.kind for parameter in parameters_of(region).values()} & {
-        inspect.Parameter.POSITIONAL_ONLY
-    }
-    call = call_of(region, arguments) if only_by_place else Call(**arguments)
+    by_place = any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
+    call = call_of(region, arguments) if by_place else Call(**arguments)
     with snapshot_of(region, [call]).preserved(), torch.compiler.set_stance("force_eager"):
         raised = run_call(region, call, 0).raised
     if raised:
@@ -113,7 +113,7 @@ def undrawn(region: Region, call: Call) -> list[str]:
     given = arguments_of(region, call)
     return [
         _in_words(name, parameter)
-        for name, parameter in parameters_of(region).items()
+        for name, parameter in signature_of(region).parameters.items()
         if name not in varied
         and not isinstance(given.get(name), Tensor)
         and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -129,25 +129,29 @@ def _in_words(name: str, parameter: inspect.Parameter) -> str:
 
 def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
     """Return the settings of all inputs of a call, each of them another value than the call's."""
-    found: list[DrawnSetting] = []
-    parameters = parameters_of(region)
-    arguments = inspect.Signature(list(parameters.values())).bind(*call.args, **call.kwargs)
+    drawn: list[DrawnSetting] = []
+    signature = signature_of(region)
+    arguments = signature.bind(*call.args, **call.kwargs)
     arguments.apply_defaults()
     for name, value in arguments.arguments.items():
-        annotation = _annotation(region, name, parameters[name])
-        optional = type(None) in _kinds(annotation) or parameters[name].default is None
-        found += [
+        parameter = signature.parameters[name]
+        annotation = _annotation(region, name, parameter)
+        optional = type(None) in _kinds(annotation) or parameter.default is None
+        drawn += [
             DrawnSetting(name, words, change) for words, change in _changes(value, annotation, optional)
         ]
     tensors = (leaf for _, leaf in structures.leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor))
     rows = next((tensor.shape[0] for tensor in tensors if tensor.dim()), 0)  # those of the first one
-    found += [
-        DrawnSetting("rows", f"{count} rows", _Rows(rows, count))
+    drawn += [
+        DrawnSetting("rows", f"{count} rows", partial(_with_rows, rows, count))
         for count in (1, rows + 3)
         if count != rows > 1
     ]
+    owner = getattr(region, "__self__", region)
     built_in = tuple(
-        f"self.{name}." for name, module in _modules(region) if type(module).__module__.startswith("torch.")
+        f"self.{name}."
+        for name, module in (owner.named_modules() if isinstance(owner, nn.Module) else ())
+        if name and type(module).__module__.startswith("torch.")
     )
     of_function = isinstance(region, types.FunctionType)
     for name, value in state_of(region).items():
@@ -157,14 +161,8 @@ def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
             continue
         if isinstance(value, bool | int | float):
             other = not value if isinstance(value, bool) else value + 1
-            found.append(DrawnSetting(name, f"{name} = {other!r}", _Constant(other)))
-    return found
-
-
-def _modules(region: Region) -> Iterator[tuple[str, nn.Module]]:
-    owner = getattr(region, "__self__", region)
-    if isinstance(owner, nn.Module):
-        yield from ((name, module) for name, module in owner.named_modules() if name)
+            drawn.append(DrawnSetting(name, f"{name} = {other!r}", _constant(other)))
+    return drawn
 
 
 def _annotation(region: Region, name: str, parameter: inspect.Parameter) -> object:
@@ -182,37 +180,26 @@ def _kinds(annotation: object) -> set[object]:
     return {annotation}
 
 
-class _Constant:
-    """A change to one value, whatever was there."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __call__(self, _before: object) -> object:
-        return self.value
+def _constant(value: object) -> Callable[[object], object]:
+    """Return a change to one value, whatever was there."""
+    return lambda _before: value
 
 
-class _Rows:
-    """A change of the number of rows: every dimension of a tensor that has as many follows."""
-
-    def __init__(self, before: int, after: int) -> None:
-        self._before, self._after = before, after
-
-    def __call__(self, value: object) -> object:
-        if not isinstance(value, Tensor):
-            return value
-        for dim in range(value.dim()):
-            if value.shape[dim] == self._before:
-                at = torch.arange(self._after, device=value.device) % self._before
-                value = value.index_select(dim, at)
+def _with_rows(before: int, after: int, value: object) -> object:
+    """Return a tensor with another number of rows: every dimension that has as many follows."""
+    if not isinstance(value, Tensor):
         return value
+    for dim in range(value.dim()):
+        if value.shape[dim] == before:
+            value = value.index_select(dim, torch.arange(after, device=value.device) % before)
+    return value
 
 
 def _changes(
     value: object, annotation: object, optional: bool
 ) -> Iterator[tuple[str, Callable[[Any], object]]]:
     if value is not None and optional:
-        yield "None", _Constant(None)
+        yield "None", _constant(None)
     match value:
         case Tensor():
             if value.dim() > 1 and min(value.shape) > 1:
@@ -221,14 +208,14 @@ def _changes(
                 other = torch.int64 if value.dtype == torch.int32 else torch.int32
                 yield str(other).removeprefix("torch."), lambda tensor: tensor.to(other)
         case None if Tensor in _kinds(annotation):
-            yield "a tensor", _Constant(torch.full((ROWS, WIDTH), 0.5))
+            yield "a tensor", _constant(torch.full((ROWS, WIDTH), 0.5))
         case bool():
-            yield repr(not value), _Constant(not value)
+            yield repr(not value), _constant(not value)
         case enum.Enum():
             others = [member for member in type(value) if member is not value]
-            yield from ((str(member), _Constant(member)) for member in others)
+            yield from ((str(member), _constant(member)) for member in others)
         case int() | float():
-            yield repr(value + 1), _Constant(value + 1)
+            yield repr(value + 1), _constant(value + 1)
         case _:
             yield from _changes_of_members(value)
 
@@ -236,44 +223,30 @@ def _changes(
 def _changes_of_members(value: object) -> Iterator[tuple[str, Callable[[Any], object]]]:
     match value:
         case list() | tuple() if value:
-            yield "empty", _Constant(type(value)())
+            yield "empty", _constant(type(value)())
             yield "a member more", lambda members: type(members)([*members, members[-1]])
         case dict():
             for key in value:
-                yield f"without {key!r}", _Without(key)
+                yield f"without {key!r}", partial(_without, key)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             hints = typing.get_type_hints(type(value))
             for field in dataclasses.fields(value):
                 before, hint = getattr(value, field.name), hints[field.name]
                 for words, change in _changes(before, hint, type(None) in _kinds(hint)):
-                    yield f"{field.name}: {words}", _WithField(field.name, change)
+                    yield f"{field.name}: {words}", partial(_with_field, field.name, change)
 
 
-class _WithField:
-    """A dataclass with another value in one field."""
-
-    def __init__(self, name: str, change: Callable[[Any], object]) -> None:
-        self._name, self._change = name, change
-
-    def __call__(self, value: Any) -> object:  # noqa: ANN401  # a dataclass
-        return dataclasses.replace(value, **{self._name: self._change(getattr(value, self._name))})
+def _with_field(name: str, change: Callable[[Any], object], value: Any) -> object:  # noqa: ANN401  # a dataclass
+    return dataclasses.replace(value, **{name: change(getattr(value, name))})
 
 
-class _Without:
-    """A dict without one key."""
-
-    def __init__(self, key: object) -> None:
-        self._key = key
-
-    def __call__(self, members: dict[object, object]) -> object:
-        return {key: value for key, value in members.items() if key != self._key}
+def _without(left_out: object, members: dict[object, object]) -> object:
+    return {key: value for key, value in members.items() if key != left_out}
 
 
 def _with(region: Region, call: Call, chosen: Sequence[DrawnSetting]) -> Call:
     """Return a copy of a call with some inputs changed; attributes of the region are left."""
-    bound = inspect.Signature(list(parameters_of(region).values())).bind(*call.args, **call.kwargs)
-    bound.apply_defaults()
-    arguments = copied(dict(bound.arguments))
+    arguments = copied(arguments_of(region, call))
     for setting in chosen:
         if setting.input == "rows":
             arguments = structures.map_leaves(setting.change, arguments)
@@ -294,7 +267,7 @@ class _Assignment:
 
 def history(region: Region, call: Call, chosen: Sequence[Sequence[DrawnSetting]]) -> tuple[Step, ...]:
     """Return the steps of a history: for each set of settings its changes of attributes, then a call."""
-    names, state = {*parameters_of(region), "rows"}, state_of(region)
+    names, state = {*signature_of(region).parameters, "rows"}, state_of(region)
     steps: list[Step] = []
     current: dict[str, object] = {}
     for settings_of_step in chosen:

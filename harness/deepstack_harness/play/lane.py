@@ -15,7 +15,7 @@ from deepstack_harness.contract.protocols import Buffer, Inputs, Session
 from deepstack_harness.models.layers import attended_rows
 from deepstack_harness.play.attempt import attempt, naming
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.rows import RowOwners, TypeNames, answer_facts, join_answers, levels_of
+from deepstack_harness.play.rows import RowOwners, TypeNames, answer_facts, levels_of
 from deepstack_harness.play.state import LaneStates
 from deepstack_harness.play.tampering import Records
 from deepstack_harness.play.tensors import same_bytes
@@ -61,8 +61,10 @@ class PlayedLane:
         self.outputs: list[Tensor] = []
         self.given: tuple[tuple[RowRange, ...], ...] = ()
         self.padding: PaddingFacts | None = None
-        self._answers: list[Answer] = []
-        self._attended: list[int] = []
+        self.answers: list[Answer] = []
+        """Facts of what each get of this step returned: one of each micro-batch."""
+        self.attended: list[int] = []
+        """The rows that each attention of this step was given."""
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Return what the buffer's `get` returns, (P, h) per level or None, and note its rows."""
@@ -98,7 +100,7 @@ class PlayedLane:
 
     def record_graph_input(self, payload: tuple[Tensor, ...] | None) -> None:
         """Note `payload`, (P, h) per level or None, in place of what get returned: a graph will read it."""
-        self._answers.clear()
+        self.answers.clear()
         self._note(payload)
 
     def run(self, inputs: Inputs) -> Tensor:
@@ -147,26 +149,11 @@ class PlayedLane:
             try:
                 yield
             finally:
-                self._attended += rows
-
-    @property
-    def attended(self) -> int | None:
-        """The most rows that attention was given in this step."""
-        return max(self._attended, default=None)
-
-    @property
-    def answer(self) -> Answer | None:
-        """Facts of what get returned in this step; those of several micro-batches are joined."""
-        return join_answers(self._answers)
-
-    @property
-    def first_answer(self) -> Answer | None:
-        """Facts of what the first get of this step returned."""
-        return self._answers[0] if self._answers else None
+                self.attended += rows
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
         self._returned.append(payload)
-        self._answers.append(answer_facts(payload, self._owners, self._types))
+        self.answers.append(answer_facts(payload, self._owners, self._types))
 
 
 _COMPARED = 64
@@ -257,9 +244,11 @@ def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[
     """
     if len(ranges) == 1:
         return [replace(inputs, payload=payload)]
-    return [_part(inputs, payload, rows) for rows in ranges]
-
-
-def _part(inputs: Inputs, payload: tuple[Tensor, ...] | None, rows: slice) -> Inputs:
-    cut = None if payload is None else tuple(level[rows] for level in payload)
-    return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)
+    return [
+        Inputs(
+            inputs.hidden[rows],
+            inputs.positions[:, rows],
+            None if payload is None else tuple(level[rows] for level in payload),
+        )
+        for rows in ranges
+    ]

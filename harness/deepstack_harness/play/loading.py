@@ -60,29 +60,25 @@ def load_class(text: str) -> Callable[..., object]:
 def load_named(text: str) -> Callable[..., object]:
     """Import what `MODULE:NAME` leads to, from the current folder too, or `FILE.py:NAME`.
 
-    Raises `UsageError` for no callable, and for a file that is not there.
+    Raises `UsageError` for no callable, for a file that is not there, and for one with the name of another
+    module, such as `torch.py`.
     """
-    module, _, name = text.partition(":")
-    thing = getattr(_imported_file(module) if module.endswith(".py") else _imported(module), name, None)
+    path, _, name = text.partition(":")
+    if path.endswith(".py"):  # under its own name, with its folder first on the path
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise UsageError(f"there is no file '{path}'")
+        sys.path.insert(0, str(file.parent))
+        module = _imported(file.stem)
+        if getattr(module, "__file__", None) != str(file):
+            raise UsageError(f"'{path}' has the name of another module, '{file.stem}': rename the file")
+    else:
+        module = _imported(path)
+    thing = getattr(module, name, None)
     if not callable(thing):
         what = "no" if thing is None else "no class or function, but another object,"
-        raise UsageError(f"module '{module}' has {what} '{name}'")
+        raise UsageError(f"module '{path}' has {what} '{name}'")
     return cast(Callable[..., object], thing)
-
-
-def _imported_file(path: str) -> object:
-    """Import a file under its own name, with its folder first on the path.
-
-    Raises `UsageError` where it is not there, and for a name that another module has, such as `torch.py`.
-    """
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise UsageError(f"there is no file '{path}'")
-    sys.path.insert(0, str(file.parent))
-    module = _imported(file.stem)
-    if getattr(module, "__file__", None) != str(file):
-        raise UsageError(f"'{path}' has the name of another module, '{file.stem}': rename the file")
-    return module
 
 
 def _imported(name: str) -> object:

@@ -51,21 +51,17 @@ class OutputCache:
         """
         if inputs.hidden.numel() > _ELEMENTS:
             return run(inputs)
-        key = (_digest(inputs), inputs.hidden.shape)
+        digest = hashlib.blake2b(digest_size=16)
+        for tensor in (inputs.hidden, inputs.positions):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        key = (digest.digest(), inputs.hidden.shape)
         if key not in self._known:
             self._known[key] = run(inputs)
         self._known.move_to_end(key)
         if len(self._known) > _ENTRIES:
             self._known.popitem(last=False)
         return self._known[key]
-
-
-def _digest(inputs: Inputs) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in (inputs.hidden, inputs.positions):
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.digest()
 
 
 _WORDS = 512
@@ -129,21 +125,31 @@ class NumericsProbe:
 
         Without `thorough` the model without deepstack and the one in fp64 are not run.
         """
-        with self._preserved():
-            zeroed = self._without_values(parts)  # None: the function raises for zeros
-        without = None
+        with self._preserved():  # from the cache, where no state could change the output
+            run = self._zeroed_run
+            zeroed = torch.cat(
+                [self._zeroed.get(part, run) if self._state is None else run(part) for part in parts]
+            )
+        without, rounding, repeated = None, 0.0, 0.0
         if thorough:
             with self._preserved():
                 without = torch.cat([self._run(part, None) for part in parts])
+            with self._preserved():
+                rounding = distance(eager, self._in_fp64(parts))
+        if self._state is not None:
+            rounding = max(rounding, self._noise(parts, eager, self._state))
+            with self._preserved():
+                repeated = distance(self.eager(parts), eager)
+        scale = eager.double().abs().max().item() if eager.numel() else 0.0
         return Distances(
             eager=distance(out, eager),
             no_deepstack=None if without is None else distance(out, without),
-            zero_deepstack=NOT_FINITE if zeroed is None else distance(out, zeroed),
-            effect=NOT_FINITE if zeroed is None else distance(eager, zeroed),
-            rounding=max(self._rounding(parts, eager) if thorough else 0.0, self._noise(parts, eager)),
+            zero_deepstack=distance(out, zeroed),
+            effect=distance(eager, zeroed),
+            rounding=rounding,
             greedy=self._agreement(out, eager),
-            scale=_largest(eager),
-            repeated=self._repeated(parts, eager),
+            scale=scale if math.isfinite(scale) else NOT_FINITE,
+            repeated=repeated,
             levels=tuple(self._effects_of_levels(parts, eager)) if self._each_level else (),
         )
 
@@ -162,23 +168,14 @@ class NumericsProbe:
     def _preserved(self) -> AbstractContextManager[None]:
         return nullcontext() if self._state is None else self._state.preserved()
 
-    def _repeated(self, parts: Sequence[Inputs], eager: Tensor) -> float:
-        """Return how far another uncompiled run from the same state is; 0 where no state is watched."""
-        if self._state is None:
-            return 0.0
-        with self._preserved():
-            return distance(self.eager(parts), eager)
-
-    def _noise(self, parts: Sequence[Inputs], eager: Tensor) -> float:
+    def _noise(self, parts: Sequence[Inputs], eager: Tensor, state: DecoderState) -> float:
         """Return how far the output is moved by other last bits of every operation, as another order gives.
 
-        0 where no state is watched: the distance to fp64 then is the rounding.
+        Where no state is watched the distance to fp64 is the rounding.
         """
-        if self._state is None:
-            return 0.0
         with self._preserved():
             self.eager(parts)
-            after = self._state.take().values
+            after = state.take().values
         largest, noise = 0.0, dict[str, float]()
         for seed in range(_NOISY_RUNS):
             generator = torch.Generator().manual_seed(seed)
@@ -186,17 +183,21 @@ class NumericsProbe:
                 with OtherLastBits(functools.partial(at_random, generator)):
                     out = self.eager(parts)
                 largest = max(largest, distance(out, eager))
-                moved = self._state.take().values
+                moved = state.take().values
             for place in moved.keys() & after.keys():
                 noise[place] = max(noise.get(place, 0.0), apart_at(place, moved, after))
         self.noise = noise
         return largest
 
-    def _rounding(self, parts: Sequence[Inputs], eager: Tensor) -> float:
-        with self._preserved():
-            if self._state is not None:  # its state as it is now
-                self._exact = copy.deepcopy(self._decoder).double()
-            return distance(eager, torch.cat([self._exact_run(part) for part in parts]))
+    def _in_fp64(self, parts: Sequence[Inputs]) -> Tensor:
+        """Return the output (n, hidden) of a copy in fp64, in the state that the decoder has now."""
+        if self._state is not None:
+            self._exact = copy.deepcopy(self._decoder).double()
+        outputs = []
+        for part in parts:
+            payload = None if part.payload is None else tuple(level.double() for level in part.payload)
+            outputs.append(self._exact(part.hidden.double(), part.positions, payload))
+        return torch.cat(outputs)
 
     def _agreement(self, out: Tensor, eager: Tensor) -> float:
         """Share of tokens for which both would choose the same word of the random vocabulary."""
@@ -204,13 +205,6 @@ class NumericsProbe:
             return 0.0
         chosen, wanted = ((hidden.float() @ self._head).argmax(-1) for hidden in (out, eager))
         return (chosen == wanted).double().mean().item()
-
-    def _without_values(self, parts: Sequence[Inputs]) -> Tensor | None:
-        """Return the output (n, h) on zeroed payloads, from the cache where no state could change it."""
-        run = self._zeroed_run
-        return torch.cat(
-            [self._zeroed.get(part, run) if self._state is None else run(part) for part in parts]
-        )
 
     def _zeroed_run(self, part: Inputs) -> Tensor:
         shape = (part.hidden.size(0), self._width)
@@ -220,22 +214,12 @@ class NumericsProbe:
         out: Tensor = self._decoder(part.hidden, part.positions, payload)
         return out
 
-    def _exact_run(self, part: Inputs) -> Tensor:
-        payload = None if part.payload is None else tuple(level.double() for level in part.payload)
-        out: Tensor = self._exact(part.hidden.double(), part.positions, payload)
-        return out
-
 
 def distance(one: Tensor, other: Tensor) -> float:
     """Return how far two outputs are `apart`; raises `NotMeasured` where both are empty."""
     if one.shape == other.shape and not one.numel():
         raise NotMeasured("compared outputs of 0 tokens, which shows nothing")
     return apart(one, other)
-
-
-def _largest(output: Tensor) -> float:
-    value = output.double().abs().max().item() if output.numel() else 0.0
-    return value if math.isfinite(value) else NOT_FINITE
 
 
 @dataclass(frozen=True)

@@ -201,12 +201,10 @@ class SharedSession:
         self, case: Case, make_buffer: BufferFactory, announce: Callable[[int, Step], None] = lambda *_: None
     ) -> Observation:
         """Play a case; `announce` is called with each step and its number, from 1, before it is played."""
-        alone = case.compare is Compare.NOTHING
-        model = (
-            _sizes_alone(case.family)
-            if alone
-            else shared_model(case.family, case.dtype, case.device, case.seed)
-        )
+        if case.compare is Compare.NOTHING:
+            model = _sizes_alone(case.family)
+        else:
+            model = shared_model(case.family, case.dtype, case.device, case.seed)
         caller = caller_of(case)
         if case.arm.reloaded:  # an artifact is made from the first step of a case, not of the case before
             self.close()

@@ -94,17 +94,13 @@ def _sampled(case: Case, bound: Bound) -> Observation:
     observations = {}
     for rank in (0, ranks // 2, ranks - 1):
         with fake_world(rank, ranks):
-            observations[rank] = _without_outputs(play(quick, model, factory_of(case.buffer, bound)))
+            observation = play(quick, model, factory_of(case.buffer, bound))
+        steps = (  # without what was computed from rows of other ranks
+            replace(step, distances=None, shards=tuple(replace(shard, stray=None) for shard in step.shards))
+            for step in observation.steps
+        )
+        observations[rank] = replace(observation, steps=tuple(steps))
     return merged(list(observations.values()), list(observations))
-
-
-def _without_outputs(observation: Observation) -> Observation:
-    """Return the observation without what was computed from rows of other ranks."""
-    steps = [
-        replace(step, distances=None, shards=tuple(replace(shard, stray=None) for shard in step.shards))
-        for step in observation.steps
-    ]
-    return replace(observation, steps=tuple(steps))
 
 
 def play_case(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress | None = None) -> Observation:

@@ -37,14 +37,14 @@ from deepstack_harness.contract.protocols import (
     take_accesses,
 )
 from deepstack_harness.contract.rules import PayloadKind
-from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step
+from deepstack_harness.contract.trace import SECOND, Op, Step
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.models.engine import Engine
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.clock import let_pass
 from deepstack_harness.play.lane import PlayedLane, ReferenceLane
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.rows import StorageWatch
+from deepstack_harness.play.rows import StorageWatch, join_answers
 from deepstack_harness.play.state import LaneStates
 from deepstack_harness.play.tampering import Records
 from deepstack_harness.play.tensors import StepTensors, count_of
@@ -95,10 +95,12 @@ class CasePlayer:
         self._lane = self._lanes[None]
         self._rows_only = case.compare is Compare.NOTHING
         # Graphs need the second buffer: freed storage shows only where nothing references what get returned.
-        reference = None
+        self._reference: ReferenceLane | None = None
         if not self._rows_only or case.arm.captured:
-            reference = self._reference_lane(make_buffer)
-        self._first_reference = self._reference = reference
+            with nullcontext() if self._states is None else self._states.reference():
+                buffer = self._correct.buffer(make_buffer, sizes)
+            self._reference = ReferenceLane(buffer, model, self._states)
+        self._first_reference = self._reference
         self.records.add(self, self._tensors, *self._lanes.values())
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
@@ -108,11 +110,6 @@ class CasePlayer:
         self._failing: FailingAllocation | None = None
         self.first_capacity = self._stated_capacity().value
         """Token rows that the buffer stated before the first step; None where it raised."""
-
-    def _reference_lane(self, make_buffer: BufferFactory) -> ReferenceLane:
-        with nullcontext() if self._states is None else self._states.reference():
-            buffer = self._correct.buffer(make_buffer, self._sizes)
-        return ReferenceLane(buffer, self._model, self._states)
 
     @property
     def vision(self) -> bool:
@@ -131,36 +128,34 @@ class CasePlayer:
             self._model.numerics.noise = {}
         if step.op is not Op.GET:
             self._lane.forget_held_answers()
-        if step.op in CALLS_BUFFER:
-            return self._call_buffer(step)
-        if step.op is Op.CAPTURE:
-            return self._capture(step)
-        if step.op is Op.RELOAD:
-            return self._facts(step, attempt("reload", self._reload))
+        match step.op:
+            case Op.GET:
+                return self._facts(step, self._get(step))
+            case Op.SET:
+                return self._set(step)
+            case Op.CLEAR:
+                clear = self._change(step, "clear", lambda buffer: buffer.clear(count_of(step)))
+                return self._facts(step, clear)
+            case Op.RESIZE:
+                changed = self._change(step, "resize", lambda buffer: resize(buffer, count_of(step)))
+                return self._facts(step, changed)
+            case Op.CAPTURE:
+                done = attempt("capture", lambda: self._capture_size(step.tokens))
+                return self._facts(step, done, first=True)
+            case Op.RELOAD:
+                return self._facts(step, attempt("reload", self._reload))
         facts = self._replay(index, step) if step.op is Op.REPLAY else self._forward(index, step)
         self._lane.mixed = False
-        return self._reloaded(facts)
+        return self._reloaded(facts) if self._case.arm.reloaded else facts
 
     def _reloaded(self, facts: StepFacts) -> StepFacts:
-        """Save what the first step compiled and go on in a process that loaded it, where the arm reloads."""
-        if not self._case.arm.reloaded:
-            return facts
+        """Save what the first step compiled, and go on in a process that loaded it."""
         self.served_reloaded += self._loaded
         if self._loaded or facts.raised or facts.unavailable:
             return facts
         done = attempt("reload", self._reload)
         self._loaded = done.returned
         return replace(facts, raised=done.raised, unavailable=done.unavailable)
-
-    def _call_buffer(self, step: Step) -> StepFacts:
-        """Do a step that is one call of a method."""
-        if step.op is Op.GET:
-            return self._facts(step, self._get(step))
-        if step.op is Op.SET:
-            return self._set(step)
-        if step.op is Op.CLEAR:
-            return self._facts(step, self._change(step, "clear", lambda buffer: buffer.clear(count_of(step))))
-        return self._facts(step, self._change(step, "resize", lambda buffer: resize(buffer, count_of(step))))
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
@@ -171,23 +166,22 @@ class CasePlayer:
     def _set(self, step: Step) -> StepFacts:
         payload = self._tensors.payload(step)
         content = self._tensors.content(payload)
-        attempts = [self._give(step, lane, payload) for lane in range(len(self._buffers()))]
-        self._tensors.reused(payload)
+        attempts = []
+        for lane, (caller, buffer) in enumerate(self._buffers()):
+
+            def set_payload(
+                given: Tensor, lane: int = lane, caller: Engine = caller, buffer: Buffer = buffer
+            ) -> Attempt[None]:
+                with self._state_of(lane):
+                    return self._call(step, "set", lambda: caller.set(buffer, given))
+
+            attempts.append(self._tensors.give(lane, step, payload, set_payload))
+        self._tensors.remember_reuse(payload)
         done, changed = attempts[0]
         self._lane.mixed = done.returned and not self._decodes_with_payload
         if done.returned and self._every_token:
             self._lane.real_rows = step.tokens
         return replace(self._facts(step, done), content=content, caller_changed=changed)
-
-    def _give(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], tuple[str, ...]]:
-        """Give the payload to the buffer of a lane: 0 is the lane under test, 1 the reference lane."""
-        caller, buffer = self._buffers()[lane]
-
-        def set_payload(given: Tensor) -> Attempt[None]:
-            with self._state_of(lane):
-                return self._call(step, "set", lambda: caller.set(buffer, given))
-
-        return self._tensors.give(lane, step, payload, set_payload)
 
     def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
         """Call a method of a buffer, with the failing allocation that the step states."""
@@ -226,30 +220,29 @@ class CasePlayer:
             with self._state_of(lane):
                 begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
         if self._rows_only:
-            done = attempt("get", lambda: self._read_and_clear(step))
+
+            def read_and_clear() -> None:
+                self._lane.get(step.tokens)
+                self._lane.clear(step.tokens)
+
+            done = attempt("get", read_and_clear)
             if self._reference is not None:
                 self._reference.follow(step.tokens)
             return self._facts(step, done)
         inputs = self._inputs(index, step)
         ran = attempt("caller", lambda: self._caller.forward(self._lane, inputs, step))
-        if self._lane.answer is None:
+        if not self._lane.answers:
             return self._facts(step, ran)
-        _, distances = self._compare(step, inputs, self._output(ran))
+        out = ran.value
+        if out is None and self._lane.outputs and ran.raised and ran.raised.call == "clear":
+            out = torch.cat(self._lane.outputs)  # only the clear after the decoder failed
+        _, distances = self._compare(step, inputs, out)
         return self._facts(step, ran, distances)
-
-    def _read_and_clear(self, step: Step) -> None:
-        self._lane.get(step.tokens)
-        self._lane.clear(step.tokens)
-
-    def _output(self, ran: Attempt[Tensor]) -> Tensor | None:
-        """Return what the decoder returned, also where only the clear after it failed."""
-        if ran.value is None and self._lane.outputs and ran.raised and ran.raised.call == "clear":
-            return torch.cat(self._lane.outputs)
-        return ran.value
 
     def _inputs(self, index: int, step: Step) -> Inputs:
         if self._rows_only:
-            return self._tensors.no_inputs(step.tokens)
+            hidden = torch.zeros((step.tokens, 1), device=self._model.device)
+            return Inputs(hidden, hidden.new_zeros(3, step.tokens), None)
         return self._caller.inputs(step, self._tensors.inputs(step.tokens, index))
 
     def _compare(
@@ -262,10 +255,6 @@ class CasePlayer:
             return reference.follow(step.tokens), None
         ranges, thorough = self._caller.parts(step.tokens), self._case.compare is Compare.ALL
         return reference.compare(step.tokens, inputs, ranges, out, thorough=thorough)
-
-    def _capture(self, step: Step) -> StepFacts:
-        done = attempt("capture", lambda: self._capture_size(step.tokens))
-        return self._facts(step, done, first=True)
 
     def _capture_size(self, tokens: int) -> None:
         """Capture one size, with a dummy run before it, in both lanes."""
@@ -297,11 +286,20 @@ class CasePlayer:
 
     def _replay(self, index: int, step: Step) -> StepFacts:
         if self._captured_in.get(step.tokens, self._generation) != self._generation:
-            return self._ungraphed(index, step)
+            # The generation changed: do this step without a graph, and capture all graphs again.
+            facts = self._forward(index, step)
+            again = attempt("capture", self._capture_again)
+            use = replace(facts.graph_use or GraphUse(), allocated=self._lane.allocated)
+            return replace(facts, raised=facts.raised or again.raised, graph_use=use)
         if self._lane.mixed and self._case.arm.capture is Capture.FULL_DECODE_ONLY:
             return self._forward(index, step)
         inputs = self._inputs(index, step)
-        ran = attempt("replay", lambda: self._replayed(inputs))
+
+        def replay() -> Tensor:
+            with self._lane.watched():
+                return self._session.replay(inputs, self._lane)
+
+        ran = attempt("replay", replay)
         if ran.unavailable:
             return self._facts(step, ran)
         # A replay runs no get: what only the next get would announce is not announced yet.
@@ -309,17 +307,6 @@ class CasePlayer:
         payload, distances = self._compare(step, inputs, ran.value)
         use = self._watch.replayed(step.tokens, payload, generation)
         return self._facts(step, ran, distances, use)
-
-    def _replayed(self, inputs: Inputs) -> Tensor:
-        with self._lane.watched():
-            return self._session.replay(inputs, self._lane)
-
-    def _ungraphed(self, index: int, step: Step) -> StepFacts:
-        """Do this step without a graph and capture all graphs again: the generation of the buffer changed."""
-        facts = self._forward(index, step)
-        again = attempt("capture", self._capture_again)
-        use = replace(facts.graph_use or GraphUse(), allocated=self._lane.allocated)
-        return replace(facts, raised=facts.raised or again.raised, graph_use=use)
 
     def _capture_again(self) -> None:
         # Largest first, as engines do: storage that grows while it is captured moves before the others.
@@ -350,43 +337,36 @@ class CasePlayer:
         *,
         first: bool = False,
     ) -> StepFacts:
-        lane = self._lane
+        lane, caller = self._lane, self._caller
         capacity = self._stated_capacity()
+        state: tuple[StateFacts, ...] = ()
+        if self._states is not None:
+            if step.on is not None:  # the reference lane has no part in it
+                self._states.adopt()
+            state = self._states.compare(self._model.numerics.noise)
+        shards: tuple[ShardFacts, ...] = ()
+        if lane.given:
+            stray, own = distances.eager if distances else None, caller.owns(step.tokens)
+            shards = (ShardFacts(caller.rank, caller.ranks, lane.given, stray, own),)
         generation = self._generation if self._reference is None else generation_of(self._reference.buffer)
         return StepFacts(
             step=str(step),
             capacity=self._sizes.capacity if capacity.value is None else capacity.value,
             generation=self._generation,
-            answer=lane.first_answer if first else lane.answer,
+            answer=join_answers(lane.answers[:1] if first else lane.answers),
             raised=last.raised or capacity.raised,
             unavailable=last.unavailable,
             distances=distances,
             graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
-            attended=lane.attended,
+            attended=max(lane.attended, default=None),
             graph_use=graph_use or self._watch.use(generation, lane.allocated),
-            shards=self._shards(step, distances),
+            shards=shards,
             earlier_changed=lane.earlier_changed,
             failed_allocation=self._failing is not None and self._failing.failed,
             accesses=take_accesses(self._session),
             padding=lane.padding,
-            state=self._state_facts(step),
+            state=state,
         )
-
-    def _state_facts(self, step: Step) -> tuple[StateFacts, ...]:
-        """Return what this step changed in the decoder's state, and what it left different in the lanes."""
-        if self._states is None:
-            return ()
-        if step.on is not None:  # the reference lane has no part in it
-            self._states.adopt()
-        return self._states.compare(self._model.numerics.noise)
 
     def _stated_capacity(self) -> Attempt[int]:
         return attempt("capacity", lambda: operator.index(self._lane.buffer.capacity))
-
-    def _shards(self, step: Step, distances: Distances | None) -> tuple[ShardFacts, ...]:
-        """Return the payload rows that this rank's decoder was given, where ranks share a step."""
-        if not self._lane.given:
-            return ()
-        stray = distances.eager if distances else None
-        caller = self._caller
-        return (ShardFacts(caller.rank, caller.ranks, self._lane.given, stray, caller.owns(step.tokens)),)

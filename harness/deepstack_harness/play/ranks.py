@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,12 +143,24 @@ class RankPool:
         Where a rank dies, hangs, or raises what is no fact of a step, the observation has no steps and an
         error with that rank's output. Raises `UsageError` and `MachineError` where all ranks raise it.
         """
-        _check_machine(case)
+        ranks, count = case.arm.ranks, torch.cuda.device_count()
+        if _on_gpu(case) and count < ranks:
+            raise MachineError(
+                f"arm {case.arm.name} on {case.device} needs a GPU for each of {ranks} ranks, "
+                f"torch sees {count}; use --device cpu"
+            )
         try:
-            return _observation_of(self._call_ranks(case))
+            shared = {"case": case, "meeting": self._meeting_of(case), "timeout_s": self.timeout_s}
+            self._start(ranks)
+            return _observation_of(_call_all(self._workers[:ranks], shared, self.timeout_s))
         except RanksLost as lost:
             self.close()
-            return _not_played(case, _error_of(case, lost))
+            family = family_named(case.family)
+            return Observation(
+                dtype=case.dtype, device=case.device, levels=family.levels, hidden=payload_width(family),
+                torch=str(torch.__version__), steps=(), routed=family.routed,
+                error=_error_of(case, lost),
+            )  # fmt: skip
         except HarnessError:  # raised by all ranks alike: they can go on
             raise
         except BaseException:
@@ -163,12 +175,6 @@ class RankPool:
             worker.close()
         self._workers.clear()
         self._group = None
-
-    def _call_ranks(self, case: Case) -> list[CallResult]:
-        meeting = self._meeting_of(case)
-        self._start(case.arm.ranks)
-        shared = {"case": case, "meeting": meeting, "timeout_s": self.timeout_s}
-        return _call_all(self._workers[: case.arm.ranks], shared, self.timeout_s)
 
     def _start(self, ranks: int) -> None:
         new = [
@@ -246,25 +252,8 @@ def _error_of(case: Case, lost: RanksLost) -> str:
     return "\n".join([f"{who}: {lost}", *printed])
 
 
-def _check_machine(case: Case) -> None:
-    count = torch.cuda.device_count()
-    if _on_gpu(case) and count < case.arm.ranks:
-        raise MachineError(
-            f"arm {case.arm.name} on {case.device} needs a GPU for each of {case.arm.ranks} ranks, "
-            f"torch sees {count}; use --device cpu"
-        )
-
-
 def _on_gpu(case: Case) -> bool:
     return case.device.startswith("cuda")
-
-
-def _not_played(case: Case, why: str) -> Observation:
-    family = family_named(case.family)
-    return Observation(
-        dtype=case.dtype, device=case.device, levels=family.levels, hidden=payload_width(family),
-        torch=str(torch.__version__), steps=(), routed=family.routed, error=why,
-    )  # fmt: skip
 
 
 # Ranks of one machine meet on its loopback device, whatever the machine's name resolves to.
@@ -285,7 +274,7 @@ def play_rank(case: Case, rank: int, meeting: str, timeout_s: float) -> Observat
     """
     faulthandler.dump_traceback_later(timeout_s * _DUMP_SHARE, file=sys.stderr)
     try:
-        _member(rank).join(case, meeting, timeout_s)
+        _join(meeting, rank, case.arm.ranks, timeout_s, gpu=_on_gpu(case))
         if _on_gpu(case):
             case = replace(case, device=f"cuda:{rank}")
         model = shared_model(case.family, case.dtype, case.device, case.seed)
@@ -298,33 +287,17 @@ def play_rank(case: Case, rank: int, meeting: str, timeout_s: float) -> Observat
         faulthandler.cancel_dump_traceback_later()
 
 
-@cache
-def _member(rank: int) -> "Member":
-    return Member(rank)
-
-
-class Member:
-    """Member of one process group after another: this process, with its rank."""
-
-    def __init__(self, rank: int) -> None:
-        """Begin in no group."""
-        self._rank = rank
-        self._meeting = ""
-
-    def join(self, case: Case, meeting: str, timeout_s: float) -> None:
-        """Leave the last group and join the one of `case`, if that is another one."""
-        if meeting == self._meeting:
-            return
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        gpu = _on_gpu(case)
-        if gpu:
-            torch.cuda.set_device(self._rank)
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if gpu else "gloo",
-            init_method=meeting,
-            rank=self._rank,
-            world_size=case.arm.ranks,
-            timeout=timedelta(seconds=timeout_s * _COLLECTIVE_SHARE),
-        )
-        self._meeting = meeting
+@lru_cache(maxsize=1)  # a group that this process is in is not joined again
+def _join(meeting: str, rank: int, ranks: int, timeout_s: float, *, gpu: bool) -> None:
+    """Leave the process group that this process is in, and join another one as `rank`."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpu else "gloo",
+        init_method=meeting,
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout_s * _COLLECTIVE_SHARE),
+    )

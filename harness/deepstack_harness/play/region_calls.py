@@ -238,13 +238,10 @@ def error_text(error: BaseException) -> str:
 
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
     """Return the leaves of the return value, the arguments and the state by name, with copies of tensors."""
+    inputs = inputs_in(arguments_of(region, call))
+    arguments = {f"argument {name}": value for name, value in inputs.items()}
     held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
-    return detached_values(held | inputs_by_name(inputs_in(arguments_of(region, call))) | state_of(region))
-
-
-def inputs_by_name(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return what arguments hold, by the names that `values_left` has for it."""
-    return {f"argument {name}": value for name, value in inputs.items()}
+    return detached_values(held | arguments | state_of(region))
 
 
 def detached_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -260,7 +257,7 @@ def refuse_unbound(words: str, region: Region, call: Call) -> None:
     It is meant for a call that ended with a `TypeError`: a wrapper may take more than its signature has.
     """
     try:
-        signature = inspect.Signature(list(parameters_of(region).values()))
+        signature = signature_of(region)
     except (TypeError, ValueError):
         return
     kinds = {parameter.kind for parameter in signature.parameters.values()}
@@ -273,13 +270,13 @@ def refuse_unbound(words: str, region: Region, call: Call) -> None:
         raise UsageError(f"{words}: {call} does not fit {signature}: {error}") from None
 
 
-def parameters_of(region: Region) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a region by name.
+def signature_of(region: Region) -> inspect.Signature:
+    """Return the parameters of a region, without the annotation of what it returns.
 
     Raises `TypeError` or `ValueError` for a callable without a signature.
     """
     called = region.forward if isinstance(region, torch.nn.Module) else region
-    return inspect.signature(called).parameters
+    return inspect.signature(called).replace(return_annotation=inspect.Signature.empty)
 
 
 def arguments_of(region: Region, call: Call) -> dict[str, object]:
@@ -288,8 +285,7 @@ def arguments_of(region: Region, call: Call) -> dict[str, object]:
     Those of a function without a signature by number.
     """
     try:
-        signature = inspect.Signature(list(parameters_of(region).values()))
-        bound = signature.bind(*call.args, **call.kwargs)
+        bound = signature_of(region).bind(*call.args, **call.kwargs)
     except (TypeError, ValueError):
         return {**{f"argument_{number}": value for number, value in enumerate(call.args)}, **call.kwargs}
     bound.apply_defaults()
@@ -299,7 +295,7 @@ def arguments_of(region: Region, call: Call) -> dict[str, object]:
 def call_of(region: Region, arguments: Mapping[str, object]) -> Call:
     """Return the call that has the arguments of `arguments_of`."""
     try:
-        signature = inspect.Signature(list(parameters_of(region).values()))
+        signature = signature_of(region)
     except (TypeError, ValueError):
         given = [value for name, value in arguments.items() if name.startswith("argument_")]
         return Call(*given, **dict(list(arguments.items())[len(given) :]))

@@ -211,7 +211,12 @@ def make_equal(
                 _write(found, path, GONE)
         elif isinstance(value, list) and not isinstance(value, Keys):
             raise TypeError(f"the members of {path}, which have no names")
-        elif place is not None and isinstance(value, Tensor) and _fits(value, actual.get(path)):
+        elif (
+            place is not None
+            and isinstance(value, Tensor)
+            and isinstance(own := actual.get(path), Tensor)
+            and (value.shape, value.dtype) == (own.shape, own.dtype)
+        ):
             with torch.no_grad():
                 torch.as_tensor(place.value).copy_(value)
         else:
@@ -219,7 +224,3 @@ def make_equal(
 
 
 _ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")
-
-
-def _fits(value: Tensor, actual: object) -> bool:
-    return isinstance(actual, Tensor) and (value.shape, value.dtype) == (actual.shape, actual.dtype)

@@ -10,7 +10,7 @@ allocated. It watches the buffer of the reference lane, which goes through the s
 references what get returned, so that storage which the buffer releases is really freed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -43,14 +43,11 @@ class RowOwners:
         for dtype, known in self._known.items():
             _learn(known, self._products, number, payload.to(dtype))
 
-    def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
-        """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
-        return self.runs_of([level.to(dtype) for level in payload.detach()])
-
     def runs_of(self, levels: Sequence[Tensor]) -> tuple[tuple[RowRange, ...], ...]:
         """Return the rows of several levels, each (P, hidden), as `runs` does."""
         first = levels[0] if levels else None
-        if first is None or first.device.type == "meta" or any(map(_differs(first), levels)):
+        kinds = {(level.shape, level.dtype, level.device) for level in levels}
+        if first is None or first.device.type == "meta" or len(kinds) > 1:
             return tuple(map(self.runs, levels))
         # Together: one level of few rows costs as many operations of torch as all.
         known, rows = self._lookup(first.dtype), _row_bytes(torch.cat(tuple(levels)))
@@ -69,11 +66,6 @@ class RowOwners:
             for number, payload in self._payloads.items():
                 _learn(self._known[dtype], self._products, number, payload.to(dtype))
         return self._known[dtype]
-
-
-def _differs(first: Tensor) -> Callable[[Tensor], bool]:
-    kind = (first.shape, first.dtype, first.device)
-    return lambda other: (other.shape, other.dtype, other.device) != kind
 
 
 def _named(rows: Sequence[bytes], known: Mapping[int, RowRange]) -> tuple[RowRange, ...]:
@@ -107,18 +99,18 @@ def _first_row(number: int, position: int, tokens: int) -> RowRange:
     return RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
 
 
-def merge(cells: Iterable[RowRange]) -> tuple[RowRange, ...]:
-    """Join neighbouring single rows of one origin: row indices of a payload must count up."""
-    runs: list[tuple[RowRange, int]] = []
+def merge(runs: Iterable[RowRange]) -> tuple[RowRange, ...]:
+    """Join neighbouring runs of one origin: row indices of a payload must count up."""
+    merged: list[tuple[RowRange, int]] = []
     following: tuple[int | None, int, int] | None = None
-    for cell in cells:
-        payload, level, row, _ = cell
+    for run in runs:
+        payload, level, row, rows = run
         if (payload, level, row) == following:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            merged[-1] = (merged[-1][0], merged[-1][1] + rows)
         else:
-            runs.append((cell, 1))
-        following = (payload, level, row + 1 if payload is not None and payload > 0 else row)
-    return tuple(first._replace(rows=count) for first, count in runs)
+            merged.append((run, rows))
+        following = (payload, level, row + rows if payload is not None and payload > 0 else row)
+    return tuple(first._replace(rows=count) for first, count in merged)
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:
@@ -153,24 +145,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer | None:
     if len(answers) < 2 or any(answer.structure == "none" for answer in answers):
         return min(answers, key=lambda answer: answer.structure == "tensors", default=None)
     levels = zip(*(answer.rows for answer in answers), strict=True)
-    return replace(answers[0], rows=tuple(_chained(parts) for parts in levels))
-
-
-def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
-    """Join runs that continue where the last one ended."""
-    joined: list[RowRange] = []
-    for run in chain.from_iterable(parts):
-        if joined and _goes_on(joined[-1], run):
-            joined[-1] = joined[-1]._replace(rows=joined[-1].rows + run.rows)
-        else:
-            joined.append(run)
-    return tuple(joined)
-
-
-def _goes_on(last: RowRange, run: RowRange) -> bool:
-    counts_up = last.payload is not None and last.payload > 0
-    next_row = last.row + last.rows if counts_up else last.row
-    return (run.payload, run.level, run.row) == (last.payload, last.level, next_row)
+    return replace(answers[0], rows=tuple(merge(chain.from_iterable(parts)) for parts in levels))
 
 
 class TypeNames:
@@ -207,7 +182,12 @@ def answer_facts(
     types = types or TypeNames()
     levels = levels_of(answer)
     original = answer.original if isinstance(answer, AdaptedAnswer) else answer
-    looked_at = _looked_at(answer, levels)
+    # What guards look at: the tensors of the code under test, and no views.
+    guarded: Sequence[Tensor] = levels
+    if isinstance(original, Tensor):
+        guarded = [original] * len(levels)
+    elif isinstance(answer, AdaptedAnswer):
+        guarded = [level for level in levels_in(original) or () if isinstance(level, Tensor)]
     return Answer(
         structure="tensors",
         rows=owners.runs_of(levels),
@@ -217,18 +197,9 @@ def answer_facts(
         addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in levels),
         container=types.name(type(original)),
         strides=tuple(tuple(level.stride()) for level in levels),
-        gradients=tuple(tensor.requires_grad for tensor in looked_at),
-        types=tuple(types.name(type(tensor)) for tensor in looked_at),
+        gradients=tuple(tensor.requires_grad for tensor in guarded),
+        types=tuple(types.name(type(tensor)) for tensor in guarded),
     )
-
-
-def _looked_at(answer: object, levels: tuple[Tensor, ...]) -> Sequence[Tensor]:
-    """Return the tensors that guards look at, for each level: those of the code under test, and no views."""
-    if not isinstance(answer, AdaptedAnswer):
-        return levels
-    if isinstance(answer.original, Tensor):
-        return [answer.original] * len(levels)
-    return [level for level in levels_in(answer.original) or () if isinstance(level, Tensor)]
 
 
 Payload = tuple[Tensor, ...] | None

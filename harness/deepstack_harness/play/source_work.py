@@ -5,7 +5,7 @@ group, one after the other: a rank is a stand-in that has its number and the siz
 and nothing is exchanged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, BufferKind, Case
 from deepstack_harness.contract.observation import Observation, Raised, ShardFacts, StepFacts
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.engines.bind import (
     ArgumentClass,
@@ -38,7 +37,6 @@ from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.rows import RowOwners, answer_facts
 from deepstack_harness.play.tensors import values_of
 from deepstack_harness.play.work import Send, bind_live, send_steps
-from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.child import Channel
 
 
@@ -141,14 +139,10 @@ def bind_work(case: Case, source: SourceClass) -> Bound:
     if case.buffer.kind is not BufferKind.SOURCE:
         raise HarnessError(f"'{case.buffer.name}' is not a buffer of a source")
     factory = _factory(source)
-    if case.buffer.replayed:
-        return {case.buffer: _replayed(factory)}
-    return {case.buffer: factory}
-
-
-def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFactory:
-    """Return what makes the same buffers under graphs; an engine with a runner replays its own."""
-    return factory.under_graphs() if isinstance(factory, OwnGraphs) else ReplayedClass(factory)
+    if not case.buffer.replayed:
+        return {case.buffer: factory}
+    # The same buffers under graphs; an engine with a runner replays its own.
+    return {case.buffer: factory.under_graphs() if isinstance(factory, OwnGraphs) else ReplayedClass(factory)}
 
 
 @cache
@@ -183,9 +177,7 @@ def _found(text: str, model_class: str) -> DefinedClass:
     return define_class(_opened(text), found)
 
 
-@cache
-def _opened(text: str) -> Source:
-    return open_source(text)
+_opened = cache(open_source)
 
 
 def bind_shared(source: str, family: str) -> BoundBuffer:
@@ -210,18 +202,14 @@ def play_split(channel: Channel, case: Case, source: SourceClass, ranks: int) ->
         with calls.as_rank(rank, ranks):
             seen.append(play_case(case, bound))
     steps = zip(whole.steps, *(rank.steps for rank in seen), strict=True)
-    return replace(whole, steps=tuple(_step(first, shares) for first, *shares in steps))
-
-
-def _step(first: StepFacts, shares: Sequence[StepFacts]) -> StepFacts:
-    """Return a step with what each rank read; a rank whose get raised has no rows."""
-    if first.answer is None:
-        return first
-    shards = tuple(
-        ShardFacts(rank, len(shares), share.answer.rows if share.answer else ())
-        for rank, share in enumerate(shares)
-    )
-    return replace(first, shards=shards)
+    done = []
+    for first, *shares in steps:
+        shards = tuple(  # a rank whose get raised has no rows
+            ShardFacts(rank, ranks, share.answer.rows if share.answer else ())
+            for rank, share in enumerate(shares)
+        )
+        done.append(first if first.answer is None else replace(first, shards=shards))
+    return replace(whole, steps=tuple(done))
 
 
 def observe_split(case: Case, splitter: PayloadSplitter) -> Observation:

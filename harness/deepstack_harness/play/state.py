@@ -50,18 +50,11 @@ NOT_PUT_BACK = "which cannot be put back before each run: have a number, a list 
 
 
 @dataclass
-class _Saved:
-    """One thing that can change: its content, and the function that puts the content back."""
-
-    content: Any
-    put_back: Callable[[Any], object]
-
-
-@dataclass
 class Snapshot:
     """The state at one moment: what puts it back, and a value for each place, to compare with another."""
 
-    saved: list[_Saved] = field(default_factory=list)
+    saved: list[tuple[Any, Callable[[Any], object]]] = field(default_factory=list)
+    """The content of each thing that can change, and the function that puts the content back."""
     values: dict[str, object] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """The tensors themselves, by place; `values` has copies."""
@@ -70,12 +63,12 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put everything back into the objects that had it; raises `NotMeasured` where one refuses."""
-        for saved in self.saved:
+        for content, put_back in self.saved:
             try:
-                saved.put_back(saved.content)
+                put_back(content)
             except Exception as error:
                 raise NotMeasured(
-                    f"a {type(saved.content).__name__} cannot be put back ({type(error).__name__}: {error})"
+                    f"a {type(content).__name__} cannot be put back ({type(error).__name__}: {error})"
                 ) from error
 
     @contextmanager
@@ -249,7 +242,7 @@ def take_snapshot(roots: Mapping[str, object], *, marks: bool = False) -> Snapsh
     for name, read, write in _settings():
         value = read()
         snapshot.values[name] = value
-        snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
+        snapshot.saved.append((value, partial(_set_again, read, write)))
     taking = _Taking(snapshot, marks=marks)
     for place in places((StatePlace(name, root) for name, root in roots.items()), taking.is_new):
         taking.take(place)
@@ -300,7 +293,7 @@ class _Taking:
         )
 
     def _save(self, content: object, put_back: Callable[[Any], object]) -> None:
-        self._snapshot.saved.append(_Saved(content, put_back))
+        self._snapshot.saved.append((content, put_back))
 
     def _object(self, place: StatePlace, value: object) -> None:
         saves: tuple[tuple[Any, Callable[[str, Any], None]], ...] = (
@@ -308,7 +301,7 @@ class _Taking:
             ((random.Random, np.random.Generator, torch.Generator), self._generator),
             (type(threading.Lock()), self._lock), (io.IOBase, self._file), (set, self._set),
             (dict, lambda _, content: self._save(_without_marks(content), partial(_fill_dict, content))),
-            ((list, deque), lambda _, content: self._save(list(content), partial(_fill_sequence, content))),
+            ((list, deque), lambda _, content: self._save(list(content), partial(_fill_members, content))),
         )  # fmt: skip
         for kind, save in saves:
             if isinstance(value, kind):
@@ -340,12 +333,12 @@ class _Taking:
 
     def _set(self, path: str, value: set[Any]) -> None:
         self._snapshot.values[f"{path} (its members)"] = sorted(map(repr, value))
-        self._save(set(value), partial(_fill_set, value))
+        self._save(set(value), partial(_fill_members, value))
 
     def _array(self, path: str, value: "bytearray | array[Any] | np.ndarray[Any, Any]") -> None:
         content = copy.copy(value)
         self._snapshot.values[path] = content if isinstance(content, bytearray) else content.tobytes()
-        self._save(content, partial(_fill_array, value))
+        self._save(content, partial(_fill_members, value))
 
     def _generator(self, path: str, value: random.Random | np.random.Generator | torch.Generator) -> None:
         state: object = None
@@ -436,16 +429,20 @@ def _fill_dict(into: dict[Any, Any], content: dict[Any, Any]) -> None:
             into[key] = value  # noqa: PERF403  # the `update` of a Counter adds
 
 
-def _fill_sequence(into: list[Any] | deque[Any], content: list[Any]) -> None:
-    if [*map(id, into)] != [*map(id, content)]:
-        into.clear()
-        into.extend(content)
-
-
-def _fill_set(into: set[Any], content: set[Any]) -> None:
-    if into != content:
-        into.clear()
-        into.update(content)
+def _fill_members(into: Any, content: Any) -> None:  # noqa: ANN401  # a container, and one with its members
+    match into:
+        case set():
+            if into != content:
+                into.clear()
+                into.update(content)
+        case list() | deque():
+            if [*map(id, into)] != [*map(id, content)]:
+                into.clear()
+                into.extend(content)
+        case np.ndarray():
+            np.copyto(into, content)
+        case _:  # of bytes, or an array of Python
+            into[:] = content
 
 
 def _fill_attributes(tensor: Tensor, content: dict[str, object]) -> None:
@@ -468,10 +465,3 @@ def _fill_file(into: Any, content: tuple[Any, int]) -> None:  # noqa: ANN401  # 
     into.truncate()
     into.write(content[0])
     into.seek(content[1])
-
-
-def _fill_array(into: "bytearray | array[Any] | np.ndarray[Any, Any]", content: Any) -> None:  # noqa: ANN401  # of its type
-    if isinstance(into, bytearray | array):
-        into[:] = content
-    else:
-        np.copyto(into, content)

@@ -6,6 +6,7 @@ the user. Two uncompiled runs are compared first, which shows whether all of the
 """
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
@@ -33,7 +34,7 @@ from deepstack_harness.contract.steps import (
     SteppedRegion,
 )
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.play.call_differences import differences_in_place, differences_of, distances
+from deepstack_harness.play.call_differences import differences_in_place, differences_of, largest_distance
 from deepstack_harness.play.region_calls import (
     Call,
     Left,
@@ -244,13 +245,17 @@ class _Arm:
         changed, run, replayed = list(wanted.changed), runs.run, False
         if self._spec.captured:
             run, replayed, moved = runs.captured(call, warm_up=warm_up)
-            changed = _merged(changed, moved)
+            # An input at another address comes first, with the influence that was measured of it.
+            influence = {change.key: change.influence for change in changed}
+            moved = [replace(change, influence=influence.get(change.key)) for change in moved]
+            keys = {change.key for change in moved}
+            changed = [*moved, *(change for change in changed if change.key not in keys)]
         left = run_call(runs.region, call, options.seed + wanted.step, run)
         first = wanted.step == 1 or (self._spec.captured and warm_up)
         if left.raised and first and not wanted.left.raised and not replayed:
             raise _NotCompiled(left.raised)
         guards = tuple(
-            guard.dropped(_from_here(guard.where))
+            guard.dropped(guard.where.removeprefix(f"{Path.cwd()}{os.sep}"))
             for key, guard in self._failed()
             if guard.calls > seen.get(key, 0)
         )
@@ -267,7 +272,13 @@ class _Arm:
         changed = [
             replace(
                 change,
-                remains=min(distances(left.answer, wanted.without.get(change.key, ())), default=None),
+                remains=min(
+                    (
+                        largest_distance(left.answer, other, {})
+                        for other in wanted.without.get(change.key, ())
+                    ),
+                    default=None,
+                ),
             )
             for change in changed
         ]
@@ -301,7 +312,9 @@ class _Arm:
         left = run_call(runs.region, call, self._options.seed + wanted.step, run)
         value = None
         if any(changed) and not left.raised and wanted.step in self._answers:
-            value = self._excess(wanted, live_part(self._options, left.answer, call))
+            value = largest_distance(
+                self._answers[wanted.step], live_part(self._options, left.answer, call), wanted.limits
+            )
         self._make_equal(runs.region, call, wanted, left)
         warm_up = wanted.step <= self._options.warm_up
         return SteppedCall(wanted.step, warm_up, poisoned=value, neutral=tuple(tensors))
@@ -334,7 +347,10 @@ class _Arm:
                 joined = _joined([left.answer for left in answers])
                 expected = self._parts.setdefault(wanted.step, joined)
                 differences = differences_of("answer of its parts", expected, joined, wanted.limits)
-                value = None if differences else self._excess(wanted, live_part(self._options, joined, call))
+                if not differences:
+                    value = largest_distance(
+                        self._answers[wanted.step], live_part(self._options, joined, call), wanted.limits
+                    )
         self._make_equal(runs.region, call, wanted, Left(None, "", values_left(runs.region, call, None)))
         warm_up = wanted.step <= self._options.warm_up
         return SteppedCall(wanted.step, warm_up, raised, split=value, differences=tuple(differences))
@@ -353,13 +369,6 @@ class _Arm:
                 "later steps were not run"
             )
 
-    def _excess(self, wanted: WantedCall, answer: object) -> float:
-        """Return how far a result is from that of the same step under this arm; 0 within the tolerance."""
-        differences = differences_of("answer", self._answers[wanted.step], answer, wanted.limits)
-        return max(
-            (NOT_FINITE if leaf.distance is None else leaf.distance for leaf in differences), default=0.0
-        )
-
     def _failed(self) -> Iterator[tuple[tuple[int, tuple[str, str]], FailedGuard]]:
         for number, region in enumerate(self._watched.regions):
             for key, guard in region.failed.items():
@@ -368,16 +377,6 @@ class _Arm:
 
 class _NotCompiled(Exception):
     """The first call of the warm-up could not be compiled, or not captured."""
-
-
-def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
-    """Return what changed, an input at another address first, with the influence that was measured of it."""
-    measured = {change.key: change.influence for change in changed}
-    keys = {change.key for change in moved}
-    return [
-        *(replace(change, influence=measured.get(change.key)) for change in moved),
-        *(change for change in changed if change.key not in keys),
-    ]
 
 
 def _as_function(region: Region) -> Region:
@@ -404,15 +403,6 @@ def _refusing(compiled: Region) -> Region:
         return answer
 
     return run
-
-
-def _from_here(where: str) -> str:
-    """Return FILE:LINE as seen from the current folder; as it is where the file lies elsewhere."""
-    path, colon, line = where.rpartition(":")
-    try:
-        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
-    except ValueError:
-        return where
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:

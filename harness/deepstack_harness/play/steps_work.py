@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,19 +51,14 @@ class _Target:
     """
 
     region: Region
-    steps: tuple[Step, ...]
-    program: Program | None
+    steps: Sequence[Step] = ()
+    program: Program | None = None
     keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    def options(self, arms: Sequence[str], warm_up: int) -> StepOptions:
-        """Return how it is run."""
-        return StepOptions(tuple(arms), warm_up, **self.keywords)
 
     def call(self) -> Call:
         """Return the call whose inputs are varied: its first, or one by the annotations."""
-        return next((step for step in self.steps if isinstance(step, Call)), None) or example_call(
-            self.region
-        )
+        first = next((step for step in self.steps if isinstance(step, Call)), None)
+        return first or example_call(self.region)
 
 
 def measure_target(
@@ -76,22 +70,21 @@ def measure_target(
     `UsageError` for a name that leads to nothing that can be called.
     """
     channel.phase(f"the import of {target}")
-    found = _target(target, warm_up)
-    options, name = found.options(arms, warm_up), target.partition(":")[2]
-    if found.steps and not drawn:
+    made, name = _target(target, warm_up), target.partition(":")[2]
+    options = StepOptions(tuple(arms), warm_up, **made.keywords)
+    if made.program and not drawn:
         channel.phase("its steps")
-        measured = measure_steps(found.program or in_place(found.region, found.steps), options, name)
-        return SteppedTarget((SteppedHistory("its steps", measured),))
+        return SteppedTarget((SteppedHistory("its steps", measure_steps(made.program, options, name)),))
     channel.phase("drawn steps")
-    call = found.call()
-    pairs = tuple(measure_pairs(found.region, call, options, name))
-    unvaried = () if found.steps else tuple(undrawn(found.region, call))
+    call = made.call()
+    pairs = tuple(measure_pairs(made.region, call, options, name))
+    unvaried = () if made.program else tuple(undrawn(made.region, call))
     if not pairs:
         why = f", because no annotation gives other values of {', '.join(unvaried)}" if unvaried else ""
         raise UsageError(
             f"no other call was drawn for '{target}'{why}: name a function that returns (callable, steps)"
         )
-    inputs = tuple(setting.input for setting in settings_of(found.region, call))
+    inputs = tuple(setting.input for setting in settings_of(made.region, call))
     return SteppedTarget(pairs, inputs, unvaried)
 
 
@@ -100,9 +93,9 @@ def measure_drawn(
 ) -> SteppedHistory:
     """Run the history of calls that have these settings each, by the order of `SteppedTarget.inputs`."""
     channel.phase("a drawn history")
-    found = _target(target, warm_up)
-    options = found.options(arms, warm_up)
-    return measure_history(found.region, found.call(), options, target.partition(":")[2], chosen)
+    made = _target(target, warm_up)
+    options = StepOptions(tuple(arms), warm_up, **made.keywords)
+    return measure_history(made.region, made.call(), options, target.partition(":")[2], chosen)
 
 
 def write_shown(  # what the program shows, and its steps
@@ -114,35 +107,27 @@ def write_shown(  # what the program shows, and its steps
     Raises `UsageError` for a step that cannot be written as text.
     """
     channel.phase("writing a program")
-    found, make = _target(target, warm_up), target.partition(":")[2]
+    made, make = _target(target, warm_up), target.partition(":")[2]
+    if made.program is not None or isinstance(load_named(target), type):
+        make = f"{make}()"
     steps: Sequence[Step] = ()
     if chosen:
-        call = found.call()
-        every = settings_of(found.region, call)
-        steps = history(found.region, call, [[every[number] for number in settings] for settings in chosen])
-        if found.program is not None:
-            make = f"{make}()[0]"
-        elif isinstance(load_named(target), type):
-            make = f"{make}()"
-    else:
-        make = f"{make}()"
+        call = made.call()
+        every = settings_of(made.region, call)
+        steps = history(made.region, call, [[every[number] for number in settings] for settings in chosen])
+        make = f"{make}[0]" if made.program is not None else make
     return write_steps(target, make, steps, warm_up, promise=promise, arm=arm, limit=limit)
 
 
-@dataclass(frozen=True)
-class PlayedRegion:
-    """A region of ours that was played; `seconds` are those of the processor."""
+def play_region(channel: Channel, target: str) -> tuple[SteppedRegion, float]:
+    """Play `MODULE:CLASS`, a `models.regions.program.RegionProgram`, under its arms.
 
-    region: SteppedRegion
-    seconds: float
-
-
-def play_region(channel: Channel, target: str) -> PlayedRegion:
-    """Play `MODULE:CLASS`, a `models.regions.program.RegionProgram`, under its arms."""
+    The second value are the seconds of the processor.
+    """
     channel.phase(f"playing {target}")
     begun = time.process_time()
     program = cast("type[RegionProgram]", load_named(target))
-    return PlayedRegion(measure_program(program, program.arms.split()), time.process_time() - begun)
+    return measure_program(program, program.arms.split()), time.process_time() - begun
 
 
 def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> SteppedRegion:
@@ -156,7 +141,7 @@ def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> Steppe
     return measure_steps(in_place(region, check_steps(steps, program.warm_up)), options, program.__name__)
 
 
-PLAY_REGION = Remote(f"{__name__}:play_region", PlayedRegion)
+PLAY_REGION = Remote(f"{__name__}:play_region", tuple[SteppedRegion, float])
 
 
 def _target(target: str, warm_up: int) -> _Target:
@@ -168,26 +153,14 @@ def _target(target: str, warm_up: int) -> _Target:
             raise UsageError(f"'{target}' cannot be made without arguments ({error})") from None
     if not callable(thing):
         raise UsageError(f"'{target}' is {type(thing).__name__}: name a function, a module or a class of one")
-    made = None if isinstance(thing, nn.Module) else _made(thing)
-    if made is None:
-        return _Target(thing, (), None)
-    return _Target(
-        made.region, tuple(check_steps(made.steps, warm_up)), fresh_program(thing, warm_up), made.keywords
-    )
+    made = None if isinstance(thing, nn.Module) else _made(thing, warm_up)
+    return made or _Target(thing)
 
 
-class MadeProgram(NamedTuple):
-    """What a function of the user returns: a region, its steps, and keywords of `compile_steps`."""
+def _made(thing: Callable[..., object], warm_up: int) -> _Target | None:
+    """Call `thing`, which returns a region, its steps, and keywords; return None where it is the region.
 
-    region: Region
-    steps: Sequence[object]
-    keywords: Mapping[str, Any] = MappingProxyType({})
-
-
-def _made(thing: Callable[..., object]) -> MadeProgram | None:
-    """Call `thing`; return None where it is the region itself.
-
-    Raises `UsageError` for keywords that `compile_steps` does not have, and for what it raises.
+    Raises `UsageError` for what `compile_steps` refuses of it, and for what it raises.
     """
     torch.manual_seed(0)
     try:
@@ -209,7 +182,7 @@ def _made(thing: Callable[..., object]) -> MadeProgram | None:
         raise UsageError(
             f"{wrong} is no keyword of compile_steps: give {', '.join(_KEYWORDS)}, or some of them"
         )
-    return MadeProgram(region, list(steps), keywords)
+    return _Target(region, check_steps(list(steps), warm_up), fresh_program(thing, warm_up), keywords)
 
 
 _KEYWORDS = ("neutral", "live", "split")
@@ -220,9 +193,9 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
     """Return what makes the region and the steps anew, from one seed, each time that they are run."""
 
     def fresh() -> tuple[Region, Sequence[Step]]:
-        made = _made(thing)
+        made = _made(thing, warm_up)
         assert made is not None  # it was, a moment ago
-        return dynamo.uncompiled(made.region), check_steps(made.steps, warm_up)
+        return dynamo.uncompiled(made.region), made.steps
 
     return fresh
 
@@ -233,7 +206,7 @@ def measure_incident(name: str, arms: Sequence[str]) -> SteppedRegion:
     Raises `UsageError` for an unknown name, and for an arm that cannot run steps.
     """
     program = HISTORIES.load(name, _is_program, "a function that returns a region and its calls")
-    made = _made(program)
+    made = _made(program, 1)
     assert made is not None, name
     return measure_steps(fresh_program(program), StepOptions(tuple(arms), **made.keywords), name)
 

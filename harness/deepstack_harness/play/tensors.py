@@ -4,7 +4,7 @@ A payload has the values that its step states, and the caller's tensor lies in m
 with gaps, permuted, expanded, and overwritten as soon as `set` has returned.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -30,11 +30,6 @@ class CallersTensor:
     payload: Tensor
     memory: Tensor
 
-    def reuse(self, value: float) -> None:
-        """Fill all of the memory with one value, as a caller does that uses it for the next step at once."""
-        with torch.no_grad():
-            self.memory.fill_(value)
-
 
 def values_of(step: Step, drawn: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return the payload (levels, N, hidden) that a set is about, contiguous, in the dtype of the caller.
@@ -46,12 +41,17 @@ def values_of(step: Step, drawn: Tensor, dtype: torch.dtype | None = None) -> Te
     if not dtype.is_floating_point:
         made = _integers(step, drawn, dtype)
     else:
-        made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
+        made = _special_values(step.values, drawn, dtype) if step.values else drawn.to(dtype)
     if step.layout == "one_level" and len(made):
         made = made[:1].expand_as(made).contiguous()
     if step.layout == "expanded" and step.tokens:
         made = made[:, :1].expand_as(made).contiguous()
-    return made if step.spans is None else _within(made, step.spans)
+    if step.spans is None:
+        return made
+    inside = torch.zeros_like(made)
+    for start, end in step.spans:
+        inside[:, start:end] = made[:, start:end]
+    return inside
 
 
 _SPREAD = {torch.int64: 1e12, torch.int32: 1e8, torch.int16: 4e3}
@@ -130,30 +130,14 @@ def reshaped(step: Step, payload: Tensor) -> Tensor:
     return payload if turned.shape == payload.shape else turned  # of equal sizes it is right as it is
 
 
-class _TensorBefore:
-    """A tensor of the caller as it was before a call: its memory, and what else belongs to it."""
-
-    def __init__(self, given: CallersTensor) -> None:
-        self._given = given
-        self._memory = given.memory.detach().clone()
-        self._properties = self._layout_of(given.payload)
-
-    def changes(self) -> tuple[str, ...]:
-        """Return the names of what is different now, without "version" where "bytes" states the write."""
-        now = self._layout_of(self._given.payload)
-        changes = [name for name, value in self._properties.items() if now[name] != value]
-        if same_bytes(self._memory, self._given.memory):
-            return tuple(changes)
-        return ("bytes", *(name for name in changes if name != "version"))
-
-    @staticmethod
-    def _layout_of(payload: Tensor) -> dict[str, object]:
-        return {
-            "shape": payload.shape,
-            "strides": payload.stride(),
-            "requires_grad": payload.requires_grad,
-            "version": None if payload.is_inference() else payload._version,  # noqa: SLF001  # no public name
-        }
+def _properties_of(payload: Tensor) -> dict[str, object]:
+    """Return what else than its bytes a caller sees of a tensor."""
+    return {
+        "shape": payload.shape,
+        "strides": payload.stride(),
+        "requires_grad": payload.requires_grad,
+        "version": None if payload.is_inference() else payload._version,  # noqa: SLF001  # no public name
+    }
 
 
 def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
@@ -175,85 +159,41 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*(bytes_of(tensor).flatten() for tensor in (one, other)))
 
 
-def _within(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Return the payload (levels, N, h) with rows outside the spans zeroed."""
-    kept = torch.zeros_like(payload)
-    for start, end in spans:
-        kept[:, start:end] = payload[:, start:end]
-    return kept
+def _special_values(kind: str, drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a payload (levels, N, hidden) with values of one kind, such as `Step.values` names.
 
-
-def _sprinkled(drawn: Tensor, value: float, dtype: torch.dtype) -> Tensor:
-    """Put `value` into every third element; the others stay drawn, so that each row remains unique."""
-    made = drawn.to(dtype).clone()
-    made[..., ::3] = value
-    return made
-
-
-def _inf(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    made = _sprinkled(drawn, torch.inf, dtype)
-    made[:, 1::2, ::3] = -torch.inf
-    return made
-
-
-def _nan(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    return _sprinkled(drawn, torch.nan, dtype)
-
-
-def _huge(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """Use the upper end of the caller's dtype, which becomes infinity in a narrower one."""
-    return (drawn.double().tanh() * torch.finfo(dtype).max).to(dtype)
-
-
-def _subnormal(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    return (drawn.double().tanh() * torch.finfo(dtype).tiny).to(dtype)
-
-
-def _nans(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.full_like(drawn, torch.nan, dtype=dtype)
-
-
-def _fine(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """Use all bits of float64, which the next smaller dtype cannot hold."""
-    return (drawn.double() * (1 + 2**-40)).to(dtype)
-
-
-def _negzero(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    made = _sprinkled(drawn, -0.0, dtype)
-    made[:, ::2] = -0.0
-    return made
-
-
-def _constant(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    return drawn[:, :1].expand_as(drawn).to(dtype).contiguous()
-
-
-def _zeros(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros_like(drawn, dtype=dtype)
-
-
-def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """Mix all kinds row by row; every fourth row is as the first one."""
-    made = drawn.to(dtype).clone()
-    for start, make in enumerate((_inf, _nan, _huge, _subnormal, _negzero)):
-        made[:, start::7] = make(drawn, dtype)[:, start::7]
-    made[:, 3::4] = made[:, :1]
+    "inf", "nan" and "negzero" are in every third element; the others stay drawn, so that each row is unique.
+    """
+    made = drawn.to(dtype, copy=True)
+    match kind:
+        case "inf":
+            made[..., ::3] = torch.inf
+            made[:, 1::2, ::3] = -torch.inf
+        case "nan":
+            made[..., ::3] = torch.nan
+        case "nans":
+            made.fill_(torch.nan)
+        case "negzero":
+            made[..., ::3] = -0.0
+            made[:, ::2] = -0.0
+        case "huge":  # the upper end of the caller's dtype, which becomes infinity in a narrower one
+            return (drawn.double().tanh() * torch.finfo(dtype).max).to(dtype)
+        case "subnormal":
+            return (drawn.double().tanh() * torch.finfo(dtype).tiny).to(dtype)
+        case "fine":  # all bits of float64, which the next smaller dtype cannot hold
+            return (drawn.double() * (1 + 2**-40)).to(dtype)
+        case "constant":
+            return made[:, :1].expand_as(made).contiguous()
+        case "zeros":
+            made.zero_()
+        case "mixed":  # all kinds row by row; every fourth row is as the first one
+            for start, other in enumerate(("inf", "nan", "huge", "subnormal", "negzero")):
+                made[:, start::7] = _special_values(other, drawn, dtype)[:, start::7]
+            made[:, 3::4] = made[:, :1]
     return made
 
 
 _COUNTS: Mapping[str, Callable[[int], object]] = {"numpy": np.int64, "torch": torch.tensor, "bool": bool}
-
-_VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
-    "inf": _inf, "nan": _nan, "nans": _nans, "huge": _huge, "fine": _fine, "subnormal": _subnormal,
-    "negzero": _negzero, "constant": _constant, "zeros": _zeros, "mixed": _mixed,
-    "reordered": torch.Tensor.to,
-}  # fmt: skip
-
-
-def _reused(sets: int, dtype: torch.dtype) -> float:
-    """Return what a caller writes over the tensor of a set after it returned: a buffer must have copied."""
-    shortest = not dtype.is_floating_point and torch.iinfo(dtype).bits == 8  # bits of a byte
-    return torch.iinfo(dtype).max - sets % 32 if shortest else -1000.0 - sets
 
 
 class StepTensors:
@@ -291,9 +231,10 @@ class StepTensors:
 
         None where no two rows are equal, and none was known before.
         """
-        content = self.owners.content(payload, self._sizes.dtype)
-        plain = all(rows == self._all_different(level, payload) for level, rows in enumerate(content))
-        return None if plain else content
+        content = self.owners.runs_of([level.to(self._sizes.dtype) for level in payload.detach()])
+        tokens = payload.size(1)
+        plain = [(RowRange(self._sets, level, 0, tokens),) if tokens else () for level in range(len(content))]
+        return None if [*content] == plain else content
 
     def give(
         self, lane: int, step: Step, payload: Tensor, set_payload: Callable[[Tensor], Attempt[None]]
@@ -304,25 +245,29 @@ class StepTensors:
         own. The second value names what the call changed of the tensor that it was given.
         """
         given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
-        before = _TensorBefore(given)
+        memory, before = given.memory.detach().clone(), _properties_of(given.payload)
         done = set_payload(given.payload)
-        changed = before.changes()
-        given.reuse(_reused(self._sets, given.memory.dtype))
-        return done, changed
+        now = _properties_of(given.payload)
+        changed = [name for name, value in before.items() if now[name] != value]
+        if not same_bytes(memory, given.memory):  # a write that the version states too
+            changed = ["bytes", *(name for name in changed if name != "version")]
+        with torch.no_grad():  # a caller uses its memory for the next step at once
+            given.memory.fill_(self._reused(given.memory.dtype))
+        return done, tuple(changed)
 
-    def reused(self, payload: Tensor) -> None:
+    def remember_reuse(self, payload: Tensor) -> None:
         """Remember the rows that the caller wrote over the last payload (levels, tokens, hidden)."""
-        self.owners.remember(-self._sets, torch.full_like(payload, _reused(self._sets, payload.dtype)))
+        self.owners.remember(-self._sets, torch.full_like(payload, self._reused(payload.dtype)))
+
+    def _reused(self, dtype: torch.dtype) -> float:
+        """Return what the caller writes over the last payload after its set: a buffer must have copied."""
+        shortest = not dtype.is_floating_point and torch.iinfo(dtype).bits == 8  # bits of a byte
+        return torch.iinfo(dtype).max - self._sets % 32 if shortest else -1000.0 - self._sets
 
     def inputs(self, tokens: int, index: int) -> Inputs:
         """Draw hidden states (tokens, hidden) and positions of the step with this index."""
         hidden = self._random((tokens, self._model.family.hidden), salt=-1 - index)
         return Inputs(hidden, self._model.family.positions(tokens, self._model.device), None)
-
-    def no_inputs(self, tokens: int) -> Inputs:
-        """Return inputs for a step in which no decoder runs: hidden states (tokens, 1), all zero."""
-        device = self._model.device
-        return Inputs(torch.zeros((tokens, 1), device=device), torch.zeros(3, tokens, device=device), None)
 
     def _random(self, shape: tuple[int, ...], salt: int) -> Tensor:
         # Drawn on the CPU, so that every device gets the same numbers.
@@ -330,6 +275,3 @@ class StepTensors:
         drawn = torch.randn(shape, generator=generator)
         floats = self._sizes.dtype if self._sizes.dtype.is_floating_point else torch.float64
         return drawn.to(dtype=floats, device=self._model.device)
-
-    def _all_different(self, level: int, payload: Tensor) -> tuple[RowRange, ...]:
-        return (RowRange(self._sets, level, 0, payload.size(1)),) if payload.size(1) else ()

@@ -19,12 +19,11 @@ from deepstack_harness.compile.torch_compat.modes import OtherLastBits, by_turns
 from deepstack_harness.compile.watch_facts import InputFacts
 from deepstack_harness.contract.steps import ChangedInput
 from deepstack_harness.play.call_differences import (
-    Noise,
     aspect_of,
     differences_in_place,
     differences_of,
-    distances,
     is_changed,
+    largest_distance,
     limits_of,
 )
 from deepstack_harness.play.region_calls import (
@@ -37,7 +36,6 @@ from deepstack_harness.play.region_calls import (
     call_user_function,
     detached_values,
     facts_of,
-    inputs_by_name,
     inputs_in,
     refuse_unbound,
     run_call,
@@ -95,10 +93,11 @@ class UncompiledRun:
         seed = self._options.seed + number
         state, inputs = state_of(self._region), inputs_in(arguments_of(self._region, call))
         held = {**state, **inputs}
-        before = detached_values({**inputs_by_name(inputs), **state})
+        arguments = {f"argument {name}": value for name, value in inputs.items()}  # as in `Left.values`
+        before = detached_values({**arguments, **state})
         facts = self._facts_of(held)
         trial = _Trial(self._region, call, seed)
-        noise = trial.noise()
+        rounded, coarsest = trial.run_rounded()
         most = 0 if number <= self._options.warm_up else _MOST_CHANGED
         changed = list(islice(self._changed(facts, held), most))
         without = {change.key: self._without(trial, change) for change in changed}
@@ -118,10 +117,15 @@ class UncompiledRun:
         )
         effects += sum(name not in before and not name.startswith("answer") for name in left.values)
         measured = [
-            replace(change, influence=max(distances(left.answer, without[change.key]), default=None))
+            replace(
+                change,
+                influence=max(
+                    (largest_distance(left.answer, other, {}) for other in without[change.key]), default=None
+                ),
+            )
             for change in changed
         ]
-        limits = limits_of(left, noise)
+        limits = limits_of(left, rounded, coarsest)
         return WantedCall(number, left, limits, effects, measured, without)
 
     def _facts_of(self, held: Mapping[str, object]) -> dict[str, InputFacts]:
@@ -176,7 +180,12 @@ def _ways_back(changed: ChangedInput) -> Iterator[tuple[str, _ValueOf | None]]:
     """Yield the input to replace, and what makes its value from those of this call; None: the warm-up's."""
     name, other = changed.name, changed.other
     if changed.aspect == "requires_grad":
-        yield name, lambda held: _with_other_grad(cast(Tensor, held[name]))
+        yield (
+            name,
+            lambda held: (
+                (tensor := cast(Tensor, held[name])).detach().requires_grad_(not tensor.requires_grad)
+            ),
+        )
     elif not other:
         yield name, None
     elif changed.now == "one":
@@ -184,10 +193,6 @@ def _ways_back(changed: ChangedInput) -> Iterator[tuple[str, _ValueOf | None]]:
     else:
         yield name, lambda held: held[other]
         yield other, lambda held: held[name]
-
-
-def _with_other_grad(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_(not tensor.requires_grad)
 
 
 def _same_tensors(held: Mapping[str, object]) -> set[tuple[str, str]]:
@@ -204,8 +209,11 @@ class _Trial:
         self._region, self._call, self._seed = region, call, seed
         self._before = snapshot_of(region, [call])
 
-    def noise(self) -> Noise:
-        """Run with other last bits of every result, up and down by turns and all up: one may cancel out."""
+    def run_rounded(self) -> tuple[list[Left], float]:
+        """Run with other last bits of every result, up and down by turns and all up: one may cancel out.
+
+        Return the runs that did not raise, and the eps of the narrowest dtype of them.
+        """
         runs, coarsest = [], 0.0
         for moves in (by_turns, torch.ones):
             mode = OtherLastBits(moves)
@@ -217,7 +225,7 @@ class _Trial:
             with self._before.preserved():
                 runs.append(run_call(self._region, self._call, self._seed, run))
             coarsest = max(coarsest, mode.coarsest)
-        return Noise(tuple(run for run in runs if not run.raised), coarsest)
+        return [run for run in runs if not run.raised], coarsest
 
     def run_with(
         self, name: str, warm: Call, state: Mapping[str, object], value_of: _ValueOf | None = None
@@ -229,7 +237,14 @@ class _Trial:
         region = self._region
         arguments, then = arguments_of(region, self._call), copied(arguments_of(region, warm))
         held, before = side_inputs(region, self._call), {**detached_values(state), **inputs_in(then)}
-        parameter = _parameter_of(name, arguments)
+        parameter = next(
+            (
+                parameter
+                for parameter in arguments
+                if name == parameter or name.startswith((f"{parameter}[", f"{parameter}.", f"{parameter} ("))
+            ),
+            None,
+        )
         with self._before.preserved():
             if value_of is not None:
                 set_input(region, arguments, name, value_of(held))
@@ -245,13 +260,6 @@ class _Trial:
         if left.raised:
             raise RuntimeError(left.raised)
         return left
-
-
-def _parameter_of(name: str, arguments: Mapping[str, object]) -> str | None:
-    for parameter in arguments:
-        if name == parameter or name.startswith((f"{parameter}[", f"{parameter}.", f"{parameter} (")):
-            return parameter
-    return None
 
 
 def find_instability(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:

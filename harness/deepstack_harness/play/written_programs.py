@@ -4,7 +4,6 @@ import io
 import runpy
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepstack_harness.errors import HarnessError, passes_through
@@ -15,16 +14,11 @@ from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
 
-@dataclass(frozen=True)
-class ScriptRun:
-    """How a written program ended: its exit code, and the last line that it printed, or its exception."""
+def run_script(channel: Channel, text: str) -> tuple[int, str]:
+    """Run a written program in this worker, as `python FILE` would.
 
-    code: int
-    last_line: str
-
-
-def run_script(channel: Channel, text: str) -> ScriptRun:
-    """Run a written program in this worker, as `python FILE` would."""
+    Return its exit code, and the last line that it printed, or its exception.
+    """
     channel.phase("the written program")
     printed, code = io.StringIO(), 0
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed), redirect_stderr(io.StringIO()):
@@ -37,18 +31,20 @@ def run_script(channel: Channel, text: str) -> ScriptRun:
         except BaseException as error:
             if passes_through(error):
                 raise
-            return ScriptRun(2, f"{type(error).__name__}: {error}".splitlines()[0])
-    return ScriptRun(code, next(iter(reversed(printed.getvalue().splitlines())), ""))
+            return 2, f"{type(error).__name__}: {error}".splitlines()[0]
+    return code, next(iter(reversed(printed.getvalue().splitlines())), "")
 
 
-_RUN_SCRIPT = Remote(f"{__name__}:run_script", ScriptRun)
+_RUN_SCRIPT = Remote(f"{__name__}:run_script", tuple[int, str])
 
 
 def why_not_shown(text: str) -> str:
     """Run a written program in a worker of its own; return "" where it exits with 1, else how it ended."""
     with Worker(FOREIGN_LIMITS, preload=__name__, sandbox=COMPILE) as worker:
         try:
-            ran = value_of(worker.call(_RUN_SCRIPT, {"text": text}), "running the written program")
+            code, last_line = value_of(
+                worker.call(_RUN_SCRIPT, {"text": text}), "running the written program"
+            )
         except HarnessError as error:
             return str(error)
-    return "" if ran.code == 1 else f"it ends with {ran.last_line or ran.code}"
+    return "" if code == 1 else f"it ends with {last_line or code}"

@@ -292,7 +292,9 @@ def _call_function(channel: Channel, request: Mapping[str, Any]) -> None:
     try:
         function = _find(channel, request["target"])
         arguments = request["arguments"]
-        if _has_parameter(function, "channel"):
+        # Not inspect.signature: importing inspect takes longer than all the rest of this file.
+        code = getattr(function, "__code__", None)
+        if code is not None and "channel" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             arguments = {**arguments, "channel": channel}
         through = request.get("through")
         result = _find(channel, through)(function, arguments) if through else function(**arguments)
@@ -328,12 +330,6 @@ def _import(module: str, place: str) -> None:
     except BaseException:
         del sys.modules[module]
         raise
-
-
-def _has_parameter(function: Callable[..., object], name: str) -> bool:
-    # Not inspect.signature: importing inspect takes longer than all the rest of this file.
-    code = getattr(function, "__code__", None)
-    return code is not None and name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _describe(error: Exception) -> dict[str, object]:

@@ -91,8 +91,11 @@ class _ForkServer:
 
     def serves(self, path: list[str], environment: Mapping[str, str]) -> bool:
         """Return whether a fork of the server has this `sys.path` and this environment."""
-        fixed = (_without_own(self.environment), _without_own(environment))
-        return self.owner == os.getpid() and self.path == path and fixed[0] == fixed[1]
+        ours, theirs = (
+            {name: value for name, value in variables.items() if not _is_of_a_worker(name)}
+            for variables in (self.environment, environment)
+        )
+        return self.owner == os.getpid() and self.path == path and ours == theirs
 
     def fork(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> ForkedSupervisor:
         """Request a supervisor, without waiting; raises `OSError` where the server has ended."""
@@ -131,10 +134,6 @@ def _end(owner: int, door: socket.socket, process: "subprocess.Popen[bytes]") ->
 
 def _is_of_a_worker(name: str) -> bool:
     return name in _OF_A_WORKER or name.startswith(_OF_EACH_WORKER)
-
-
-def _without_own(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not _is_of_a_worker(name)}
 
 
 _LOCK = threading.Lock()

@@ -130,19 +130,18 @@ def advice_about(error: BaseException) -> str:
     A permission that was denied may be the sandbox's doing. torch raises a RuntimeError for shared memory
     (`share_memory_`), whose text ends with the number of the error.
     """
-    number = (error.errno if isinstance(error, OSError) else _denied_by(text_of(error))) or 0
-    if number in (errno.EPERM, errno.EACCES):
+    denied, text = (errno.EPERM, errno.EACCES), text_of(error)
+    number = (
+        error.errno
+        if isinstance(error, OSError)
+        else next((number for number in denied if text.endswith(f"{os.strerror(number)} ({number})")), None)
+    )
+    if number in denied:
         return os.environ.get(SANDBOX_ADVICE, "")
-    name = _BY_ERRNO.get(number)
+    name = _BY_ERRNO.get(number or 0)
     if name is None:
         return ""
     try:
         return str(json.loads(os.environ.get(_ADVICE, "{}")).get(name, ""))
     except (ValueError, AttributeError):  # code under test shares this environment
         return ""
-
-
-def _denied_by(text: str) -> int | None:
-    """Return the number of a denied permission that a text of torch ends with, None for any other text."""
-    numbers = (errno.EPERM, errno.EACCES)
-    return next((number for number in numbers if text.endswith(f"{os.strerror(number)} ({number})")), None)

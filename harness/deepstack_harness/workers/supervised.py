@@ -151,7 +151,12 @@ class Supervised:
         until = time.monotonic() + GRACE_S
         while not self.gone and time.monotonic() < until:
             self.listen(until)
-        self._kill_what_is_left()
+        if self.status is None:  # the process has killed or stopped its supervisor
+            self._supervisor.kill()
+            # The kernel ended the process with its supervisor, and not what shares its process group.
+            with suppress(ProcessLookupError, PermissionError):
+                if self.pid is not None:
+                    os.killpg(self.pid, signal.SIGKILL)
         self._supervisor.wait()
         self.read_output()
         self._finalizer.detach()
@@ -181,16 +186,6 @@ class Supervised:
         self.crowd = report.get("processes", self.crowd)
         if "errno" in report:
             self.refused = OSError(report["errno"], os.strerror(report["errno"]))
-
-    def _kill_what_is_left(self) -> None:
-        """End the process where its supervisor was killed or stopped by it: then no status was reported."""
-        if self.status is not None:
-            return
-        self._supervisor.kill()
-        # The kernel ended the process with its supervisor, and not what shares its process group.
-        with suppress(ProcessLookupError, PermissionError):
-            if self.pid is not None:
-                os.killpg(self.pid, signal.SIGKILL)
 
 
 def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes] | ForkedSupervisor":
