@@ -184,7 +184,7 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
         lambda asked: [known[replace(request, target=target, layers=1)] for request in asked],
     )
     incident = find("granite-rows")
-    judged = {variant.subject: variant for variant in systems.Kernels().ours(incident)}
+    judged = {variant.model_class: variant for variant in systems.Kernels().ours(incident)}
     assert all(judgement.as_expected for judgement in judged.values()), judged
     for name in (name for name in incident.faulty if judged[name].must_break):
         (row,) = judged[name].rows

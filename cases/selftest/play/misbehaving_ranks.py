@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -79,7 +80,9 @@ class BringsFewerRows(SequenceParallel):
         if self.rank == 1 and not self.dropped:
             self.dropped = True
             own = slice(own.start, own.stop - 1)
-        out = lane.run(self._shared(inputs, lane.get(step.tokens), own))
+        payload = lane.get(step.tokens)
+        rows = None if payload is None else self.payload_rows(payload, own)
+        out = lane.run(replace(inputs, hidden=inputs.hidden[own], payload=rows))
         lane.clear(step.tokens)
         return out
 

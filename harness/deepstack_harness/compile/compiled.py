@@ -21,7 +21,7 @@ from deepstack_harness.compile.reloaded import ReloadedDecoder
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.guards import missing_names
 from deepstack_harness.compile.torch_compat.structures import tensors_in
-from deepstack_harness.compile.watch_facts import GuardClass, WatchedRegions
+from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
 from deepstack_harness.contract.arm import (
     ArmSpec,
@@ -166,14 +166,11 @@ class CompiledSession(EagerSession):
     def failed_guards(self) -> tuple[DroppedGuard, ...]:
         """Return the dropped guards that decide, and would have refused a call since `forget_failures`."""
         return tuple(
-            DroppedGuard(
-                guard.name, guard.rule, guard.where.rpartition("/")[2], str(guard.then), str(guard.now),
-                guard.first_call, guard.calls, guard.guard_class is GuardClass.DECIDES,
-            )
+            guard.dropped(guard.where.rpartition("/")[2])
             for region in self._watched.regions
             if not region.captured
             for guard in region.decisive
-        )  # fmt: skip
+        )
 
     def forget_failures(self) -> None:
         """Count calls and failed guards from zero, for another case on the same graphs."""

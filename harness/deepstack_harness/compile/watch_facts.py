@@ -24,6 +24,7 @@ from deepstack_harness.compile.torch_compat.guard_sources import (
 )
 from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
 from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
+from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
 _LONGEST = 60
@@ -182,6 +183,13 @@ class FailedGuard:
     calls: int = 1
     effect: GuardEffect = field(default_factory=GuardEffect)
     relation: SizeRelation | None = None
+
+    def dropped(self, where: str) -> DroppedGuard:
+        """Return it as plain facts, with the place of the code that needed it as readers are to see it."""
+        decides = self.guard_class is GuardClass.DECIDES
+        return DroppedGuard(
+            self.name, self.rule, where, str(self.then), str(self.now), self.first_call, self.calls, decides
+        )
 
     @property
     def name(self) -> str:
