@@ -82,7 +82,7 @@ def test_cases_on_one_session_find_a_class_of_a_source_and_a_class_that_is_alive
     assert [step.answer is not None for step in seen.steps] == [False, True]
 
 
-_MOST_MODULES = 60
+_MOST_MODULES = 61
 """Each costs start-up of every worker, and what measures is watched module by module while a method runs."""
 _COUNT_MODULES = """
 import sys

@@ -21,6 +21,12 @@ def replaced(text: str) -> Iterator[str]:
                 args=[_, ast.Constant(value=str(name)), *_],
             ):
                 yield name
+            case ast.For(iter=ast.Tuple(elts=replacements), body=[ast.Expr(value=call)]):
+                if "patch.object(" in ast.unparse(call):
+                    for replacement in replacements:
+                        match replacement:
+                            case ast.Tuple(elts=[_, ast.Constant(value=str(name)), _]):
+                                yield name
             case ast.Assign(targets=[ast.Attribute(attr=name, value=ast.Name(id=owner))]):
                 if node.lineno in foreign or owner == "eval_frame":
                     yield name

@@ -83,7 +83,7 @@ def test_gpu_of_a_worker(number):
 ALONE, WORKERS = ("-n", "0"), ("-n", "2")
 FAULTS = (
     "broken: R1 structure: 1 answer, limit 0, on 'cap 16: get 4' under eager: step 1 'get 4' was ",
-    "4' under eager/drop_all: step 3 'forward 16': the compiled output equals the model without image ",
+    "4' under eager/drop_all: step 3 'forward 16': the compiled output equals that without the payload, ",
     "over the budget: graphs 3, at most 1: 3 graphs, 2 recompiles, 0 breaks; recompiled because 0/0: self.",
     "assert 4096 == 7",
 )

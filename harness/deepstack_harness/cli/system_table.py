@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def system_columns(subjects: Iterable[str]) -> list[Column]:
     """Return the columns of a table, the first as wide as the longest of the subjects."""
-    width = max(len("subject"), *map(len, subjects))
+    width = max(map(len, ["subject", *subjects]))
     return [Column("subject", width), Column("rule", 4), Column("verdict", 10), Column("figure")]
 
 
