@@ -72,10 +72,15 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_options_of_torch() -> Iterator[None]:
     """Fail a test that leaves an option of Dynamo or Inductor changed: a later test would measure with it."""
-    before = options_of_torch()
     yield
-    changed = {name for name, value in options_of_torch().items() if before.get(name, value) != value}
+    before, now = dict(_OPTIONS), options_of_torch()
+    _OPTIONS.update(now)  # read once for each test: it takes a millisecond
+    changed = {name for name, value in now.items() if before.get(name, value) != value}
     assert not changed, f"this test leaves options of torch changed: {', '.join(sorted(changed))}"
+
+
+_OPTIONS: dict[str, object] = {}
+"""The options after the last test."""
 
 
 def options_of_torch() -> dict[str, object]:

@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
             fixtures = (known[-1] for known in item._fixtureinfo.name2fixturedefs.values())
             if any(
-                fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0] for fixture in fixtures
+                fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]
+                for fixture in fixtures
             ):
                 item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 

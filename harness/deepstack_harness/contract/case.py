@@ -5,6 +5,7 @@ source, a live object. Dtypes and devices are names, which `check_dtype` and `ch
 torch where they are misspelt.
 """
 
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class Case:
     compare: Compare = Compare.ALL
     caller: str = ENGINE
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Twelve characters that stay the same from run to run."""
         parts = (self.family, subject_of(self.buffer.identity, self.caller), self.trace, self.arm.name)

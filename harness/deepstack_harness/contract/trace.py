@@ -14,6 +14,7 @@ What differs from the usual buffer is written before the colon:
 A run of ten or more equal steps is written once: `get 16 times=300`.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -236,6 +237,10 @@ class Trace:
 
     def __str__(self) -> str:
         """Return the text that `Trace.parse` reads."""
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:  # each row of a judged case has it
         header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
         header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
         texts: list[str] = []
