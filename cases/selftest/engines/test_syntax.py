@@ -11,7 +11,7 @@ import pytest
 from cases.selftest.engines.synthetic_vllm import Vllm
 from deepstack_harness.catalogue.orders import recordings
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.syntax import function_hashes
+from deepstack_harness.engines.syntax import function_hashes, parse
 from deepstack_harness.sources.source import Source
 
 RUNNER = '''\
@@ -102,3 +102,8 @@ def test_releases_that_inherit_a_recording(release: str, inherits: bool) -> None
     hashes = function_hashes(open_source(f"vllm=={release}"), recording.deciding)
     assert hashes.keys() == recording.deciding.keys()
     assert recording.applies_to(hashes) == inherits
+
+
+def test_a_file_is_parsed_once_for_all_its_classes(tmp_path: Path) -> None:
+    file = source(tmp_path, RUNNER).read("vllm/v1/runner.py")
+    assert parse(file) is parse(file)

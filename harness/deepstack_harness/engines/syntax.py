@@ -36,7 +36,6 @@ class NoBuffer(SourceError):
     """The class is not there, or has no deepstack buffer."""
 
 
-@functools.lru_cache(maxsize=32)  # trees are large; one that was dropped is parsed again
 def parameters_of(function: Function) -> list[ast.arg]:
     """Return the parameters of a function, those with a star left out."""
     arguments = function.args
@@ -48,6 +47,7 @@ def arguments_of(function: Function) -> list[str]:
     return [parameter.arg for parameter in parameters_of(function)[1:]]
 
 
+@functools.lru_cache(maxsize=32)  # trees are large; one that was dropped is parsed again
 def parse(file: SourceFile) -> ast.Module:
     """Parse a file; raise `UsageError` with the line that does not parse.
 
