@@ -7,6 +7,7 @@ checkout's public calls, and with the folders of sample programs of any of its c
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -90,7 +91,9 @@ def watch() -> Iterator[Row]:
     if importlib.util.find_spec(LATE):
         late = importlib.import_module(LATE)
         programs += [(each, module.compile_without_guards) for each in (*late.LATE_WRONG, *late.LATE_RIGHT)]
-        programs += [(each, late.compile_by_aot) for each in late.AOT_WRONG]
+        by_aot = functools.partial(module.compile_without_guards, backend="aot_eager")
+        by_aot = getattr(late, "compile_by_aot", by_aot)  # older commits have a function of its own
+        programs += [(each, by_aot) for each in late.AOT_WRONG]
     for program, start in programs:
         torch.compiler.reset()
         with watch_guards() as watched:

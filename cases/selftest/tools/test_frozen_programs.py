@@ -48,6 +48,12 @@ def test_no_hunt_of_selftest_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any(hunt.rule for hunt in hunts)
 
 
+@pytest.mark.parametrize("mode", ["watch", "captured"])
+def test_the_programs_of_a_watch_are_those_of_this_checkout(mode: str) -> None:
+    first = next(frozen_programs.MODES[mode]())
+    assert first["regions"]
+
+
 @pytest.mark.slow  # 5 s
 def test_each_script_runs_with_its_fault_and_repaired(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
