@@ -12,7 +12,7 @@ from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import FaultKind, Verdict
 from deepstack_harness.errors import ExitCode
 
 R = Rule
@@ -106,6 +106,9 @@ def test_a_right_text_model_passes_every_rule(tmp_path: Path, member: str) -> No
     assert verdicts.kept == ASKED
     skipped = {row.rule: row.detail for row in verdicts.rows if row.verdict is Verdict.SKIP}
     assert all(skipped[rule] for rule in (R.STRUCTURE, R.CAPACITY, R.ADDRESS, R.REJECTION))
+    # R8 does not apply; what the model accepts is measured all the same.
+    accepted = [row.trace for row in verdicts.rows if row.shape is FaultKind.ACCEPTED]
+    assert accepted == ["cap 16: set 4 levels=4"]
 
 
 @pytest.mark.slow

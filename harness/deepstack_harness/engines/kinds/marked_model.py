@@ -109,8 +109,20 @@ class MarkedEngine(ArgumentEngine):
         self.captured: set[str] = set()
 
     @override
+    def check(self, payload: Tensor) -> None:
+        """Run a step of N visual tokens with a payload (levels, N, hidden); raise what the engine raises.
+
+        Where its rows are added is not looked at: that would refuse what the engine accepts.
+        """
+        self._run(payload.size(1), payload)
+
+    @override
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
+        self._run(tokens, payload)
+        return tuple(level[0] for level in split_levels(self._reader.take(), self._levels))
+
+    def _run(self, tokens: int, payload: Tensor | None) -> None:
         states = self._like.new_zeros(1, tokens, self._like.size(1))
         marks = torch.zeros(1, tokens, dtype=torch.bool, device=states.device)
         named = dict(self._arguments(states, marks))
@@ -122,7 +134,6 @@ class MarkedEngine(ArgumentEngine):
         wanted = inspect.signature(self._text.forward).parameters
         self._reader.begin()
         self._text.forward(**{name: value for name, value in named.items() if name in wanted})
-        return tuple(level[0] for level in split_levels(self._reader.take(), self._levels))
 
 
 def of_transformers(states: Tensor, marks: Tensor) -> Mapping[str, object]:
