@@ -127,6 +127,7 @@ def test_only_the_statement_that_raises_is_left_out(raises: str, tmp_path: Path)
 
 
 def test_a_package_that_was_imported_before_is_not_taken_for_it(tmp_path: Path) -> None:
+    unload()  # what another test has left
     other = sys.modules["vllm"] = ModuleType("vllm")
     try:
         assert names_of(tmp_path, "x = 1\n")["x"] == 1
