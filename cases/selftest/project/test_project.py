@@ -157,6 +157,14 @@ def test_cases_of_one_group_share_a_worker(request: pytest.FixtureRequest) -> No
     assert request.node.nodeid.endswith("@eager")
 
 
+@pytest.mark.parametrize("release", ["0.33.0"])
+def test_the_tests_of_a_release_share_a_worker_and_not_those_of_a_file(
+    release: str, request: pytest.FixtureRequest
+) -> None:
+    group = request.node.get_closest_marker("xdist_group")
+    assert group.args == (f"release {release}",)
+
+
 PACKAGE = Path(deepstack_harness.__file__).parent
 FILES = [path for path in PACKAGE.rglob("*.py") if "_data" not in path.relative_to(PACKAGE).parts]
 NAMED = re.compile(r"deepstack_harness((?:\.\w+)+)")
