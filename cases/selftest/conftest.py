@@ -18,12 +18,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a module's fixture on one worker of pytest-xdist, or each worker makes it again."""
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            file = item.nodeid.partition("::")[0]
             fixtures = (known[-1] for known in item._fixtureinfo.name2fixturedefs.values())
-            if any(
-                fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]
-                for fixture in fixtures
-            ):
-                item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            if any(fixture.scope == "module" and fixture.baseid == file for fixture in fixtures):
+                item.add_marker(pytest.mark.xdist_group(file))
 
 
 @pytest.fixture(scope="session")

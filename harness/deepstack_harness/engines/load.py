@@ -310,7 +310,7 @@ class LoadedSource:
         # modification time linecache never drops the entry.
         lines = shown.text.splitlines(keepends=True)
         linecache.cache[shown.filename] = (len(shown.text), None, lines, shown.filename)
-        # torch asks `inspect` for the place of a custom operator: it would search all modules.
+        # torch looks up the place of a custom operator by `inspect`, which would search all modules.
         inspect.modulesbyfile[shown.filename] = module.__name__
         before = sys.gettrace()
         sys.settrace(self._call if member in self._watched else None)
