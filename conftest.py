@@ -69,18 +69,17 @@ def pytest_collection() -> Iterator[None]:
         gc.set_threshold(10_000, 20, 100)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def same_options_of_torch() -> Iterator[None]:
-    """Fail a test that leaves an option of Dynamo or Inductor changed: a later test would measure with it."""
+    """Fail a file that leaves an option of Dynamo or Inductor changed: later tests would measure with it.
+
+    Once for each file: to read the options takes a millisecond.
+    """
+    before = options_of_torch()
     yield
-    before, now = dict(_OPTIONS), options_of_torch()
-    _OPTIONS.update(now)  # read once for each test: it takes a millisecond
+    now = options_of_torch()
     changed = {name for name, value in now.items() if before.get(name, value) != value}
-    assert not changed, f"this test leaves options of torch changed: {', '.join(sorted(changed))}"
-
-
-_OPTIONS: dict[str, object] = {}
-"""The options after the last test."""
+    assert not changed, f"these tests leave options of torch changed: {', '.join(sorted(changed))}"
 
 
 def options_of_torch() -> dict[str, object]:

@@ -351,7 +351,7 @@ def read_part(path: Path) -> list[Facts]:
 def write_part(path: Path, lines: Iterable[Facts]) -> None:
     """Write the lines of a part, the same bytes for the same lines."""
     text = "".join(json.dumps(each, sort_keys=True) + "\n" for each in lines)
-    path.write_bytes(lzma.compress(text.encode(), preset=9))
+    path.write_bytes(lzma.compress(text.encode(), preset=1))
 
 
 def differences(name: str, old: Sequence[Facts], new: Sequence[Facts]) -> Iterator[str]:

@@ -85,6 +85,31 @@ def test_in_the_import_mode_prepend(project: Project) -> None:
     assert (status, "1 passed" in printed) == (0, True), printed
 
 
+CAPTURED = """
+import logging
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("name", ["graph_budget", "compile_steps", "guard_watch"])
+def test_torch_debug(name, request, caplog):
+    request.getfixturevalue(name)
+    torch.compile(torch.neg, backend="eager")(torch.ones(2))  # `guard_watch` wants to see a region
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("torch.__trace").warning("told")
+    logging.getLogger("torch.__trace").debug("flood")
+    logging.getLogger("mine").debug("mine")
+    assert [record.getMessage() for record in caplog.records] == ["told", "mine"]
+"""
+
+
+def test_torchs_debug_records_are_not_captured(project: Project) -> None:
+    (project.folder / "test_captured.py").write_text(CAPTURED)
+    status, printed = project.pytest("-p", "no:randomly", "test_captured.py")
+    assert (status, "3 passed" in printed) == (0, True), printed
+
+
 LISTING = """
 import pathlib, sys
 

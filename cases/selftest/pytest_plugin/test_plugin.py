@@ -1,6 +1,5 @@
 """What the fixtures of the pytest plugin report of a buffer or module: a fault, or why nothing was judged."""
 
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,20 +195,6 @@ def test_results_are_under_the_file_and_line_of_their_test(
     file, line, _ = request.node.location
     assert {row["where"] for row in stored["rows"]} == {f"{file}:{line + 1}"}
     assert {row["node_id"] for row in stored["rows"]} == {request.node.nodeid}
-
-
-@pytest.mark.parametrize("name", ["graph_budget", "compile_steps", "guard_watch"])
-def test_torchs_debug_records_are_not_captured(
-    name: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
-    request.getfixturevalue(name)
-    torch.compile(torch.neg, backend="eager")(torch.ones(2))  # `guard_watch` wants to see a region
-    caplog.clear()
-    caplog.set_level(logging.DEBUG)
-    logging.getLogger("torch.__trace").warning("told")
-    logging.getLogger("torch.__trace").debug("flood")
-    logging.getLogger("mine").debug("mine")
-    assert [record.getMessage() for record in caplog.records] == ["told", "mine"]
 
 
 def test_fixtures_are_shown_with_signature_options_example_and_the_contract(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_what_has_no_credentials_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES)
 @pytest.mark.parametrize("place", ["index_url", "find_links"])
 def test_no_look_up_prints_a_credential(
-    address: str, place: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    address: str, place: str, logged: list[logging.LogRecord], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    logging.getLogger().setLevel(logging.DEBUG)
     settings = (
         PipSettings(index_url=address, proxy="http://127.0.0.1:9")
         if place == "index_url"
@@ -64,7 +64,7 @@ def test_no_look_up_prints_a_credential(
     with pytest.raises(MachineError) as caught:
         Index(VLLM.package, settings).find(Version("0.22.1"))
     assert SECRET not in str(caught.value)
-    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    warned = [record.getMessage() for record in logged if record.levelno >= logging.WARNING]
     assert not [text for text in warned if SECRET in text]
     assert SECRET not in repr(settings)
     assert SECRET not in "".join(capfd.readouterr())

@@ -213,16 +213,16 @@ def test_the_switch_turns_it_off_and_back_on(monkeypatch: pytest.MonkeyPatch, ou
 
 
 def test_one_warning_names_the_missing_parts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, logged: list[logging.LogRecord]
 ) -> None:
     monkeypatch.setattr(profiles, "_WARNED", [])
     for _ in range(2):
         in_force = profiles.parts_in_force({"in_force": ["a"], "missing": ["no writes outside: not here"]})
         assert not in_force.is_whole
-    (records,) = caplog.records
-    assert records.levelno == logging.WARNING
-    assert "no writes outside: not here" in records.getMessage()
-    assert "--no-sandbox" in records.getMessage()
+    (record,) = logged
+    assert record.levelno == logging.WARNING
+    assert "no writes outside: not here" in record.getMessage()
+    assert "--no-sandbox" in record.getMessage()
 
 
 def test_missing_parts_of_a_system_are_named_and_the_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A worker returns a result, or its end is named with phase, facts and output; it never ends its caller."""
 
+import logging
 import math
 import os
 import shutil
@@ -573,7 +574,7 @@ def test_a_link_that_is_reset_has_ended() -> None:
 
 @pytest.mark.parametrize(("out", "notices"), [(None, 1), ("/nowhere/log", 0)])
 def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
-    out: str | None, notices: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    out: str | None, notices: int, monkeypatch: pytest.MonkeyPatch, logged: list[logging.LogRecord]
 ) -> None:
     monkeypatch.setattr(worker, "_NOTICED", [])
     monkeypatch.setenv("TORCH_LOGS", "output_code")
@@ -583,6 +584,6 @@ def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
     for _ in range(2):
         with Worker() as child:
             child.launch()
-    assert [record.message.partition(":")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(":")[0] for record in logged] == [
         "TORCH_LOGS is set, and a worker's output is not shown"
     ] * notices

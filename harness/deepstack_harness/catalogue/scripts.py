@@ -99,12 +99,19 @@ class ProgramText:
             if name in self._values:
                 self.definitions.append(self._values[name])
                 return
-            bare = _DocstringRemover().visit(deepcopy(node))
-            for used in ast.walk(bare):
-                if isinstance(used, ast.Name):
-                    self.add(module, used.id)
-            text = _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare)
+            text, used = _definition(module, name)
+            for other in used:
+                self.add(module, other)
             self.definitions.append(text)
+
+
+@cache
+def _definition(module: str, name: str) -> tuple[str, list[str]]:
+    """Return the text of a definition, and the names that its code reads or binds."""
+    node = _top_level(module)[name]
+    bare = _DocstringRemover().visit(deepcopy(node))
+    used = [part.id for part in ast.walk(bare) if isinstance(part, ast.Name)]
+    return _quoted(module, node) if module.startswith(_QUOTED) else ast.unparse(bare), used
 
 
 def _quoted(module: str, node: ast.stmt) -> str:

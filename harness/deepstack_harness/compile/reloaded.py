@@ -33,6 +33,8 @@ from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerE
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
+dynamo.load()  # here, so that a server that forks workers imports it once
+
 _TORCH = str(Path(torch.__file__).parent)
 
 

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from deepstack_harness.catalogue.regions import REGIONS, SmallRegion
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.errors import HarnessError
-from deepstack_harness.play.steps_work import PLAY_REGION
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.pool import map_items
+from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.worker import Worker
 
 _UNCOMPILED = "eager"
 _EVERYWHERE = frozenset({Promise.NEUTRAL_ROWS, Promise.OWNERSHIP})
 """Promises that are checked on the uncompiled code too, and break there as well."""
+_PLAY = Remote("deepstack_harness.play.steps_work:play_region", tuple[SteppedRegion, float])
 _CALL_S = 300.0
 """Seconds for one region under one arm, which compiles it. After them it is not judged, and never right."""
 
@@ -76,13 +78,13 @@ def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
 def prove_regions(names: Iterable[str], workers: int = 1) -> Generator[RegionProof]:
     """Play regions in workers, and yield the proof of each, in their order."""
     with ExitStack() as opened:
-        pool = [opened.enter_context(Worker(preload=PLAY_REGION.module)) for _ in range(workers)]
+        pool = [opened.enter_context(Worker(preload=_PLAY.module)) for _ in range(workers)]
         yield from map_items(_prove, names, pool, in_order=True)
 
 
 def _prove(worker: Worker, name: str) -> Iterator[RegionProof]:
     """Play a region; a worker that ended proves nothing."""
-    result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
+    result = worker.call(_PLAY, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
     try:
         region, seconds = value_of(result, f"playing {name}")
     except HarnessError as error:

@@ -40,7 +40,8 @@ from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.play.written_steps import write_steps
 from deepstack_harness.workers.child import Channel
-from deepstack_harness.workers.remote import Remote
+
+dynamo.load()  # here, so that a server that forks workers imports it once
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,6 @@ def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> Steppe
     }
     options = StepOptions(arms, program.warm_up, **keywords)
     return measure_steps(in_place(region, check_steps(steps, program.warm_up)), options, program.__name__)
-
-
-PLAY_REGION = Remote(f"{__name__}:play_region", tuple[SteppedRegion, float])
 
 
 def _target(target: str, warm_up: int) -> _Target:

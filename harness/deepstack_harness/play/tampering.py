@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from operator import is_
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -63,17 +63,17 @@ class Records:
         if _CALLS:  # inside a call of the same kind
             yield
             return
-        before, events = _contents(self._holders), list[str]()
+        before = [(holder, vars(holder).copy(), _sizes(holder)) for holder in self._holders]
+        events = list[str]()
         _CALLS.append(events.append)
         try:
             yield
         finally:
             _CALLS[:] = []
-            after = _contents(self._holders)
             changed = ", ".join(
-                f"{type(self._holders[number]).__name__}.{name}"
-                for (number, name), value in before.items()
-                if after.get((number, name)) != value
+                f"{type(holder).__name__}.{name}"
+                for holder, names, sizes in before
+                for name in _changed(names, vars(holder), sizes, _sizes(holder))
             )
             if changed:
                 self.tampering = f"{call} changed {changed} of the harness, where it notes what it sees"
@@ -83,20 +83,38 @@ class Records:
                 raise NotMeasured(self.tampering)
 
 
-def _contents(holders: tuple[object, ...]) -> Mapping[tuple[int, str], tuple[int, int]]:
-    """Return identity and size of what each record holds, and of what lies in it, by holder and attribute."""
-    return {
-        (number, name): (id(value), _size(value) if isinstance(value, _CONTAINERS) else 0)
-        for number, holder in enumerate(holders)
-        for name, value in vars(holder).items()
-    }
+def _sizes(holder: object) -> dict[str, int]:
+    """Return the size of each record that is a container, with that of the containers in it."""
+    return {name: _size(value) for name, value in vars(holder).items() if isinstance(value, _CONTAINERS)}
 
 
 def _size(value: Collection[object]) -> int:
     inner = value.values() if isinstance(value, dict) else value
-    if not any(issubclass(kind, _CONTAINERS) for kind in set(map(type, inner))):
+    if not any(map(_is_container, set(map(type, inner)))):
         return len(value)  # the usual case: a long trace has a thousand records, none of them a container
     return len(value) + sum([len(member) for member in inner if isinstance(member, _CONTAINERS)])
+
+
+@cache
+def _is_container(kind: type) -> bool:
+    return issubclass(kind, _CONTAINERS)
+
+
+def _changed(
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    sizes_after: Mapping[str, int] = MappingProxyType({}),
+) -> Iterator[str]:
+    """Yield the names that are other objects than before, or have another size; not those that were added.
+
+    Without a call of the objects' own `==`.
+    """
+    if [*before] == [*after] and all(map(is_, before.values(), after.values())) and sizes == sizes_after:
+        return
+    for name, value in before.items():
+        if name not in after or after[name] is not value or sizes.get(name) != sizes_after.get(name):
+            yield name
 
 
 class Instruments:
@@ -104,46 +122,52 @@ class Instruments:
 
     def __init__(self) -> None:
         """Take them."""
-        self._before = {owner: names.copy() for owner, names in _namespaces()}
+        ours = [name for name in list(sys.modules) if "deepstack_" in name]  # of thousands
+        measuring = ((name, sys.modules.get(name)) for name in ours if name.startswith(_INSTRUMENTS))
+        self._modules = {name: module for name, module in measuring if module is not None}
+        self._before: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = []
+        for name, module in self._modules.items():
+            self._before.append((name, vars(module).copy(), vars(module)))
+            self._before += [(owner, names.copy(), names) for owner, names in _classes(module)]
+        self._used = _used()
 
     def replaced(self) -> str:
         """Return a sentence that names the functions that were replaced since, or an empty string."""
         if getattr(sys.modules.get(__name__), "Instruments", None) is not type(self):
             # Code under test ran before the case too, where its interface was looked at.
             return f"{__name__} was taken out of sys.modules, or replaced"
-        now = dict(_namespaces())
-        changed = [
-            f"{owner}.{name}"
-            for owner, before in self._before.items()
-            if not _same(before, after := now.get(owner, {}))
-            for name, value in before.items()
-            if callable(value) and after.get(name) is not value
+        changed = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
+        changed += [
+            f"{owner}.{name}".lstrip(".")
+            for owner, before, after in (*self._before, ("", self._used, _used()))
+            for name in _changed(before, after)
+            if callable(before[name])
         ]
         return f"{', '.join(changed[:5])} was replaced while the case was played" if changed else ""
 
 
-def _same(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Return whether two namespaces hold the same objects in one order, without a call of their own `==`."""
-    return [*before] == [*after] and all(map(is_, before.values(), after.values()))
+@cache
+def _classes(module: ModuleType) -> list[tuple[str, MappingProxyType[str, Any]]]:
+    """Return the name and the live namespace of each class of a module.
 
-
-def _namespaces() -> Iterator[tuple[str, dict[str, Any] | MappingProxyType[str, Any]]]:
-    """Yield the names of the modules that measure, and of each of their classes, as they are at the moment.
-
-    Twice for each case, which may take 10 ms: 0.2 ms to find them, and less to compare or copy them.
+    Kept, for they are needed twice in a case, which may take 10 ms.  Another class in its place is a name of
+    the module that was replaced.
     """
-    names_of_ours = [name for name in list(sys.modules) if "deepstack_" in name]  # of thousands
-    for module in filter(lambda name: name.startswith(_INSTRUMENTS), names_of_ours):
-        loaded = sys.modules.get(module)
-        if loaded is None:
-            continue
-        yield module, vars(loaded)
-        for name, value in list(vars(loaded).items()):
-            if isinstance(value, type) and value.__module__ == module:
-                yield f"{module}.{name}", vars(value)
-    for owner in (torch, torch.Tensor, builtins, json):
-        names = vars(owner)
-        yield owner.__name__, {name: names[name] for name in _USED if name in names}
+    return [
+        (f"{module.__name__}.{name}", vars(value))
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+
+
+def _used() -> dict[str, object]:
+    """Return what is used of torch, Python and json, by its name."""
+    return {
+        f"{owner.__name__}.{name}": vars(owner)[name]
+        for owner in (torch, torch.Tensor, builtins, json)
+        for name in _USED
+        if name in vars(owner)
+    }
 
 
 _USED = (

@@ -1,12 +1,15 @@
 """Facts of torch that importing other code must not change: what measures relies on them."""
 
 import builtins
-import importlib
 from collections.abc import Mapping
 from types import ModuleType
 
 import torch
 from torch import nn
+
+# Dynamo takes as long to import as torch. It is imported here, and not with a source, so that a server that
+# forks workers does it once for all of them.
+from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 _RELIED_ON: tuple[ModuleType | type, ...] = (torch, torch.Tensor, nn.Module, nn.functional, builtins)
 
@@ -14,7 +17,7 @@ _RELIED_ON: tuple[ModuleType | type, ...] = (torch, torch.Tensor, nn.Module, nn.
 def facts() -> Mapping[str, object]:
     """Return each function and class that measuring calls by its name, and the defaults of new tensors."""
     # It replaces torch.manual_seed itself, and two methods of nn.Module when it first compiles.
-    importlib.import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
+    install_generation_tagging_init()
     known: dict[str, object] = {
         f"{holder.__name__}.{name}": value
         for holder in _RELIED_ON
