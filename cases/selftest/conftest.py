@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def logged() -> Iterator[list[logging.LogRecord]]:
     """Records that are logged during a test; the level of the root is put back.
 
-    It stands for pytest's own `caplog`: that goes through the thousand loggers of torch six times for each
-    test, 2 % of a run.
+    pytest's own `caplog` is turned off: its plugin goes through the thousand loggers of torch six times for
+    each test, 2 % of a run.
     """
     root, handler = logging.getLogger(), BufferingHandler(capacity=1_000_000)
     level = root.level

@@ -492,10 +492,8 @@ def test_known_failures_of_a_source_do_not_make_the_night_red(
 ) -> None:
     rows = tmp_path / "audit.jsonl"
     judged_rows = [] if verdicts == "torn" else map(Verdict, verdicts.split())
-    written = [
-        Row(revision="vllm 0.33.0", rule=Rule.FRESHNESS, verdict=verdict).to_json() for verdict in judged_rows
-    ]
-    rows.write_text("torn\n" if verdicts == "torn" else "".join(f"{row}\n" for row in written))
+    written = [Row(revision="vllm 0.33.0", rule=Rule.FRESHNESS, verdict=verdict) for verdict in judged_rows]
+    rows.write_bytes(b"torn\n" if verdicts == "torn" else msgspec.json.Encoder().encode_lines(written))
     assert has_unexpected(rows) is red
     audit = Stage("audit", python("raise SystemExit(1)"), 60, has_unexpected=lambda: has_unexpected(rows))
     (done,) = night(tmp_path).run([audit])

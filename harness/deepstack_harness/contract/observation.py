@@ -7,8 +7,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from deepstack_harness.contract.facts import AccessFacts
 from deepstack_harness.contract.rules import PayloadKind
 
@@ -321,12 +319,3 @@ class Observation:
     capacity: int | None = None
     payload_kind: PayloadKind = PayloadKind.VISUAL
     tampering: str = ""
-
-    def to_json(self) -> bytes:
-        """Return one line of JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> "Observation":
-        """Read the text that `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
-        return msgspec.json.decode(text, type=cls)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, Self
 
-import msgspec
 from typing_extensions import TypeVar
 
 from deepstack_harness.contract.case import Case, Regime
@@ -377,10 +376,6 @@ class Row(Generic[Judged]):
     def place(self) -> tuple[str, str, str]:
         """Family, arm and device: the line of the verdict matrix."""
         return self.family or "-", self.arm or "-", self.device or "-"
-
-    def to_json(self) -> str:
-        """Return one line of JSON, without a line end."""
-        return msgspec.json.encode(self).decode()
 
 
 def row_of_case(case: Case, judgement: Judgement, torch: str, incident: str | None = None) -> Row:

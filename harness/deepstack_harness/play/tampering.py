@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from operator import is_
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -90,21 +90,16 @@ def _sizes(holder: object) -> dict[str, int]:
 
 def _size(value: Collection[object]) -> int:
     inner = value.values() if isinstance(value, dict) else value
-    if not any(map(_is_container, set(map(type, inner)))):
+    if not any(issubclass(kind, _CONTAINERS) for kind in set(map(type, inner))):
         return len(value)  # the usual case: a long trace has a thousand records, none of them a container
     return len(value) + sum([len(member) for member in inner if isinstance(member, _CONTAINERS)])
-
-
-@cache
-def _is_container(kind: type) -> bool:
-    return issubclass(kind, _CONTAINERS)
 
 
 def _changed(
     before: Mapping[str, object],
     after: Mapping[str, object],
-    sizes: Mapping[str, int] = MappingProxyType({}),
-    sizes_after: Mapping[str, int] = MappingProxyType({}),
+    sizes: Mapping[str, int],
+    sizes_after: Mapping[str, int],
 ) -> Iterator[str]:
     """Yield the names that are other objects than before, or have another size; not those that were added.
 
@@ -122,13 +117,16 @@ class Instruments:
 
     def __init__(self) -> None:
         """Take them."""
-        ours = [name for name in list(sys.modules) if "deepstack_" in name]  # of thousands
-        measuring = ((name, sys.modules.get(name)) for name in ours if name.startswith(_INSTRUMENTS))
-        self._modules = {name: module for name, module in measuring if module is not None}
-        self._before: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = []
-        for name, module in self._modules.items():
-            self._before.append((name, vars(module).copy(), vars(module)))
-            self._before += [(owner, names.copy(), names) for owner, names in _classes(module)]
+        self._modules = {
+            name: module
+            for name in list(sys.modules)  # thousands
+            if "deepstack_" in name and name.startswith(_INSTRUMENTS) and (module := sys.modules.get(name))
+        }
+        self._before = [
+            (owner, names.copy(), names)
+            for module in self._modules.values()
+            for owner, names in _names(module)
+        ]
         self._used = _used()
 
     def replaced(self) -> str:
@@ -140,23 +138,24 @@ class Instruments:
         changed += [
             f"{owner}.{name}".lstrip(".")
             for owner, before, after in (*self._before, ("", self._used, _used()))
-            for name in _changed(before, after)
+            for name in _changed(before, after, {}, {})
             if callable(before[name])
         ]
         return f"{', '.join(changed[:5])} was replaced while the case was played" if changed else ""
 
 
 @cache
-def _classes(module: ModuleType) -> list[tuple[str, MappingProxyType[str, Any]]]:
-    """Return the name and the live namespace of each class of a module.
+def _names(module: ModuleType) -> list[tuple[str, Any]]:
+    """Return the live names of a module and of each of its classes.
 
-    Kept, for they are needed twice in a case, which may take 10 ms.  Another class in its place is a name of
-    the module that was replaced.
+    Cached: they are needed twice in a case, which may take 10 ms.  A class that is replaced by another one is a
+    name of the module that was replaced.
     """
+    owners = [value for value in vars(module).values() if isinstance(value, type)]
+    ours = [owner for owner in owners if owner.__module__ == module.__name__]
     return [
-        (f"{module.__name__}.{name}", vars(value))
-        for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__
+        (module.__name__, vars(module)),
+        *((f"{module.__name__}.{kind.__name__}", vars(kind)) for kind in ours),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -87,7 +88,7 @@ def test_in_live_use_an_address_is_not_judged() -> None:
 
 def test_an_observation_survives_json() -> None:
     observation = forward(replace(RIGHT, eager=NOT_FINITE))
-    assert Observation.from_json(observation.to_json()) == observation
+    assert msgspec.json.decode(msgspec.json.encode(observation), type=Observation) == observation
 
 
 RULES = [
