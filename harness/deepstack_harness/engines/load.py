@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from io import StringIO
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -308,7 +309,7 @@ class LoadedSource:
         names["__builtins__"] = known
         # Tracebacks quote the lines that were compiled, also when they lie inside a wheel. Without a
         # modification time linecache never drops the entry.
-        lines = shown.text.splitlines(keepends=True)
+        lines = StringIO(shown.text, newline=None).readlines()  # a form feed ends no line
         linecache.cache[shown.filename] = (len(shown.text), None, lines, shown.filename)
         # torch looks up the place of a custom operator by `inspect`, which would search all modules.
         inspect.modulesbyfile[shown.filename] = module.__name__
