@@ -12,6 +12,7 @@ import torch
 from cases.by_day import by_day
 from cases.played import Played, play_judged
 from cases.released import released
+from cases.shallow import shallow
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
@@ -31,8 +32,8 @@ EAGER_BACKEND = pytest.mark.xdist_group("eager")
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, Model]:
-    torch.set_num_threads(1)
-    return {dtype: Model.build("qwen3_vl", dtype) for dtype in ("float32", "bfloat16", "float16")}
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return {name: shallow("qwen3_vl", dtype) for name, dtype in dtypes.items()}
 
 
 def played(
@@ -181,11 +182,9 @@ SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
     ("release", "on_meta"),
     by_day([("0.23.0", True), ("0.27.1", True), ("0.33.0", False), ("0.28.0", False)], lambda row: row[1]),
 )
-def test_released_classes_whose_tower_is_skipped(
-    models: dict[str, Model], release: str, name: str, on_meta: bool
-) -> None:
+def test_released_classes_whose_tower_is_skipped(release: str, name: str, on_meta: bool) -> None:
     bound = replace(methods_of(released(release), name), surroundings=SKIPPED)
-    run = played(models["float32"], bound.known.source.label, TEXT, make=bound)
+    run = played(shallow("qwen3_vl"), bound.known.source.label, TEXT, make=bound)
     assert (R.PLACEMENT in run.broken) == on_meta
     assert bool(run.broken) == on_meta
 

@@ -23,13 +23,15 @@ from cases.selftest.engines.synthetic_vllm import (
     write_systems,
 )
 from deepstack_harness.audit.classes import judge_class, judge_split
-from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, NO_WAYS, failed_control
+from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, NO_WAYS, failed_control, judge_plan
 from deepstack_harness.audit.systems import DualStreams, PlaceholderRanges
 from deepstack_harness.catalogue.buffers import MUTANTS
 from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.plans import Where, plan_audit
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.play.case_worker import CaseWorker, SourceClass
@@ -37,6 +39,7 @@ from deepstack_harness.workers.outcomes import CallResult, RaisedInWorker, end_o
 from deepstack_harness.workers.profiles import CONTRACT_LIMITS
 
 MODULE = "cases.selftest.audit.forging"
+PLAYED_FIRST = plan_audit(Where("qwen3_vl"), registered("reference"), [Trace.parse("cap 16: set 9; get 16")])
 
 
 def test_a_worker_that_measures_passes() -> None:
@@ -57,7 +60,7 @@ DAILY = {"see_zeros"}
 )
 def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
-        assert failed_control(worker) is None  # it has imported all that can be replaced
+        assert judge_plan(PLAYED_FIRST, worker)  # it has imported all that can be replaced
         worker.call(f"{MODULE}:{forgery}", {})
         said = failed_control(worker)
     assert said is not None
@@ -66,7 +69,7 @@ def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> Non
 
 def test_only_mutants_find_a_worker_that_sees_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
-        assert failed_control(worker) is None
+        assert judge_plan(PLAYED_FIRST, worker)
         worker.call(f"{MODULE}:play_reference_instead", {})
         said = failed_control(worker)
     assert said is not None

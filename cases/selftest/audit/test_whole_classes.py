@@ -7,7 +7,7 @@ import pytest
 
 from cases.by_day import by_day
 from cases.selftest.engines import synthetic_by_token as by_token
-from cases.selftest.engines.in_process_worker import InProcessWorker
+from cases.selftest.engines.in_process_worker import InProcessWorker, WithoutInputs
 from cases.selftest.engines.synthetic_vllm import line_of
 from cases.selftest.engines.synthetic_whole import FORWARD, QWEN, RIGHT, WRONG, WholeClass
 from deepstack_harness.audit.account import account_of
@@ -20,9 +20,11 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, Row
 
 
-def judged(root: Path, written: WholeClass) -> ClassVerdicts:
+def judged(
+    root: Path, written: WholeClass, new_worker: type[InProcessWorker] = WithoutInputs
+) -> ClassVerdicts:
     """The verdicts of a class, which is called in both ways."""
-    with InProcessWorker(str(written.write(root))) as worker:
+    with new_worker(str(written.write(root))) as worker:
         (audited,) = worker.classes()
         assert (audited.ways.methods, audited.ways.forward) == (True, True), audited.ways.refusals
         return located(judge_class(audited, worker), worker.source, audited)
@@ -34,7 +36,7 @@ def broken_rows(verdicts: ClassVerdicts) -> list[Row]:
 
 @pytest.mark.parametrize("name", by_day(RIGHT, count=4))
 def test_a_right_class_passes_however_it_is_written(tmp_path: Path, name: str) -> None:
-    verdicts = judged(tmp_path, RIGHT[name])
+    verdicts = judged(tmp_path, RIGHT[name], InProcessWorker if name == "plain" else WithoutInputs)
     assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
     assert not verdicts.unjudged
     assert verdicts.kept >= {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"}

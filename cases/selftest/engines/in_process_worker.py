@@ -1,14 +1,18 @@
 """Workers that work in this process, for code of ours: no process has to be started."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from typing_extensions import override
 
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.play.case_worker import CaseWorker
+from deepstack_harness.catalogue.traces import INPUT_TRACES
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.oracles.judge import JudgedCase
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play.case_worker import CaseWorker, Way
 from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.profiles import CONTRACT_LIMITS
 from deepstack_harness.workers.remote import Remote, call_typed
@@ -55,6 +59,19 @@ class InProcessWorker(SourceWorker):
     @override
     def call(self, target: Any, arguments: Mapping[str, Any] | None = None, **_: object) -> CallResult:
         return call_here(self, target, arguments or {}, self.ends_in, self.end)
+
+
+class WithoutInputs(InProcessWorker):
+    """One that leaves out the 54 traces with unusual payloads: they show nothing of how a class is made."""
+
+    @override
+    def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
+        return super().judge(
+            [planned for planned in plan if planned.case.trace not in _INPUTS], model_class, way
+        )
+
+
+_INPUTS = frozenset(map(Trace.parse, INPUT_TRACES))
 
 
 def call_here(

@@ -68,6 +68,8 @@ def test_it_fails_where_the_guard_is_in_the_file_that_imports_the_file(tmp_path:
         "import contextlib\nx = 'absent'\nwith contextlib.suppress(ImportError):\n    import no_such as x\n",
         "try:\n    import no_such as x\nexcept (ValueError, ModuleNotFoundError):\n    x = 'absent'\n",
         "try:\n    import no_such as x\nexcept:\n    x = 'absent'\n",
+        "try: \\\nimport no_such as x\nexcept ImportError:\n    x = 'absent'\n",
+        "try:\n    '''\fimport y'''\n    import no_such as x\nexcept ImportError:\n    x = 'absent'\n",
         "def f():\n    try:\n        import no_such\n    except Exception:\n        return 'absent'\nx=f()\n",
         "from importlib.util import find_spec\nx = 'there' if find_spec('no_such') else 'absent'\n",
     ],

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from cases.by_day import by_day
-from cases.selftest.engines.in_process_worker import InProcessWorker
+from cases.selftest.engines.in_process_worker import WithoutInputs
 from cases.selftest.engines.rebound_classes import (
     CLEAR,
     HIDDEN,
@@ -48,7 +48,7 @@ def place(of: Rebound) -> tuple[str, ...]:
 
 def judged(of: Rebound, root: Path) -> set[tuple[Rule, Regime]] | tuple[Reason, ...]:
     """Return the rules that the class breaks, or the reasons why it was refused."""
-    worker = InProcessWorker(str(of.tree(root)))
+    worker = WithoutInputs(str(of.tree(root)))
     (found,) = (item for item in worker.classes() if item.model_class == NAME)
     if not found.can_be_judged:
         return found.ways.refusals

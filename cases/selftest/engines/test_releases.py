@@ -32,7 +32,12 @@ REVISION_OF = {
 LEVELS, HIDDEN = 3, 8
 
 
-of_each_revision = pytest.mark.parametrize("release", by_day(REVISION_OF, REVISION_OF.__getitem__))
+ANSWERING_NONE = {"pr40145", "pr40932"}
+of_each_revision = pytest.mark.parametrize(
+    "release",
+    by_day(REVISION_OF, lambda release: REVISION_OF[release] in ANSWERING_NONE or REVISION_OF[release]),
+)
+"""The import of a release takes 10 s: one that returns None by day. An audit imports 0.22.1."""
 
 
 def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:
@@ -94,7 +99,7 @@ def test_the_line_that_returns_from_an_empty_get_is_quoted(release: str) -> None
     name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
     assert name == bound.filename
     quoted = linecache.getline(name, int(line)).strip()
-    answers_none = REVISION_OF[release] in {"pr40145", "pr40932"}
+    answers_none = REVISION_OF[release] in ANSWERING_NONE
     assert quoted.startswith("return None" if answers_none else "return IntermediateTensors(")
 
 

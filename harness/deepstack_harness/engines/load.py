@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from io import StringIO
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -308,7 +309,7 @@ class LoadedSource:
         names["__builtins__"] = known
         # Tracebacks quote the lines that were compiled, also when they lie inside a wheel. Without a
         # modification time linecache never drops the entry.
-        lines = shown.text.splitlines(keepends=True)
+        lines = StringIO(shown.text, newline=None).readlines()  # a form feed ends no line
         linecache.cache[shown.filename] = (len(shown.text), None, lines, shown.filename)
         # torch looks up the place of a custom operator by `inspect`, which would search all modules.
         inspect.modulesbyfile[shown.filename] = module.__name__
@@ -411,9 +412,9 @@ class LoadedSource:
     def _is_awaited(self, frame: FrameType | None) -> bool:
         """Return whether code of the source takes an ImportError, here or in a frame that waits."""
         return any(
-            line in _guarded_lines(self.read(member))
+            not _is_bare_import(shown, line) and line in _guarded_lines(self.read(member))
             for item, line in traceback.walk_stack(frame)
-            if (member := self.member_of(item.f_code.co_filename))
+            if (member := self.member_of(shown := item.f_code.co_filename))
         )
 
     def raised_at(self, error: BaseException) -> tuple[str, int | None]:
@@ -510,6 +511,12 @@ def _compiled(file: SourceFile, statements: list[ast.stmt] | None = None) -> Cod
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             parse(file)
             raise
+
+
+def _is_bare_import(filename: str, line: int) -> bool:
+    """Return whether a line is an import in no block, as most that wait are: their files need no parsing."""
+    is_import = linecache.getline(filename, line).startswith(("import ", "from "))
+    return is_import and not linecache.getline(filename, line - 1).rstrip().endswith("\\")
 
 
 @functools.lru_cache(maxsize=4096)  # the files of one source; a package has fewer
