@@ -100,20 +100,22 @@ def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("code", "sentence"),
+    ("code", "status", "sentence"),
     [
-        ("print(1)", "nothing watched: 0 processes loaded torch.compile"),
+        ("print(1)", ExitCode.MACHINE, "nothing watched: 0 processes loaded torch.compile"),
+        ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "(the program ended with 137)"),
         pytest.param(
             "import torch._dynamo",
+            ExitCode.MACHINE,
             "nothing watched: 1 process loaded torch.compile, and no region was compiled",
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_where_nothing_was_watched_it_is_not_green(
-    code: str, sentence: str, capfd: pytest.CaptureFixture[str]
+    code: str, status: int, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", "--", sys.executable, "-c", code]) == ExitCode.MACHINE
+    assert main(["watch", "--", sys.executable, "-c", code]) == status
     assert sentence in capfd.readouterr().err
 
 
@@ -140,11 +142,6 @@ def test_a_process_that_is_killed_has_reported_what_it_saw(
     out = capfd.readouterr().out
     assert "Net.forward: `extra` was None when compiled" in out
     assert "did not come to its end: its counts and findings are here, the last inputs are missing" in out
-
-
-def test_the_status_of_a_program_that_a_signal_kills() -> None:
-    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert main(["watch", "--", *killed]) == 128 + signal.SIGKILL
 
 
 @pytest.mark.slow  # 7 s
