@@ -303,7 +303,15 @@ def test_what_was_not_judged_ends_the_command_with_1(
     assert "0 classes judged, 1 not judged, 0 broken" in capsys.readouterr().out
 
 
-@pytest.mark.slow  # an import of vLLM takes 10 s of a processor
+@pytest.mark.network
+def test_a_class_of_a_release_that_has_no_furnished_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--construct", "--source", "vllm==0.33.0", "--class", "BertWithRope"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "BertWithRope known not driven step 3 'forward 16': the compiled output equals that" in shown
+    assert "1 class judged, 0 not judged, 0 broken in a way that is not known, 0 disagreements" in shown
+
+
+@pytest.mark.slow  # vLLM is imported for both opinions, 10 s of a processor each
 @pytest.mark.network
 def test_a_class_of_an_older_release(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--construct", "--source", "vllm==0.22.1", "--class", NAME]) == 0

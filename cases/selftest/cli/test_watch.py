@@ -100,20 +100,22 @@ def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("code", "sentence"),
+    ("code", "status", "sentence"),
     [
-        ("print(1)", "nothing watched: 0 processes loaded torch.compile"),
+        ("print(1)", ExitCode.MACHINE, "nothing watched: 0 processes loaded torch.compile"),
+        ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "(the program ended with 137)"),
         pytest.param(
             "import torch._dynamo",
+            ExitCode.MACHINE,
             "nothing watched: 1 process loaded torch.compile, and no region was compiled",
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_where_nothing_was_watched_it_is_not_green(
-    code: str, sentence: str, capfd: pytest.CaptureFixture[str]
+    code: str, status: int, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", "--", sys.executable, "-c", code]) == ExitCode.MACHINE
+    assert main(["watch", "--", sys.executable, "-c", code]) == status
     assert sentence in capfd.readouterr().err
 
 
@@ -140,18 +142,6 @@ def test_a_process_that_is_killed_has_reported_what_it_saw(
     out = capfd.readouterr().out
     assert "Net.forward: `extra` was None when compiled" in out
     assert "did not come to its end: its counts and findings are here, the last inputs are missing" in out
-
-
-def test_the_counts_of_a_process_that_is_killed_are_whole(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "dies.py").write_text(
-        PROGRAM + "import os\nfor step in range(20):\n"
-        "    run(torch.ones(3), torch.full((3,), 5.0) if step % 2 else None)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    assert main(["watch", "--", sys.executable, "dies.py"]) == 128 + signal.SIGKILL
-    assert "float32 tensor [3] on cpu in 10 of 25 calls" in capfd.readouterr().out
 
 
 @pytest.mark.slow  # 7 s
@@ -213,6 +203,11 @@ def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
     assert ", rank 1)" in capfd.readouterr().out
 
 
+KILLED = (
+    PROGRAM + "import os\nfor step in range(20):\n"
+    "    run(torch.ones(3), torch.full((3,), 5.0) if step % 2 else None)\n"
+    "os.kill(os.getpid(), 9)\n"
+)
 WITHOUT_EFFECT = PROGRAM.replace("torch.full((3,), 5.0)", "torch.ones(3)")
 NOT_MEASURED = PROGRAM.replace("else x + extra", "else (self.kept.add_(1), x + extra)[1]").replace(
     "class Net(torch.nn.Module):", "class Net(torch.nn.Module):\n    kept = torch.zeros(1)"
@@ -259,7 +254,7 @@ for rank, (program, *words) in enumerate(PROGRAMS):
         sys.argv = [program, *words]
         runpy.run_path(program)
         sys.exit(0)
-    if os.wait()[1]:
+    if os.wait()[1] not in (0, 9):
         sys.exit(f"{program} failed")
 """
 """Runs each program in a child of its own: what compiles is imported once, which costs 4 s."""
@@ -271,6 +266,7 @@ PROGRAMS = {
     "replay": (GRAPHED, "wrong"),
     "right replay": (GRAPHED, "right"),
     "bare replay": (GRAPHED, "bare"),
+    "killed": (KILLED,),
 }
 
 
@@ -342,6 +338,15 @@ def test_a_program_is_reported_and_a_replay_is_held_against_its_capture(
     assert _code(runs[program], "failed") == code
     Output(None, quiet=False).show(_report(runs[program]))
     assert sentence in "".join(capsys.readouterr())
+
+
+def test_the_counts_of_a_process_that_is_killed_are_whole(
+    runs: dict[str, WatchedRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (process,) = runs["killed"].processes
+    assert not process.ended
+    Output(None, quiet=False).show(_report(runs["killed"]))
+    assert "float32 tensor [3] on cpu in 10 of 25 calls" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_program_of_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,11 @@ def case_of(behaviour: str, trace: str = TRACE) -> PlannedCase:
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_one_that_compiles_is_ready_with_dynamo(*, compiles: bool) -> None:
+def test_one_that_compiles_is_ready_with_dynamo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, compiles: bool
+) -> None:
+    if not compiles:  # a server of its own, into which no other test imported Dynamo
+        monkeypatch.syspath_prepend(tmp_path)
     with CaseWorker(LIMITS) as made:
         made.prepare(environment={}, sandbox=None, compiles=compiles)
         assert made.start() is None

@@ -36,7 +36,8 @@ def replaced(text: str) -> Iterator[str]:
 
 
 def test_each_name_that_is_replaced_is_on_the_page() -> None:
-    names = {name for text in MODULES.values() for name in replaced(text)}
+    replacing = [text for text in MODULES.values() if re.search(r"patch|method-assign|eval_frame", text)]
+    names = {name for text in replacing for name in replaced(text)}
     assert len(names) > 15
     assert sorted(name for name in names if not re.search(rf"`[\w.]*{name}`", PAGE)) == []
 

@@ -58,8 +58,9 @@ def test_a_module_of_somebody_else_is_imported_by_its_worker(monkeypatch: pytest
         assert server_of(other) == os.getpid() != server_of(ours)
 
 
-def test_a_variable_of_the_harness_differs_from_fork_to_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, servers = "DEEPSTACK_HARNESS_SEEN", set()
+@pytest.mark.parametrize("name", ["DEEPSTACK_HARNESS_SEEN", "COLUMNS"])
+def test_a_variable_of_a_worker_differs_from_fork_to_fork(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    servers = set()
     for batch in ("1", "2", None):
         monkeypatch.delenv(name, raising=False) if batch is None else monkeypatch.setenv(name, batch)
         with Worker(preload=MODULE) as worker:

@@ -131,7 +131,7 @@ class CompileArms(Fixture):
     """The fixture; see `__call__` and `calls`.
 
     >>> def test_compiled(compile_arms):
-    ...     family = Qwen3VLFamily(Qwen3VLConfig())
+    ...     family = Qwen3VLFamily(Qwen3VLConfig(layers=2, levels=2))
     ...     decoder = family.build(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     ...     sizes = {"hidden": family.hidden, "levels": family.levels}
     ...     compile_arms(decoder, ReferenceBuffer, ["cap 16: set 9; forward 16"], **sizes)

@@ -142,7 +142,7 @@ class DeepstackContract(Fixture):
     "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
 
     >>> def test_buffer(deepstack_contract):
-    ...     verdicts = deepstack_contract(ReferenceBuffer, rules=["R5"])
+    ...     verdicts = deepstack_contract(ReferenceBuffer, traces=["cap 16: set 9; clear 9; get 9"])
     ...     assert not verdicts.broken
     """
 

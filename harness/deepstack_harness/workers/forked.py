@@ -27,7 +27,7 @@ SERVED = "deepstack_harness."
 """Beginning of the names of modules that a fork server imports: our own, which bring torch."""
 _GRACE_S = 10.0
 """Seconds that a fork server has to end; then it is killed."""
-_OF_A_WORKER = ("TMPDIR", *CACHES)
+_OF_A_WORKER = ("COLUMNS", "TMPDIR", *CACHES)
 """Variables that differ from worker to worker and are read when they are needed, not at an import."""
 _OF_EACH_WORKER = ("DEEPSTACK_HARNESS_", "PYTEST_")
 
