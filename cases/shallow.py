@@ -15,22 +15,25 @@ from deepstack_harness.play.model import Model, NumericsProbe
 
 
 @cache
-def shallow(name: str, dtype: torch.dtype = torch.float32) -> Model:
-    """The family of that name with a level for each of two layers; compiles three times as fast."""
+def shallow(name: str, dtype: torch.dtype = torch.float32, layers: int = 2) -> Model:
+    """The family of that name with a level for each of two layers; compiles twice as fast.
+
+    A Qwen family may have a single one.
+    """
     torch.set_num_threads(1)
     family = family_named(name)
     assert isinstance(family, TinyFamily)
-    small = type(family)(replace(family.config, layers=2, **_levels(family.config)), name)
+    small = type(family)(replace(family.config, **_few(family.config, layers)), name)
     decoder = small.build(dtype=dtype, device=torch.device("cpu"), seed=0)
     numerics = NumericsProbe(decoder, small.levels, small.hidden, width=small.width)
     return Model(small, decoder, numerics, dtype, torch.device("cpu"))
 
 
-def _levels(config: DecoderConfig) -> dict[str, Any]:
-    """Return the changes by which a config of two layers has two levels."""
+def _few(config: DecoderConfig, layers: int) -> dict[str, Any]:
+    """Return the changes by which a config has so few layers, and a level for each."""
     match config:
         case Granite4VisionConfig():
-            return {"layerwise": (1,), "spatial": (0,)}
+            return {"layers": 2, "layerwise": (1,), "spatial": (0,)}
         case Gemma4Config():
-            return {}
-    return {"levels": 2}
+            return {"layers": 2}
+    return {"layers": layers, "levels": layers}

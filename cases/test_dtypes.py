@@ -60,7 +60,7 @@ def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> No
     ],
 )
 def test_none_while_profiling_shows_in_every_dtype(family: str, dtype: str) -> None:
-    few_layers = shallow(family, getattr(torch, dtype))
+    few_layers = shallow(family, getattr(torch, dtype), layers=1)
     found = play_judged(few_layers, "pr40932", "eager/drop_all", PROFILED)
     outputs = set() if half_of_experts(family, dtype) else {R.OUTPUT}
     assert found.broken == {R.STRUCTURE} | outputs

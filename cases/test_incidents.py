@@ -1,7 +1,7 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
 Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
-family with two layers; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s each, are
+family with one layer; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s each, are
 nightly, and so are all of a `nightly` incident, whose program `cases/selftest/catalogue/test_scripts_run.py`
 runs every day, faulty and fixed.
 """

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases.played import observed
 from deepstack_harness.catalogue.geometry3k import load_workload
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_workload
@@ -10,7 +11,6 @@ from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.outputs import Evaluation, evaluate
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.play.play_case import play_case
 
 REQUESTS = 80
 
@@ -24,7 +24,7 @@ def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:
     plan = plan_workload(find("43602"), Where("qwen3_vl"), trace)
     arm = ArmSpec.parse("eager/drop_all")
     planned = next(case for case in plan if (case.case.buffer.name, case.case.arm) == (revision, arm))
-    seen = play_case(planned.case)
+    seen = observed(planned.case, few_layers=True)
     return seen, evaluate(planned.case, seen)
 
 

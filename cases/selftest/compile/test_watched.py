@@ -124,10 +124,11 @@ def test_the_layout_of_all_inputs_is_stored_then_and_now() -> None:
     layer = Layer()
     run = compile_without_guards(serve)
     with watch_guards() as watched:
-        run(layer, rows(), extra={"a": [rows()]})
+        run(layer, first := rows(), extra={"a": [other := rows()]})
         layer.factor, SCALE = 3, torch.ones(4, dtype=torch.float64)
         run(layer, rows().t().contiguous().t(), extra={"a": [rows().requires_grad_()]})
         run(layer, rows(), extra={"a": [rows()]})
+    del first, other  # alive until here, so that the last call's have addresses of their own
     (region,) = watched.regions
     changed = {seen.name: dict(seen.changed) for seen in region.inputs.values()}
     assert region.looked_at == 2
@@ -207,7 +208,7 @@ def test_a_failure_that_stays_does_not_hide_another_one() -> None:
 
 def test_the_guard_that_changes_the_outputs_of_a_decoder_is_named() -> None:
     """Two guards of a decoder decide, and a third one fails without an effect."""
-    model = shallow("qwen3_vl")
+    model = shallow("qwen3_vl", layers=1)
 
     def serve() -> None:
         decoder = model.decoder
