@@ -148,8 +148,8 @@ class Instruments:
 def _names(module: ModuleType) -> list[tuple[str, Any]]:
     """Return the live names of a module and of each of its classes.
 
-    Cached: they are needed twice in a case, which may take 10 ms.  A class that is replaced by another one is a
-    name of the module that was replaced.
+    Cached: they are needed twice in a case, which may take 10 ms.  A class that is replaced by another one is
+    a name of the module that was replaced.
     """
     owners = [value for value in vars(module).values() if isinstance(value, type)]
     ours = [owner for owner in owners if owner.__module__ == module.__name__]
