@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from cases.by_day import by_day
@@ -137,8 +138,8 @@ def test_an_interrupted_run_goes_on_with_its_findings_and_its_count(tmp_path: Pa
     written = {"campaign": asked.describe(), "finished": False, "progress": asdict(Progress(examples=40))}
     (tmp_path / RUN).write_text(json.dumps(written))
     death = replace(FINDING, kind=FindingKind.CRASH, rule=None, shape=None)
-    torn = FINDING.to_json()[:30]
-    (tmp_path / JOURNAL).write_text(f"{FINDING.to_json()}\n{death.to_json()}\n{torn}")
+    torn = msgspec.json.encode(FINDING)[:30]
+    (tmp_path / JOURNAL).write_bytes(msgspec.json.Encoder().encode_lines([FINDING, death]) + torn)
     begun = open_campaign(asked)
     assert (begun.findings, begun.progress.examples, begun.resumed) == ([FINDING, death], 40, 2)
     with pytest.raises(UsageError, match="has an unfinished run with other options"):

@@ -240,7 +240,7 @@ def read_journal(folder: Path) -> list[Finding]:
     path, findings = folder / JOURNAL, []
     for line in read_regular(path).splitlines() if path.exists() else ():
         with suppress(msgspec.DecodeError):  # the last line of a machine that lost power
-            findings.append(Finding.from_json(line))
+            findings.append(msgspec.json.decode(line, type=Finding))
     return findings
 
 
@@ -324,7 +324,7 @@ class _CampaignWatch(Watch):
     def on_finding(self, finding: Finding) -> None:
         # On the disk before anybody hears of it: a finding that was shown survives whatever follows.
         with (self._campaign.folder / JOURNAL).open("a", encoding="utf-8") as journal:
-            journal.write(finding.to_json() + "\n")
+            journal.write(msgspec.json.encode(finding).decode() + "\n")
             journal.flush()
             os.fsync(journal.fileno())
         self._hunted.findings.append(finding)

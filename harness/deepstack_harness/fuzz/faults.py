@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
 from deepstack_harness.contract.arm import EAGER, ArmSpec, Capture, PayloadPolicy
 from deepstack_harness.contract.case import (
@@ -181,11 +179,6 @@ class Finding(Row[Rule | None]):
     def line(self) -> str:
         """One line of text with what broke and the trace that shows it again."""
         return f"{self.revision} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "Finding":
-        """Read the text that `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
-        return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True)
