@@ -1,6 +1,6 @@
 """What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ KEPT = {
     "0.23.0": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY},
     "0.33.0": {R.OUTPUT, R.STRUCTURE, R.BOUNDARY},
 }
-TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"}
+TABLE = frozenset({"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"})
 
 
 UNCHANGED = ("0.11.2", "0.19.1", "0.20.0", "0.20.2", "0.22.1", "0.27.1", "0.33.0")
@@ -46,15 +46,15 @@ def together(release: str) -> pytest.MarkDecorator:
 
 
 DAILY = {"0.22.1"}
-"""The release with R1 in addition to the others; an audit of each other one, 5 s, is nightly."""
+"""The release with R1 in addition to the others: a day audits the two classes of `TABLE` there, a night all."""
 
 
-def each(releases: Iterable[str]) -> list[object]:
-    return [pytest.param(release, marks=marks(release)) for release in releases]
+def each(releases: Iterable[str], daily: Collection[str] = DAILY) -> list[object]:
+    return [pytest.param(release, marks=marks(release, daily)) for release in releases]
 
 
-def marks(release: str) -> list[pytest.MarkDecorator]:
-    return [together(release), *([] if release in DAILY else [pytest.mark.slow])]
+def marks(release: str, daily: Collection[str] = DAILY) -> list[pytest.MarkDecorator]:
+    return [together(release), *([] if release in daily else [pytest.mark.slow])]
 
 
 class Audit(NamedTuple):
@@ -63,15 +63,20 @@ class Audit(NamedTuple):
 
 
 @cache
-def audit(release: str) -> Audit:
+def audit(release: str, names: frozenset[str] | None = None) -> Audit:
+    """Judge all classes of a release, or those of a name."""
     with SourceWorker(f"vllm=={release}") as worker:
         classes = {model_class.model_class: model_class for model_class in worker.classes()}
         judged = {
             name: judge_class(model_class, worker)
             for name, model_class in classes.items()
-            if model_class.can_be_judged
+            if model_class.can_be_judged and (names is None or name in names)
         }
     return Audit(classes, judged)
+
+
+def daily_audit(release: str) -> Audit:
+    return audit(release, TABLE if release in DAILY else None)
 
 
 def verdicts_of(release: str) -> list[ClassVerdicts]:
@@ -81,20 +86,21 @@ def verdicts_of(release: str) -> list[ClassVerdicts]:
 
 @pytest.mark.parametrize("release", each(BROKEN))
 def test_rules_broken_per_release(release: str) -> None:
-    judged = {verdicts.model_class: verdicts for verdicts in verdicts_of(release)}
+    judged = daily_audit(release).verdicts
     assert judged.keys() >= TABLE
     for name in TABLE:
+        assert judged[name].unexpected == frozenset()
         assert judged[name].broken == BROKEN[release]
         assert judged[name].kept - {R.PLACEMENT} == KEPT[release]
 
 
-@pytest.mark.parametrize("release", each(UNCHANGED))
+@pytest.mark.parametrize("release", each(UNCHANGED, daily=()))
 def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
     for verdicts in verdicts_of(release):
         assert verdicts.unexpected == frozenset(), verdicts.model_class
 
 
-@pytest.mark.parametrize("release", each(UNCHANGED))
+@pytest.mark.parametrize("release", each(UNCHANGED, daily=()))
 def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None:
     version, package = Version(release), "vllm"
     broken = [
@@ -120,7 +126,7 @@ def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None
 @pytest.mark.parametrize("release", each(BROKEN))
 def test_a_release_has_the_classes_that_it_is_known_to_break(release: str) -> None:
     known = broken_classes("vllm", Version(release)).keys() - {"PlaceholderRange"}
-    assert known <= audit(release).classes.keys()
+    assert known <= daily_audit(release).classes.keys()
 
 
 @pytest.mark.slow  # 19 s
@@ -165,7 +171,7 @@ REACH = [
     [pytest.param(*expected, marks=marks(expected[0])) for expected in REACH],
 )
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime: Regime, reach: str) -> None:
-    judged = audit(release).verdicts[name]
+    judged = daily_audit(release).verdicts[name]
     assert {(row.rule, row.regime): row.reach for row in judged.rows}[rule, regime] == reach
 
 

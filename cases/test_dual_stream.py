@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.audit.streams.projections import dual_stream_named, dual_streams_of
 from deepstack_harness.audit.system_work import observe_ordering
 from deepstack_harness.catalogue.incidents import find
@@ -39,7 +40,7 @@ RELEASES = {
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", by_day(reversed(RELEASES)))
 def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> None:
     ways = dual_streams_of(open_source(f"vllm=={release}"))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]

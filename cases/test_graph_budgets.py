@@ -41,8 +41,8 @@ EVERY = (9, 2, 1, 0, 17, 1, 0)
 def marks(family: str, arm: str, counts: tuple[int, ...]) -> list[pytest.MarkDecorator]:
     """Play other families where their sizes are unbacked, the hardest for them; all of it, 30 s, at night."""
     group = pytest.mark.xdist_group(arm.partition("/")[0])
-    daily = (family == "qwen3_vl" or "unbacked" in arm) and not arm.startswith("aot_eager")
-    daily &= counts in (EVERY, (9, 1, 17))
+    daily = (family, arm) == ("qwen3_vl", "eager/drop_all") or "unbacked" in arm
+    daily |= (arm, counts) == ("eager/stock", (9, 1, 17))
     return [group] if daily else [group, pytest.mark.slow]
 
 

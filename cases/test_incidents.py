@@ -1,9 +1,9 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
-Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
-family with one layer; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s each, are
-nightly, and so are all of a `nightly` incident, whose program `cases/selftest/catalogue/test_scripts_run.py`
-runs every day, faulty and fixed.
+Every day all uncompiled cases are played, and the compiled ones of faulty subjects that decide an incident,
+on its first family with one layer; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s
+each, are nightly, and so are all of a `nightly` incident: `cases/selftest/catalogue/test_scripts_run.py` runs
+the program of each incident every day, faulty and fixed, and 43602 has its right twin here.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,10 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
 
 
+def _is_faulty(incident: Incident, case: Case) -> bool:
+    return bool({case.buffer.name, f"{case.buffer.name}@{case.caller}"} & set(incident.faulty))
+
+
 def cases() -> Iterator[object]:
     for incident in catalogue():
         for family in incident.families:
@@ -30,6 +34,7 @@ def cases() -> Iterator[object]:
                 # So do ranks: one worker starts them.
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
                 daily = planned in decides and not incident.nightly
+                daily &= incident.id == "43602" or _is_faulty(incident, planned.case)
                 # Inductor compiles one faulty case every day, 17 s, and the others at night.
                 daily &= arm.backend is not Backend.INDUCTOR or (
                     incident.id == "43602" and planned.case.subject in incident.faulty
@@ -92,22 +97,18 @@ DROPPED_GUARDS = {
 
 
 def guarded_cases() -> Iterator[object]:
-    """Yield the cases that drop guards; daily a faulty one of each incident above, and one right one."""
-    right = {"right"}
+    """Yield the cases that drop guards; daily a faulty one for each input above, and one right one."""
+    by_day = {*DROPPED_GUARDS.values(), "right"}
     for incident in catalogue():
-        daily = {"faulty"} | right if incident.id in DROPPED_GUARDS else set()
+        of_incident = DROPPED_GUARDS.get(incident.id)
         for planned in plan_incident(incident, Where(incident.families[0])) if incident.families else ():
             case = planned.case
             if case.arm.name == "eager/drop_all":
-                kind = "faulty" if _is_faulty(incident, case) else "right"
-                marks = [pytest.mark.xdist_group("eager"), *([] if kind in daily else [pytest.mark.slow])]
-                right -= daily & {kind}
-                daily -= {kind}
+                kind = of_incident if _is_faulty(incident, case) else "right"
+                daily = of_incident is not None and kind in by_day
+                by_day -= {kind} if daily else set()
+                marks = [pytest.mark.xdist_group("eager"), *([] if daily else [pytest.mark.slow])]
                 yield pytest.param(incident, case, id=f"{incident.id}-{_name(planned)}", marks=marks)
-
-
-def _is_faulty(incident: Incident, case: Case) -> bool:
-    return bool({case.buffer.name, f"{case.buffer.name}@{case.caller}"} & set(incident.faulty))
 
 
 @pytest.mark.parametrize(("incident", "case"), list(guarded_cases()))

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.audit.ranges import (
     BoundRange,
     MakeRange,
@@ -45,7 +46,7 @@ RELEASES = {
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", by_day(reversed(RELEASES)))  # a wrong one by day is a range of ours
 def test_releases_are_as_they_are_known_to_be(release: str) -> None:
     kept_as, found = judged(bound(release).make, f"vllm {release}")
     assert (kept_as, found.verdict) == RELEASES[release], found

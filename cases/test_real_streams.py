@@ -64,13 +64,14 @@ def test_delays_bring_races_of_real_streams_to_light(
     assert on_gpu.different > 0
 
 
+@pytest.mark.slow  # the same refusal by day in cli/test_refusals.py
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_measures_nothing() -> None:
     with pytest.raises(NotMeasured, match="dual on cuda: device 'cuda' is not available"):
         real_streams.observe_on_gpu("dual")
 
 
-@pytest.mark.parametrize("name", by_day([*RACES, "dual"]))
+@pytest.mark.parametrize("name", by_day([*RACES, "dual"]))  # 3 s
 def test_on_a_cpu_a_worker_plays_every_repetition_and_one_stream_shows_no_race(name: str) -> None:
     rehearsed = real_streams.observe_on_gpu(name, device="cpu", repetitions=20)
     assert rehearsed == OnDevice("cpu", 20, 0)

@@ -165,7 +165,7 @@ def test_ranks_capture_and_reload_nothing() -> None:
     assert judged.broken == frozenset()
 
 
-@pytest.mark.parametrize("ranks", [8, 64, 512])
+@pytest.mark.parametrize("ranks", by_day([64, 8, 512]))
 def test_ranks_of_a_large_world_get_their_rows(ranks: int) -> None:
     judged = play("reference", f"eager/tp{ranks}", trace(ranks, [ranks - 3]))
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())

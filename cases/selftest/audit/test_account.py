@@ -329,6 +329,7 @@ def audit(root: Path, tmp_path: Path, *words: str) -> tuple[ExitCode, list[dict[
     return ExitCode(code), [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow  # by day one that cannot, and test_audited_releases.py
 def test_a_new_carrier_that_can_be_driven_is_judged(tmp_path: Path, capsys: Capture) -> None:
     root = planted_source(tmp_path / "tree", build(NONE_UNTIL_THE_FIRST["dict"]))
     code, rows = audit(root, tmp_path)

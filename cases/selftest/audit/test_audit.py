@@ -242,7 +242,9 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
         pytest.param("0.22.1", True, marks=pytest.mark.slow),
         ("0.22.1+cpu", True),
         pytest.param("0.22.2.dev5+g1a2b3c4", True, marks=pytest.mark.slow),
-        ("99.1.dev5", False),
+        pytest.param(
+            "99.1.dev5", False, marks=pytest.mark.slow
+        ),  # a version without known failures is `write`'s
     ],
 )
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
@@ -293,6 +295,7 @@ def test_check_a_buffer_that_fulfils_the_contract(capsys: pytest.CaptureFixture[
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # by day in cli/test_check.py
 def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.models.mutants.r5:ClearsOneRowTooFew"]) == ExitCode.BROKEN
     out = capsys.readouterr().out

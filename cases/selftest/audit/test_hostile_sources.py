@@ -122,7 +122,7 @@ def broken_by(mechanism: str, folder: Path, worker: CaseWorker, outside: Path) -
 
 
 @SHARED_WORKER
-@pytest.mark.parametrize("mechanism", [*SURVIVED, *ENDING])
+@pytest.mark.parametrize("mechanism", [*SURVIVED, *by_day(ENDING, count=2)])
 def test_it_is_found_and_harms_nothing(mechanism: str, tmp_path: Path, worker: CaseWorker) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -51,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow  # 7 s; by day its counts, a signal, and a restored guard in test_watch_uncompiled.py
 def test_a_wrong_program_is_reported_with_argument_step_and_line(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +348,22 @@ def test_the_counts_of_a_process_that_is_killed_are_whole(
     assert not process.ended
     Output(None, quiet=False).show(_report(runs["killed"]))
     assert "float32 tensor [3] on cpu in 10 of 25 calls" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_report_names_argument_step_line_and_guard(
+    runs: dict[str, WatchedRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Output(None, quiet=False).show(_report(runs["effect"]))
+    first, _, counts, region, *_ = capsys.readouterr().out.splitlines()
+    assert "outputs differ by 4 (largest value 6)" in first
+    assert first.startswith(
+        "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
+        "the guard 'extra is None' ("
+    )
+    assert "program1.py:6) was dropped, " in first
+    assert counts.startswith("1 process, 1 region, 5 calls, ")
+    assert counts.endswith("; failed and decide: 1")
+    assert "program1.py:5): 5 calls, 9 guards dropped, 0 kept" in region
 
 
 def test_a_program_of_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

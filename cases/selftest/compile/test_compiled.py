@@ -114,6 +114,7 @@ def sizes(*counts: int, first: str = "profile 16") -> str:
     return f"cap 16: {first}; " + "; ".join(f"set {n}; forward {n}" for n in counts)
 
 
+@pytest.mark.slow  # by day in cases/test_graph_budgets.py
 @ON_EAGER
 @pytest.mark.parametrize("guards", by_day(["stock", "drop_all"]))
 def test_unbacked_sizes_are_one_graph_down_to_1(guards: str) -> None:
@@ -180,7 +181,7 @@ def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
     ("arm", "caller", "broken"),
     [
         ("eager/stock/static/breaks", "boolean_index", {Rule.GRAPHS}),
-        ("eager/stock/static/breaks", "masked_scatter", set()),
+        pytest.param("eager/stock/static/breaks", "masked_scatter", set(), marks=pytest.mark.slow),
         # With fullgraph torch records the size that it does not know.
         pytest.param("eager/stock/static", "boolean_index", set(), marks=pytest.mark.slow),
     ],

@@ -18,6 +18,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor, nn
 
+from cases.by_day import by_day
 from cases.selftest.compile.small_decoders import Doubling, Scaling
 from cases.selftest.workers.processes import has_ended
 from deepstack_harness.compile import reloaded as reload
@@ -126,6 +127,7 @@ def test_saved_without_a_payload_it_runs_without_one_silently(
     assert distance(out, eager(qwen, inputs, payload=False)) < 1e-4
 
 
+@pytest.mark.slow  # by day incident 50891 reloads
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_saved_with_a_payload_it_raises_on_none(qwen: Model, reloaded: Reloaded, backend: str) -> None:
     with pytest.raises(RaisedElsewhere, match="'NoneType' object is not subscriptable") as caught:
@@ -142,7 +144,7 @@ def test_saved_with_three_levels_it_raises_on_two(qwen: Model, reloaded: Reloade
     assert type(caught.value).__name__ == "IndexError"
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 2, 9, 16, 40])
+@pytest.mark.parametrize("tokens", by_day([0, 1, 2, 9, 16, 40]))
 def test_the_same_structure_is_right_at_every_size(qwen: Model, reloaded: Reloaded, tokens: int) -> None:
     inputs = inputs_of(qwen, tokens, 3)
     assert torch.equal(call(reloaded(3), inputs), eager(qwen, inputs))
@@ -428,11 +430,12 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.M
     assert has_ended(pid)
 
 
+@pytest.mark.slow  # by day a supervisor in workers/test_supervised.py
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", marks=pytest.mark.slow),
-        pytest.param("os.kill(reload_worker().pid, signal.SIGSTOP)", marks=pytest.mark.slow),
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(reload_worker().pid, signal.SIGSTOP)",
         "os.kill(reload_worker().pid, signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
     ],
     ids=["killed", "returning while it hangs", "killed while it hangs"],

@@ -206,6 +206,7 @@ def test_a_failure_that_stays_does_not_hide_another_one() -> None:
     }
 
 
+@pytest.mark.slow  # by day the guards of incidents
 def test_the_guard_that_changes_the_outputs_of_a_decoder_is_named() -> None:
     """Two guards of a decoder decide, and a third one fails without an effect."""
     model = shallow("qwen3_vl", layers=1)

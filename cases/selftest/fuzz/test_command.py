@@ -47,6 +47,7 @@ def test_findings_are_written_as_rows_lines_and_programs(folder: Path) -> None:
     assert (folder / "findings.txt").read_text().splitlines() == [finding.line for finding in found]
 
 
+@pytest.mark.slow  # programs by day in catalogue/test_scripts_run.py
 def test_there_is_a_program_for_each_and_it_shows_its_fault(folder: Path) -> None:
     programs = sorted(folder.glob("R*.py"))
     assert len(programs) == len(read_journal(folder))

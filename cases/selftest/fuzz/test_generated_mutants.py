@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_whole import WholeClass
 from cases.selftest.models.checking import broken_in
 from deepstack_harness.contract.arm import ArmSpec
@@ -110,7 +111,10 @@ def test_the_unchanged_reference_is_not_caught() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["get: :tokens -> :tokens + 1", "clear: level[:rows].zero_() -> pass", "set: :tokens -> :tokens - 1"],
+    by_day(
+        ["get: :tokens -> :tokens + 1", "clear: level[:rows].zero_() -> pass", "set: :tokens -> :tokens - 1"],
+        count=2,
+    ),
 )
 def test_a_few_are_caught_daily(name: str) -> None:
     assert caught_by(mutants()[name].factory()) == "check live"

@@ -170,6 +170,7 @@ def test_a_hunt_that_is_ended_at_any_example_finds_nothing_in_reference(examples
     assert result.progress.examples == examples
 
 
+@pytest.mark.slow  # by day a hunt until R3 and R8
 def test_a_hunt_that_has_found_enough_ends() -> None:
     result = hunted(FAULTY, 1000, watch=Until("R3"))
     assert result.findings[-1].name == "R3"

@@ -146,6 +146,7 @@ def test_sdpa_runs_no_fused_kernel(dtype: torch.dtype) -> None:
     assert any("softmax" in name for name in ran.names), ran.names
 
 
+@pytest.mark.slow  # a fact of torch
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="division by zero is no signal on other processors"
 )

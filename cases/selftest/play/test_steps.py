@@ -254,7 +254,11 @@ def test_a_table_is_one_place_of_each_walk(monkeypatch: pytest.MonkeyPatch) -> N
     ("change", "name"),
     [
         (lambda region: region.table.update({500: 3.0}), "`self.table[500]` was float 1.0"),
-        (lambda region: region.row.__setitem__(7, 3.0), "`self.row[7]` was float 1.0"),
+        pytest.param(
+            lambda region: region.row.__setitem__(7, 3.0),
+            "`self.row[7]` was float 1.0",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_member_of_a_table_is_named(change: Change, name: str) -> None:

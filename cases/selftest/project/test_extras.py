@@ -67,7 +67,7 @@ COMMAND = ("-m", "deepstack_harness")
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ((*COMMAND, "repro", "43602", "--arm", "eager"), ExitCode.HOLDS),
+        pytest.param((*COMMAND, "repro", "43602", "--arm", "eager"), ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param((*COMMAND, "repro", "40143"), ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param(
             (*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS, marks=pytest.mark.slow

@@ -125,6 +125,7 @@ def test_the_script_starts(target: Path, empty: Path) -> None:
     assert "43602" in use(target, empty, target / "bin" / "deepstack-harness", "list", "incidents")
 
 
+@pytest.mark.slow  # `package` of tox uses the wheel so in CI
 def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
     use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager")
 
@@ -145,6 +146,7 @@ def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: P
     assert " passed" in printed
 
 
+@pytest.mark.slow  # 10 s; nothing else collects them, and only a release ships them
 def test_every_case_that_is_carried_imports_nothing_that_is_not(target: Path, empty: Path) -> None:
     cases = target / "deepstack_harness" / "_data" / "cases"
     options = ("-p", "no:cacheprovider", "--rootdir", cases.parent, "--collect-only", "-q", "-m", "")

@@ -135,6 +135,7 @@ def test_lives(number):
 """
 
 
+@pytest.mark.slow  # a fact of pytest-xdist
 def test_a_worker_that_dies_ends_the_run_as_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_dying.py").write_text(DYING)
     options = ["-n", "2", "--dist", "loadgroup", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull]

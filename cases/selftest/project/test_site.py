@@ -158,6 +158,7 @@ def test_no_page_loads_from_another_host(site: Path) -> None:
     assert [(page.name, found[0]) for page in pages if (found := asking.search(page.read_text()))] == []
 
 
+@pytest.mark.slow  # the job `docs` of CI
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

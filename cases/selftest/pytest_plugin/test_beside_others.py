@@ -104,6 +104,7 @@ def test_torch_debug(name, request, caplog):
 """
 
 
+@pytest.mark.slow  # 10 s
 def test_torchs_debug_records_are_not_captured(project: Project) -> None:
     (project.folder / "test_captured.py").write_text(CAPTURED)
     status, printed = project.pytest("-p", "no:randomly", "test_captured.py")

@@ -89,13 +89,13 @@ FAULTS = (
 )
 
 
+@pytest.mark.slow  # by day in test_plugin.py and test_exercised.py
 @pytest.mark.parametrize(
     ("words", "faults"),
     [
-        # Others take 5 and 9 s; `test_exercised.py` reads kernels by day, `test_plugin.py` judges buffers.
         ((*ALONE, "-k", "compiled or graph"), FAULTS[1:3]),
-        pytest.param(ALONE, FAULTS, marks=SLOW),
-        pytest.param(WORKERS, FAULTS, marks=SLOW),
+        (ALONE, FAULTS),
+        (WORKERS, FAULTS),
     ],
     ids=str,
 )

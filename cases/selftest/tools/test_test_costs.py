@@ -54,6 +54,7 @@ def recorded(folder: Path) -> dict[str, tuple[float, int]]:
     return {row["test"].rpartition("::")[2]: (row["seconds"], row["starts"]) for row in rows}
 
 
+@pytest.mark.slow  # a tool of ours, and a busy processor
 def test_a_test_costs_what_its_descendants_do(tmp_path: Path) -> None:
     costs = recorded(tmp_path)
     seconds = {name: spent for name, (spent, _) in costs.items()}

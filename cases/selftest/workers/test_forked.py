@@ -69,21 +69,27 @@ def test_a_variable_of_a_worker_differs_from_fork_to_fork(monkeypatch: pytest.Mo
     assert len(servers) == 1
 
 
-def test_another_environment_or_path_is_another_server(
+def test_another_environment_or_path_is_another_server_and_the_last_two_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with Worker(preload=MODULE) as before:
         old = server_of(before)
-        monkeypatch.setenv("PYTHONHASHSEED", "7")
+        with pytest.MonkeyPatch.context() as other:
+            other.setenv("PYTHONHASHSEED", "7")
+            with Worker(preload=MODULE) as worker:
+                assert value(worker.call("os:getenv", {"key": "PYTHONHASHSEED"})) == "7"
+                second = server_of(worker)
         with Worker(preload=MODULE) as worker:
-            assert value(worker.call("os:getenv", {"key": "PYTHONHASHSEED"})) == "7"
-            second = server_of(worker)
+            assert server_of(worker) == old != second
         monkeypatch.syspath_prepend(tmp_path)
         with Worker(preload=MODULE) as worker:
-            assert len({old, second, server_of(worker)}) == 3
+            assert server_of(worker) not in {old, second}
+        assert has_ended(second)
+        monkeypatch.setenv("PYTHONHASHSEED", "8")
+        with Worker(preload=MODULE) as worker:
+            assert server_of(worker) != old
         assert value(before.call(f"{MODULE}:double", {"number": 2})) == 4
     assert has_ended(old)
-    assert has_ended(second)
 
 
 def test_what_surrounds_a_fork_surrounds_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

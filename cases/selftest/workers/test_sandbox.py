@@ -151,6 +151,7 @@ def test_a_cache_that_nobody_named_is_the_worker_s_own() -> None:
     assert all(seen[name].startswith(f"{seen['TMPDIR']}/") for name in profiles.CACHES)
 
 
+@pytest.mark.slow  # ranks meet by day in play/test_ranks.py
 def test_ranks_meet_over_a_network_of_their_own(workers: dict[str | None, Worker]) -> None:
     assert value(workers[RANKS.name], "gather") == 4.0
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -138,14 +138,18 @@ def _is_of_a_worker(name: str) -> bool:
 
 _LOCK = threading.Lock()
 _SERVERS: list[_ForkServer] = []
-"""The server of this process, none or one."""
+"""The servers of this process, the one that was used last first."""
+_MOST_SERVERS = 2
+"""Servers of other paths or environments that wait for a worker: each has torch in memory, 300 MB.
+
+Whoever judges several sources goes from one environment to another and back; a start costs 2 to 4 s."""
 
 
 def start_forked(settings: Mapping[str, Any], environment: Mapping[str, str]) -> ForkedSupervisor | None:
     """Start the supervisor of a worker as a fork; return None where it has to be started as a program.
 
-    `settings` are those of `child.main`. A worker that needs another path or environment than the last one
-    gets a new server; the old one ends with its workers.
+    `settings` are those of `child.main`. A worker that needs another path or environment than the last two
+    gets a new server; the one that was used least recently ends with its workers.
     """
     preload, path = settings["preload"], settings["path"]
     if sys.platform != "linux" or not preload or not path or not preload.startswith(SERVED):
@@ -153,10 +157,13 @@ def start_forked(settings: Mapping[str, Any], environment: Mapping[str, str]) ->
     if os.environ.get(NO_FORK_SERVER, "") not in ("", "0"):
         return None
     with _LOCK:
+        server = next((server for server in _SERVERS if server.serves(path, environment)), None)
+        others = [other for other in _SERVERS if other is not server]
         try:
-            if not (_SERVERS and _SERVERS[0].serves(path, environment)):
-                _SERVERS[:] = [_ForkServer(path, environment)]
-            return _SERVERS[0].fork(settings, environment)
+            server = server or _ForkServer(path, environment)
+            forked = server.fork(settings, environment)
         except OSError:
-            _SERVERS.clear()
+            _SERVERS[:] = others
             return None
+        _SERVERS[:] = [server, *others][:_MOST_SERVERS]
+        return forked

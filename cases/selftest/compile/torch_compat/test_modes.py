@@ -139,6 +139,7 @@ def test_what_has_no_storage_may_be_of_any_size() -> None:
         assert (torch.ones(2**40) + 1).shape == (2**40,)
 
 
+@pytest.mark.slow  # costs time where it fails, and no more
 def test_recording_operations_does_not_import_dynamo() -> None:
     program = (
         "import sys, torch\n"

@@ -367,7 +367,7 @@ def additions(dtype: str, arm: str) -> Judgement:
 @pytest.mark.parametrize(
     ("dtype", "arm", "verdict"),
     [
-        ("bfloat16", "eager/drop_all", Verdict.FAIL),
+        pytest.param("bfloat16", "eager/drop_all", Verdict.FAIL, marks=pytest.mark.slow),
         pytest.param("bfloat16", "aot_eager/drop_all", Verdict.FAIL, marks=pytest.mark.slow),
         ("bfloat16", "eager/full", Verdict.FAIL),
         ("float16", "eager/full", Verdict.FAIL),
@@ -567,6 +567,7 @@ def test_a_fixed_revision_agrees_wholly(qwen: Model) -> None:
     assert found == Evaluation(agreement=1.0, runs=3, counts=3, died=0, leaked=0)
 
 
+@pytest.mark.slow  # by day in cases/test_workload.py
 def test_a_faulty_revision_agrees_only_where_no_payload_takes_part(qwen: Model) -> None:
     found = evaluation(qwen, "cap 32: profile 32; set 32; forward 32", "pr40932")
     assert found.agreement is not None

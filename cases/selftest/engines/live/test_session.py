@@ -96,6 +96,7 @@ def test_a_start_reports_what_runs(engine: RunningEngine) -> None:
     assert [step.tokens for step in facts.start_steps] == [None]
 
 
+@pytest.mark.slow  # by day in test_judge.py
 def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: RunningEngine) -> None:
     """The small vLLM has no prefix cache, drafts nothing, and has room for all."""
     (result,) = engine.results(SCHEDULES["cached_and_preempted"])
@@ -153,6 +154,7 @@ def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
     assert any(result.replayed for result in results)
 
 
+@pytest.mark.slow  # by day one recording
 def test_recording_again_gives_the_same(engine: RunningEngine) -> None:
     recorded = []
     for _ in range(2):
@@ -221,6 +223,7 @@ def test_a_search_records_what_it_plays(
     assert work.recorder.facts.vllm == "0.99.0"
 
 
+@pytest.mark.slow  # by day a row that a replay leaves
 def test_a_clear_that_does_nothing_is_seen_live(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_an_engine_that_does_not_start_reports_why(
     assert said.value.exit_code is ExitCode.MACHINE
 
 
+@pytest.mark.slow  # by day one that does not start
 def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) -> None:
     lacking = StartOrder(model_of("granite4_vision"), tmp_path)
     with pytest.raises(EngineFailed, match="No module named 'vllm.model_executor.models.granite4_vision'"):

@@ -135,9 +135,10 @@ def test_a_graph_of_its_cache_is_reported_as_one_without_guards(
 
 @pytest.mark.parametrize(
     "words",
-    [("wrong",), pytest.param(("wrong", "evaluate_guards"), marks=pytest.mark.slow)],
+    [("wrong",), ("wrong", "evaluate_guards")],
     ids=["bytecode", "evaluate_guards"],
 )
+@pytest.mark.slow  # by day each wrapper
 def test_a_graph_that_is_run_by_its_bytecode_or_with_a_filter_of_its_own_is_watched(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
