@@ -46,7 +46,7 @@ def together(release: str) -> pytest.MarkDecorator:
 
 
 DAILY = {"0.22.1"}
-"""The release with R1 in addition to the others: a day audits the two classes of `TABLE` there, a night all."""
+"""The release with R1 in addition to the others: a day audits its two classes of `TABLE`, a night all."""
 
 
 def each(releases: Iterable[str], daily: Collection[str] = DAILY) -> list[object]:

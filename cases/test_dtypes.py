@@ -49,14 +49,15 @@ def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> No
     assert played("qwen3_vl", dtype, "pr43617", "eager/full", REPLAYED).broken == {R.OUTPUT, R.CLEAR}
 
 
+@pytest.mark.slow  # by day in float32: cases/test_none_while_profiling.py
 @pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [
         ("qwen3_vl", "bfloat16"),
-        pytest.param("qwen3_vl", "float64", marks=pytest.mark.slow),
-        pytest.param("granite4_vision", "float16", marks=pytest.mark.slow),
-        pytest.param("qwen3_omni_moe_thinker", "bfloat16", marks=pytest.mark.slow),
+        ("qwen3_vl", "float64"),
+        ("granite4_vision", "float16"),
+        ("qwen3_omni_moe_thinker", "bfloat16"),
     ],
 )
 def test_none_while_profiling_shows_in_every_dtype(family: str, dtype: str) -> None:

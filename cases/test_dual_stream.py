@@ -2,7 +2,6 @@
 
 import pytest
 
-from cases.by_day import by_day
 from deepstack_harness.audit.streams.projections import dual_stream_named, dual_streams_of
 from deepstack_harness.audit.system_work import observe_ordering
 from deepstack_harness.catalogue.incidents import find
@@ -39,8 +38,9 @@ RELEASES = {
 """The helpers of a release, and in how many settings each is rehearsed."""
 
 
+@pytest.mark.slow  # by day a source in audit/test_systems.py
 @pytest.mark.network
-@pytest.mark.parametrize("release", by_day(reversed(RELEASES)))
+@pytest.mark.parametrize("release", RELEASES)
 def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> None:
     ways = dual_streams_of(open_source(f"vllm=={release}"))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]

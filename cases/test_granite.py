@@ -99,7 +99,7 @@ def test_a_graph_traced_at_one_size_and_called_with_others(
 
 
 @pytest.mark.xdist_group("eager")
-@pytest.mark.parametrize("first", ["payload", "hidden"])
+@pytest.mark.parametrize("first", by_day(["payload", "hidden"]))
 def test_one_row_is_broadcast_over_the_whole_buffer_without_inductor(first: First) -> None:
     trace = "cap 64: profile 64; forward 1"
     run = played(granite(first), "granite_full@static_inputs", "eager/drop_all", trace)

@@ -122,6 +122,7 @@ def test_a_count_read_in_the_trace_is_a_graph_for_each_value() -> None:
     assert "recompiled because 0/0: self.tokens_set == 0" in found.judgements[R.GRAPHS].detail
 
 
+@pytest.mark.slow  # by day incident 2266
 @ON_EAGER
 def test_without_guards_the_first_value_is_used_for_ever() -> None:
     found = played("reference@state_in_trace", "eager/drop_all", sizes(9, 17, 5))

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from cases.by_day import by_day
+from cases.released import released
 from deepstack_harness.audit.ranges import (
     BoundRange,
     MakeRange,
@@ -17,7 +18,6 @@ from deepstack_harness.catalogue.registry import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts import System, SystemSubject
 from deepstack_harness.contract.oracles.neighbours import judge_ranges as judge
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.known import open_source
 
 
 def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
@@ -34,7 +34,7 @@ def test_each_fault_is_caught_and_each_correct_revision_passes(name: str) -> Non
 
 @cache
 def bound(release: str) -> BoundRange:
-    return bind_range(open_source(f"vllm=={release}"))
+    return bind_range(released(release))
 
 
 RELEASES = {

@@ -116,7 +116,7 @@ def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) 
     assert 1e-3 < distances.eager < 0.1 < distances.effect
 
 
-@pytest.mark.slow  # by day half the width raises so
+@pytest.mark.slow  # by day the width of the issue raises so
 @EAGER_BACKEND
 def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Model]) -> None:
     run = played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")

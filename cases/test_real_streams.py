@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from cases import real_streams
-from cases.by_day import by_day
 from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
 from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.audit.streams import device
@@ -71,7 +70,8 @@ def test_a_machine_without_a_gpu_measures_nothing() -> None:
         real_streams.observe_on_gpu("dual")
 
 
-@pytest.mark.parametrize("name", by_day([*RACES, "dual"]))  # 3 s
+@pytest.mark.slow  # 3 s each
+@pytest.mark.parametrize("name", [*RACES, "dual"])
 def test_on_a_cpu_a_worker_plays_every_repetition_and_one_stream_shows_no_race(name: str) -> None:
     rehearsed = real_streams.observe_on_gpu(name, device="cpu", repetitions=20)
     assert rehearsed == OnDevice("cpu", 20, 0)

@@ -57,7 +57,7 @@ def told(judged: JudgedCase, rule: Rule) -> str:
     return next(said.detail for said in judged.judgements if said.rule is rule)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", by_day([3, 2, 4]))
 def test_ranks_together_equal_the_unsharded_run(ranks: int) -> None:
     judged = play("reference", f"eager/tp{ranks}", trace(ranks) + "; forward 0")
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
@@ -67,7 +67,7 @@ def test_ranks_together_equal_the_unsharded_run(ranks: int) -> None:
     assert all(stray is not None and stray < 1e-5 for stray in strays)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:])
+@pytest.mark.parametrize("family", by_day(FAMILIES[1:]))
 def test_so_do_the_ranks_of_other_families(family: str) -> None:
     judged = play("reference", "eager/tp2", trace(2), family)
     assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
@@ -175,7 +175,7 @@ def test_ranks_of_a_large_world_get_their_rows(ranks: int) -> None:
     assert [shard.rows[0][0].payload for shard in shards(judged)] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("caller", FAULTY)
+@pytest.mark.parametrize("caller", by_day(FAULTY))
 def test_so_do_not_those_of_a_faulty_one(caller: str) -> None:
     judged = play(f"reference@{caller}", "eager/tp64", trace(64, [120]))
     assert judged.broken == {Rule.SHARDING}

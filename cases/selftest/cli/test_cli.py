@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.scripts import render_script
 from deepstack_harness.cli.main import COMMANDS, main
@@ -202,7 +203,8 @@ ROOMS_BEYOND = {
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], *([command, "--help"] for command in COMMANDS), ["list", "incidents"]]
+    "words",
+    by_day([["list", "incidents"], ["--help"], *([command, "--help"] for command in COMMANDS)], count=6),
 )
 def test_a_command_imports_neither_torch_nor_rooms_that_it_does_not_need(words: list[str]) -> None:
     code = (

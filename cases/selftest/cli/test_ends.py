@@ -40,7 +40,7 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.parametrize("number", by_day([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], count=2))
+@pytest.mark.parametrize("number", by_day([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 @pytest.mark.parametrize("more", [[], ["--bisect"]])
 def test_a_signal_ends_the_process_with_that_signal_and_its_workers_with_it(
     number: signal.Signals, more: list[str], witness: Witness
@@ -123,7 +123,7 @@ def test_a_reader_that_leaves_ends_a_command_without_rows_at_once(monkeypatch: p
     assert lost.value.reason is None
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", by_day(["ascii", "utf-8", "latin-1"], count=2))
 def test_an_encoding_without_a_character_shows_it_as_an_escape(encoding: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     command = [*MODULE, "repro", "\N{GREEK SMALL LETTER ALPHA}\N{SNOWMAN}"]

@@ -79,6 +79,7 @@ def test_dynamo_does_not_fall_back_to_eager_in_silence(qwen: Model) -> None:
     assert observation.graphs.limit_hit
 
 
+@pytest.mark.slow  # by day in cases/test_graph_budgets.py
 def test_one_graph_serves_all_counts_without_guards(qwen: Model) -> None:
     counts = (16, 0, 1, 2, 9, 17, 33)
     trace = "cap 64: profile 16; " + "; ".join(f"set {n}; forward {n}" for n in counts)
@@ -154,6 +155,7 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
     assert "unbacked sizes cannot be compared with each other" in found.diagnosis
 
 
+@pytest.mark.slow  # by day in test_late_failures.py
 @pytest.mark.xdist_group("aot_eager")
 def test_a_static_graph_without_guards_is_for_a_single_size() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))

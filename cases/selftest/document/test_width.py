@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_vllm import write_driven
 from cases.selftest.runs.report.written_runs import planned, write_run
 from deepstack_harness.catalogue.incidents import catalogue
@@ -90,7 +91,7 @@ def prepare(folder: Path, command: str) -> None:
         (folder / "inputs").symlink_to(synthetic)
 
 
-@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("command", by_day(QUICK, count=9))
 def test_no_line_is_wider(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(folder, command)
     assert too_wide(command, capsys) == []

@@ -70,7 +70,7 @@ def test_a_clear_that_may_come_later_refuses_the_class_with_its_place(means: str
     assert result == BROKEN_CLEAR or (isinstance(result, tuple) and all(why.file for why in result))
 
 
-@pytest.mark.parametrize("means", by_day(RIGHT, lambda means: place(RIGHT[means])))
+@pytest.mark.parametrize("means", by_day(RIGHT, count=3))
 def test_the_same_means_used_rightly_keep_every_rule(means: str, tmp_path: Path) -> None:
     assert judged(RIGHT[means], tmp_path) == set()
 
@@ -134,7 +134,7 @@ NOT_IN_TEXT = {
 """Classes that syntax does not show, and the rules that each breaks."""
 
 
-@pytest.mark.parametrize("name", NOT_IN_TEXT)
+@pytest.mark.parametrize("name", by_day(NOT_IN_TEXT, count=4))
 def test_a_class_that_no_reading_of_its_text_shows_is_judged(name: str, tmp_path: Path) -> None:
     of, expected = NOT_IN_TEXT[name]
     assert judged(of, tmp_path) == expected

@@ -37,7 +37,7 @@ of_each_revision = pytest.mark.parametrize(
     "release",
     by_day(reversed(REVISION_OF), lambda release: REVISION_OF[release] in ANSWERING_NONE),
 )
-"""The import of a release takes 10 s: the newest by day, and one that returns None. An audit imports 0.22.1."""
+"""The import of a release takes 10 s: the newest by day, and one that returns None; an audit has 0.22.1."""
 
 
 def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:

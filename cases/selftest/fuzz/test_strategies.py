@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from cases.by_day import by_day
 from deepstack_harness.catalogue.workload import ScheduledStep
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.trace import (
@@ -49,7 +50,7 @@ def alone() -> list[Trace]:
     return [trace for number in range(3) for trace in drawn("eager", 250, number)]
 
 
-@pytest.mark.parametrize("arm", ["eager", "eager/drop_all", "eager/full"])
+@pytest.mark.parametrize("arm", by_day(["eager/full", "eager/drop_all", "eager"]))
 def test_drawn_traces_parse_back(arm: str) -> None:
     assert all(Trace.parse(str(trace)) == trace for trace in drawn(arm, 50))
 
@@ -130,7 +131,9 @@ def test_counts_lie_around_the_payload_and_the_rows(alone: list[Trace]) -> None:
     assert min(seen) < -1
 
 
-@pytest.mark.parametrize(("arm", "first"), [("eager/drop_all", Op.PROFILE), ("inductor/stock", Op.PROFILE)])
+@pytest.mark.parametrize(
+    ("arm", "first"), by_day([("eager/drop_all", Op.PROFILE), ("inductor/stock", Op.PROFILE)])
+)
 def test_a_compiled_decoder_is_profiled_first_with_more_than_one_row(arm: str, first: Op) -> None:
     assert all(trace.steps[0].op is first and trace.capacity > 1 for trace in drawn(arm, 60))
 
@@ -155,6 +158,7 @@ def test_all_sizes_are_captured_up_front_the_largest_first_with_nothing_set() ->
     assert all(sizes for sizes in begun)
 
 
+@pytest.mark.slow  # by day another process in test_thorough.py
 def test_modules_that_are_loaded_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """hypothesis mixes integers of 100 and more from the source of local modules into what it draws."""
     before = drawn("eager", 150)

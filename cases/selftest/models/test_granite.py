@@ -120,8 +120,7 @@ INDUCTOR = pytest.mark.xdist_group("inductor")
             pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=[INDUCTOR, pytest.mark.slow]),
             pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
             pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
-        ],
-        count=2,
+        ]
     ),
 )
 def test_rows_that_one_token_costs(arm: str, first: First, profiled: int, expected: Outcome) -> None:

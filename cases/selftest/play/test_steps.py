@@ -228,6 +228,7 @@ class ReadsATable(nn.Module):
         return x * self.table[500] * self.row[7]
 
 
+@pytest.mark.slow  # costs time where it fails, and no more
 def test_a_table_is_one_place_of_each_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call has five walks by itself; a run to compare with and an arm have one for each call."""
     seen: list[int] = []

@@ -31,7 +31,17 @@ def test_each_public_name_has_a_short_example(name: str) -> None:
     assert 0 < count_lines(read_example(name)) <= MOST_LINES
 
 
-@pytest.mark.parametrize("name", deepstack_harness.__all__)
+COMPILED = ("CompileArms", "KernelFactsOf", "DeepstackContract")
+"""They take 2 to 6 s: the tests of the fixtures play the same by day."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in COMPILED else [])
+        for name in deepstack_harness.__all__
+    ],
+)
 def test_an_example_gives_what_it_shows(name: str, request: pytest.FixtureRequest) -> None:
     example = read_example(name)
     printed: list[str] = []

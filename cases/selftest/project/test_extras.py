@@ -90,7 +90,11 @@ def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: Exi
     ("words", "says"),
     [
         (("run", "--executor", "ray", "--out", "run"), "ray is not installed: .*harness\\[ray\\]"),
-        (("repro", "43602", "--workload", "mine.py"), "pyarrow is not installed: .*harness\\[workload\\]"),
+        pytest.param(
+            ("repro", "43602", "--workload", "mine.py"),
+            "pyarrow is not installed: .*harness\\[workload\\]",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

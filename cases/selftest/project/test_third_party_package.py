@@ -81,6 +81,7 @@ def test_an_incident_of_its_own_is_reproduced_by_its_short_name(target: Path, tm
     assert "shown: rule R5 broken by blocks_1_0, blocks_1_0@scaled_inputs, kept by blocks," in done.stdout
 
 
+@pytest.mark.slow  # by day declared packages in catalogue/test_registry.py
 def test_its_oracle_judges_and_its_figure_is_in_the_report(target: Path, tmp_path: Path) -> None:
     played = harness(tmp_path, "run", "incident=blocks-2", "--out", "out", "--quiet", packages=target)
     assert played.returncode == 0, played.stdout + played.stderr

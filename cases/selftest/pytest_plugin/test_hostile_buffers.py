@@ -20,7 +20,7 @@ TRACES = ["cap 16: set 9; get 9"]
     by_day([
         ("AsksToExit", "SystemExit"), ("EndsTheGenerator", "GeneratorExit"), ("RaisesItsOwn", "Own"),
         ("RaisesOurError", "MachineError"), ("SaysNotMeasured", "NotMeasured"),
-    ], count=2),
+    ]),
 )  # fmt: skip
 @pytest.mark.parametrize("in_worker", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_end_of_a_method_is_a_broken_rule(

@@ -139,6 +139,7 @@ def test_a_fault_of_the_compiled_module_is_reported(compile_arms: CompileArms) -
     assert "0 from no-deepstack" in line
 
 
+@pytest.mark.slow  # by day one arm at a time
 def test_arms_are_observed_side_by_side(compile_arms: CompileArms) -> None:
     zero, dropped = compile_arms(
         shallow("qwen3_vl").decoder, buffer_named("pr43617"), SERVED,

@@ -160,6 +160,7 @@ def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
     assert "no CUDA device, and --deepstack-require-gpu was given" in printed
 
 
+@pytest.mark.slow  # by day the other refusals of the plugin
 def test_a_wrong_option_is_refused_with_one_sentence(small: Project) -> None:
     status, printed = small.pytest("--deepstack-profile", "fast")
     said = "ERROR: unknown hypothesis profile 'fast'; known are ci, dev, nightly"

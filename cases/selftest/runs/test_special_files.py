@@ -98,8 +98,7 @@ def test_a_file_and_a_link_to_it_are_read_and_a_missing_one_is_an_os_error(tmp_p
             ("report run", "nightly.json", "fifo"),
             ("compare run other", "cases.jsonl", "device"),
             ("run --out run --resume", "run.json", "fifo"),
-        ],
-        count=2,
+        ]
     ),
 )
 def test_a_command_refuses_it_at_once(command: str, name: str, kind: str, run: Path) -> None:

@@ -86,7 +86,7 @@ TREE = "cases.selftest.workers.misbehaving:start_tree"
 """
 
 
-@pytest.mark.parametrize("caller", by_day(CALLERS, count=3))
+@pytest.mark.parametrize("caller", by_day(CALLERS, count=2))
 def test_a_caller_that_is_killed_leaves_no_process(caller: str, tmp_path: Path, witness: Witness) -> None:
     (tmp_path / "imported.py").write_text(
         "from cases.selftest.workers.misbehaving import start_tree\nstart_tree()\n"

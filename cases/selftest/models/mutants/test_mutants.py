@@ -62,7 +62,7 @@ def test_a_mutant_is_caught_by_its_rule_and_by_no_other(qwen: Model, mutant: str
     assert rules_broken(qwen, mutant, arm) == {MUTANTS[mutant].rule}
 
 
-@pytest.mark.parametrize("arm", TRACES)
+@pytest.mark.parametrize("arm", by_day(TRACES, count=2))
 def test_the_reference_breaks_nothing_on_the_traces_that_catch_mutants(qwen: Model, arm: str) -> None:
     assert rules_broken(qwen, "reference", ArmSpec.parse(arm)) == set()
 
