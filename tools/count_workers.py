@@ -2,6 +2,8 @@
 
 `Worker.close` kills its worker, and a sandbox lets it write to its own folder alone. So the plugin opens a
 file before the sandbox is entered, and writes all that was counted to it before each answer of the worker.
+
+With the option `by_test` every line is counted for the test that ran it, in whichever process.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coverage import Coverage, CoverageData
+from coverage import Coverage, CoverageData, CoveragePlugin
 from coverage.exceptions import CoverageException
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from coverage.plugin_support import Plugins
     from typing_extensions import Buffer
 
@@ -26,11 +30,27 @@ _CHILD = "workers/child.py"
 _ANSWERS = (b'"kind": "answered"', b'"kind": "raised"', b'"kind": "ready"')
 
 
-def coverage_init(_plugins: Plugins, options: Mapping[str, str]) -> None:
+class _OfTests(CoveragePlugin):
+    """Counts a line for the test that runs now, by the variable that children of pytest inherit."""
+
+    def dynamic_context(self, frame: FrameType) -> str | None:
+        """Return the node id of the test, None between two tests."""
+        return current_test()
+
+
+def current_test() -> str | None:
+    """Return the node id of the test that runs in pytest, this process or one that started it."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0] or None
+
+
+def coverage_init(plugins: Plugins, options: Mapping[str, str]) -> None:
     """Count in the worker that this process becomes where it is the supervisor of one.
 
-    `options` are those of the plugin's section: `package`, the files to count, and `dumps`, where to write.
+    `options` are those of the plugin's section: `package`, the files to count, `dumps`, where to write, and
+    `by_test`, which may be absent.
     """
+    if "by_test" in options:
+        plugins.add_dynamic_context(_OfTests())
     if os.setsid.__name__ == "setsid":  # a fork starts coverage, and its plugins, again
         os.setsid = _counting_from(os.setsid, options["package"], Path(options["dumps"]))
     # coverage imports this module before it counts lines: what came with it is to be imported again.
@@ -50,7 +70,9 @@ def _counting_from(setsid: Callable[[], None], package: str, dumps: Path) -> Cal
         if usual := Coverage.current():
             usual.stop()
         # As in the settings of the stage, this file is left out: part of it ran before the count began.
-        counted = Coverage(data_file=None, config_file=False, source=[package], omit=[__file__])
+        counted = Coverage(
+            data_file=None, config_file=False, source=[package], omit=[__file__], context=current_test()
+        )
         stream = os.open(dumps / f"{os.getpid()}-{os.urandom(4).hex()}", os.O_WRONLY | os.O_CREAT, 0o600)
         os.write = _saving(os.write, counted, stream)
         counted.start()

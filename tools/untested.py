@@ -7,6 +7,11 @@ of their time, and the tests reach the code around them.
 Writes `coverage.json`; `untested.txt`, on each line a file and its lines that did not run and that no entry
 of `cases/selftest/untested.toml` justifies; and `stale.txt`, entries there that no longer apply. An entry is
 for lines that these tests cannot run or count, and says why.
+
+With `--by-test` it also writes `needless.txt`: the tests of a second and more that run no line which no other
+test runs, with their processor seconds, the most expensive first. All of them can be left to the night
+together, and the day runs the same lines. Lines are not all: what fails where such a test alone would see it
+has to be caught by day all the same.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -27,6 +33,7 @@ import msgspec
 import deepstack_harness
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.files import DataFile, data
+from tools.test_costs import read_table
 
 _PACKAGE = Path(deepstack_harness.__file__).parent
 _PLUGIN = "tools.count_workers"
@@ -39,14 +46,19 @@ def main(words: Sequence[str]) -> ExitCode:
     parser = argparse.ArgumentParser(prog="python -m tools.untested", description=__doc__)
     parser.add_argument("folder", type=Path, help="is written")
     parser.add_argument("tests", nargs="*", help="default: all of cases/selftest")
+    parser.add_argument("--by-test", action="store_true", help="write needless.txt too; takes twice the time")
     options = parser.parse_args(words)
     folder, root = options.folder.resolve(), data("pyproject.toml").parent
     entries = JUSTIFIED.read(root / JUSTIFIED.name)
     for name in ("counted", "workers"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "coverage.ini").write_text(settings(folder))
+    (folder / "coverage.ini").write_text(settings(folder, by_test=options.by_test))
     tests = options.tests or [str(root / "cases" / "selftest")]
     run, *others = commands(folder, tests)
+    costs = folder / "costs.jsonl"
+    if options.by_test:
+        costs.unlink(missing_ok=True)
+        run += ["-p", "tools.test_costs", f"--costs={costs}"]
     # Each process that is counted imports the plugin, wherever it was started.
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -55,10 +67,17 @@ def main(words: Sequence[str]) -> ExitCode:
     for command in others:
         subprocess.run(command, cwd=root, env=environment, check=True)
     print(_write(folder, json.loads((folder / "coverage.json").read_text()), entries))
+    if options.by_test:
+        lines = lines_by_test(folder / "counted" / "lines")
+        seconds = {
+            test: spent for test, (spent, *_) in read_table(costs.read_text().splitlines(), str).items()
+        }
+        found = "".join(f"{seconds[test]:6.1f} {test}\n" for test in needless(lines, seconds))
+        (folder / "needless.txt").write_text(found)
     return ExitCode.HOLDS if tested == 0 else ExitCode.BROKEN
 
 
-def settings(folder: Path) -> str:
+def settings(folder: Path, *, by_test: bool = False) -> str:
     """Return the settings of coverage.py: data of each process in `folder`, child processes included."""
     return "\n".join(
         (
@@ -81,6 +100,7 @@ def settings(folder: Path) -> str:
             f"[{_PLUGIN}]",
             f"package = {_PACKAGE}",
             f"dumps = {folder / 'workers'}",
+            *(["by_test = yes"] if by_test else []),
             "[report]",
             "exclude_also =",
             "    if TYPE_CHECKING:",
@@ -100,6 +120,37 @@ def commands(folder: Path, tests: Sequence[str]) -> Iterator[list[str]]:
     yield [*coverage, "run", rc, *pytest]
     yield [*coverage, "combine", rc, "--quiet", str(folder / "counted")]
     yield [*coverage, "json", rc, "--quiet", "-o", str(folder / "coverage.json")]
+
+
+def lines_by_test(data: Path) -> dict[str, set[tuple[str, int]]]:
+    """Return file and number of the lines that each test ran; those of "" ran in none."""
+    from coverage import CoverageData
+
+    counted = CoverageData(str(data))
+    counted.read()
+    lines = defaultdict[str, set[tuple[str, int]]](set)
+    for path in counted.measured_files():
+        for number, tests in counted.contexts_by_lineno(path).items():
+            for test in tests:
+                lines[test].add((path, number))
+    return lines
+
+
+def needless(
+    lines: Mapping[str, set[tuple[str, int]]], seconds: Mapping[str, float], least: float = 1.0
+) -> list[str]:
+    """Return the tests of `least` seconds and more without which the same lines run, the dearest first.
+
+    Of the others, those are retained first that run the most new lines for a second.
+    """
+    dear = {test for test in lines if seconds.get(test, 0.0) >= least}
+    ran = set[tuple[str, int]]().union(*(lines[test] for test in lines.keys() - dear))
+    new = {test: lines[test] - ran for test in dear}
+    while any(new.values()):
+        best = max(sorted(new), key=lambda test: len(new[test]) / seconds[test])
+        added = new.pop(best)
+        new = {test: own - added for test, own in new.items()}
+    return sorted(new, key=lambda test: (-seconds[test], test))
 
 
 class Justification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

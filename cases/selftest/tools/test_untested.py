@@ -15,7 +15,16 @@ from msgspec.structs import replace
 
 import deepstack_harness
 from deepstack_harness.errors import UsageError
-from tools.untested import JUSTIFIED, Justification, commands, main, settings, untested
+from tools.untested import (
+    JUSTIFIED,
+    Justification,
+    commands,
+    lines_by_test,
+    main,
+    needless,
+    settings,
+    untested,
+)
 
 PACKAGE = Path(deepstack_harness.__file__).parent
 ROOT = PACKAGE.parents[1]
@@ -161,7 +170,7 @@ def test_a_child_process_and_a_worker_are_measured_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_probe.py").write_text(PROBE)
-    assert main([str(tmp_path / "out"), str(tmp_path / "test_probe.py")]) == 0
+    assert main([str(tmp_path / "out"), str(tmp_path / "test_probe.py"), "--by-test"]) == 0
     output = capfd.readouterr()
     assert "% of the lines ran" in output.out
     assert "CoverageWarning" not in output.err
@@ -175,3 +184,17 @@ def test_a_child_process_and_a_worker_are_measured_too(
     assert not package["functions"][""]["missing_lines"], "it was imported before lines were counted"
     lines = (tmp_path / "out" / "untested.txt").read_text().splitlines()
     assert any(line.startswith("runs/nights.py: ") for line in lines)
+    by_test = lines_by_test(tmp_path / "out/counted/lines")
+    (of_test,) = (ran for test, ran in by_test.items() if test.endswith("::test_a"))
+    assert of_test >= {
+        (str(PACKAGE / "catalogue/workload.py"), padding["functions"]["pad_to_capture"]["executed_lines"][0]),
+        (str(PACKAGE / "cli/doctor.py"), check["functions"]["leave"]["executed_lines"][0]),
+    }
+    assert (tmp_path / "out" / "needless.txt").read_text() == ""  # no other test runs its lines
+
+
+def test_tests_that_are_needless_together_are_named_the_dearest_first() -> None:
+    a, b, c = ("a.py", 1), ("b.py", 2), ("c.py", 3)
+    lines = {"": {a}, "cheap": {b}, "one": {a, b}, "two": {b, c}, "three": {c}, "six": {c}}
+    seconds = {"cheap": 0.1, "one": 1.0, "two": 2.0, "three": 3.0, "six": 6.0}
+    assert needless(lines, seconds) == ["six", "three", "one"]
