@@ -125,6 +125,7 @@ def test_what_was_generated_is_what_runs(
     assert first_run[0] == generated
 
 
+@pytest.mark.slow  # 10 s; by day cases/test_granite.py counts them
 @pytest.mark.xdist_group("inductor")
 def test_rows_of_an_opaque_op_are_those_it_was_given(first_run: tuple[KernelFacts, list[int]]) -> None:
     seen, attended = first_run

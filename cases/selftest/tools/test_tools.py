@@ -116,47 +116,6 @@ def test_a_command_that_compiles_nothing_has_no_path(capsys: pytest.CaptureFixtu
     assert "R1" in capsys.readouterr().out
 
 
-# Called by the code of a source, which expects these members of its base classes or of CUDA streams.
-OF_FOREIGN_CODE = {
-    "engines/load.py create_module", "compile/torch_compat/modes.py _should_skip_dynamo",
-    "engines/stand_ins.py get_language_model", "engines/stand_ins.py _embed_text_input_ids",
-    "engines/kinds/vllm_construct.py with_hf_config", "engines/kinds/vllm_construct.py from_config",
-    "engines/kinds/vllm_construct.py combine_and_mix",
-    "engines/kinds/sglang_stand_ins.py get_slot", "engines/kinds/sglang_stand_ins.py replay_session",
-    "engines/kinds/sglang_stand_ins.py complete_output",
-    "engines/kinds/sglang_stand_ins.py is_modality", "engines/kinds/sglang_stand_ins.py add_to_output",
-    "engines/kinds/vllm_ascend_model.py flash_comm_v1_enabled",
-    "engines/kinds/vllm_ascend_model.py sp_enabled",
-    "engines/kinds/sglang_stand_ins.py get_image_feature",
-    "engines/kinds/sglang_stand_ins.py padding_values",
-    "engines/stand_ins.py _mark_tower_model", "engines/stand_ins.py _mark_language_model",
-    "audit/streams/device.py wait_event", "audit/streams/device.py record_event",
-}  # fmt: skip
-# Called by the tests of a user, or read by whoever writes a buffer.
-PUBLIC = {
-    "fuzz/strategies.py engine_traces", "fuzz/strategies.py schedules",
-    "compile/watched.py restore_guards", "compile/watched.py changes_answers",
-    "contract/protocols.py AnnouncesMoves", "contract/protocols.py ReleasesStorage",
-    "contract/protocols.py StatesVision", "contract/protocols.py StatesPayload",
-    "contract/protocols.py BeginsSteps",
-    "contract/protocols.py FollowsTensors", "contract/protocols.py WorksInGraph",
-    "contract/protocols.py WrapsSession", "contract/protocols.py KnowsAccesses",
-}  # fmt: skip
-# Called only by cases/, and needed there: baselines of our own suite, the processes that a
-# test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for
-# mutants that were generated, and the values of each axis that a trace of `check` has.
-OF_CASES = {
-    "play/ranks.py pids", "engines/classes.py classes_of", "play/work.py bind_live",
-    "catalogue/pairs.py axes_of",
-    "audit/streams/projections.py dual_streams_of", "compile/torch_compat/modes.py spin",
-}  # fmt: skip
-
-
-@pytest.mark.skipif(not tool.PACKAGE.is_dir(), reason="needs a checkout")
-def test_nothing_is_dead() -> None:
-    assert not set(tool.unused()) - OF_FOREIGN_CODE - PUBLIC - OF_CASES
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an empty package that `unused` reads instead of ours."""

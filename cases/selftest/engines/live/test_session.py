@@ -234,6 +234,7 @@ def test_a_clear_that_does_nothing_is_seen_live(
     assert {row.evidence for row in result.broken} == {"engine"}
 
 
+@pytest.mark.slow  # by day a row that a replay leaves
 def test_none_while_profiling_is_r1(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
