@@ -132,6 +132,7 @@ def test_rows_of_an_opaque_op_are_those_it_was_given(first_run: tuple[KernelFact
     assert attended == [kernel.rows for call in seen.calls for kernel in call.extern] == [ROWS, ROWS]
 
 
+@pytest.mark.slow  # by day the baseline of an H200
 @pytest.mark.xdist_group("inductor")
 def test_facts_are_equal_over_two_cold_runs_and_two_compile_threads(
     first_run: tuple[KernelFacts, list[int]],

@@ -239,6 +239,7 @@ def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
     assert {finding.rule for finding in findings if finding.alone} == {Rule.GRAPHS}
 
 
+@pytest.mark.slow  # the same loop over other steps
 def test_captured_graphs_are_hunted_on() -> None:
     (found,) = hunted("clears_by_counter", 300, "eager/full", watch=Until("R5")).findings
     assert found.trace == "cap 1: capture 1; set 1; replay 1; get 1"

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from cases.by_day import by_day
 from cases.selftest.play.misbehaving_buffers import misbehaving
 from deepstack_harness.audit.class_verdicts import sum_up
 from deepstack_harness.audit.source_worker import judge_plan
@@ -48,7 +49,7 @@ def case_of(behaviour: str, trace: str = TRACE) -> PlannedCase:
     return PlannedCase(Case("qwen3_vl", buffer, Trace.parse(trace), EAGER, compare=Compare.NOTHING), None)
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("compiles", by_day([True, False]))
 def test_one_that_compiles_is_ready_with_dynamo(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, compiles: bool
 ) -> None:

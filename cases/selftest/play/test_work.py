@@ -95,6 +95,7 @@ print(*(name for name in sys.modules if name.startswith("deepstack_harness")))
 """
 
 
+@pytest.mark.slow  # costs time where it fails, and no more
 def test_a_worker_that_checks_a_buffer_imports_few_modules() -> None:
     cases = [
         replace(CASE, arm=ArmSpec.parse(arm), compare=Compare.NOTHING) for arm in ("eager", "eager/full")

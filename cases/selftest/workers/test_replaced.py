@@ -103,6 +103,7 @@ def test_a_result_of_another_type_ends_the_process(worker: Worker) -> None:
     assert worker.ends == 2
 
 
+@pytest.mark.slow  # costs time where it fails, and no more
 def test_torch_has_one_thread_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(variable, "4")

@@ -117,6 +117,7 @@ def test_it_filters_by_family_rule_verdict_and_words(chromium: Browser, page: Pa
     )
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_a_cell_opens_trace_figures_diagnosis_and_script(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     assert chromium.run(f"return {DIALOG}.open") is False
@@ -136,6 +137,7 @@ def test_a_cell_opens_trace_figures_diagnosis_and_script(chromium: Browser, page
     assert chromium.said() == []
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_a_link_to_a_known_finding_shows_it(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     shown = "return document.querySelector('.known .finding .body').checkVisibility()"
@@ -145,12 +147,14 @@ def test_a_link_to_a_known_finding_shows_it(chromium: Browser, page: Path) -> No
     assert chromium.run(shown) is True
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_on_paper_the_unexpected_findings_are_open(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run("dispatchEvent(new Event('beforeprint'))")
     assert chromium.run("return document.querySelectorAll('#incidents .finding[open]').length") == 4
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_the_keyboard_opens_and_closes_a_cell(chromium: Browser, page: Path) -> None:
     from selenium.webdriver import ActionChains, Keys
 
@@ -163,6 +167,7 @@ def test_the_keyboard_opens_and_closes_a_cell(chromium: Browser, page: Path) -> 
     assert chromium.run(f"return document.activeElement === {CELL}") is True
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_the_copy_button_copies_the_script(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run(f"{CELL}.click()")
@@ -172,6 +177,7 @@ def test_the_copy_button_copies_the_script(chromium: Browser, page: Path) -> Non
     assert chromium.run(f"return {DIALOG}.querySelector('[data-copy]').textContent") == "Copied"
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_the_theme_can_be_switched_and_is_stored(chromium: Browser, page: Path) -> None:
     chromium.open(page, "light")
     paper = "return getComputedStyle(document.body).backgroundColor"
@@ -187,6 +193,7 @@ def test_the_theme_can_be_switched_and_is_stored(chromium: Browser, page: Path) 
         chromium.run("localStorage.clear()")
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_a_cell_of_a_release_opens_too(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run("document.querySelector('#release-matrix td.FAIL a').click()")
@@ -206,6 +213,7 @@ def test_every_figure_has_its_table(chromium: Browser, page: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_the_filters_are_in_the_address(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     choose(chromium, "[data-name='0']", "granite4_vision")
@@ -218,6 +226,7 @@ def test_the_filters_are_in_the_address(chromium: Browser, page: Path) -> None:
     assert chromium.run("return location.hash") == ""
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_incidents_without_a_finding_that_is_left_are_hidden(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     shown = (
@@ -228,6 +237,7 @@ def test_incidents_without_a_finding_that_is_left_are_hidden(chromium: Browser, 
     assert chromium.run(shown) == ["incident-43602"]
 
 
+@pytest.mark.slow  # the page, its filters and its colours by day
 def test_a_table_is_sorted_by_the_column_that_is_clicked(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     column = (
