@@ -72,6 +72,7 @@ def test_a_variable_of_a_worker_differs_from_fork_to_fork(monkeypatch: pytest.Mo
 def test_another_environment_or_path_is_another_server_and_the_last_two_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "6")  # not the server of workers that other tests have left
     with Worker(preload=MODULE) as before:
         old = server_of(before)
         with pytest.MonkeyPatch.context() as other:
