@@ -98,15 +98,15 @@ DROPPED_GUARDS = {
 
 def guarded_cases() -> Iterator[object]:
     """Yield the cases that drop guards; daily a faulty one for each input above, and one right one."""
-    by_day = {*DROPPED_GUARDS.values(), "right"}
+    missing = {*DROPPED_GUARDS.values(), "right"}
     for incident in catalogue():
         of_incident = DROPPED_GUARDS.get(incident.id)
         for planned in plan_incident(incident, Where(incident.families[0])) if incident.families else ():
             case = planned.case
             if case.arm.name == "eager/drop_all":
                 kind = of_incident if _is_faulty(incident, case) else "right"
-                daily = of_incident is not None and kind in by_day
-                by_day -= {kind} if daily else set()
+                daily = of_incident is not None and kind in missing
+                missing -= {kind} if daily else set()
                 marks = [pytest.mark.xdist_group("eager"), *([] if daily else [pytest.mark.slow])]
                 yield pytest.param(incident, case, id=f"{incident.id}-{_name(planned)}", marks=marks)
 

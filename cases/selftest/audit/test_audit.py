@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from cases.by_day import by_day
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, SUBCLASSES, ModelFile, Vllm
 from cases.selftest.engines.synthetic_vllm import write as write_files
 from cases.selftest.row_columns import filled_columns, stated_columns
@@ -238,14 +239,8 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [
-        pytest.param("0.22.1", True, marks=pytest.mark.slow),
-        ("0.22.1+cpu", True),
-        pytest.param("0.22.2.dev5+g1a2b3c4", True, marks=pytest.mark.slow),
-        pytest.param(
-            "99.1.dev5", False, marks=pytest.mark.slow
-        ),  # a version without known failures is `write`'s
-    ],
+    # A version without known failures by day: the one of `write`.
+    by_day([("0.22.1+cpu", True), ("0.22.1", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)]),
 )
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
     with SourceWorker(str(write(tmp_path, version))) as worker:

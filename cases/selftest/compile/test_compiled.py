@@ -155,7 +155,7 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
     assert "unbacked sizes cannot be compared with each other" in found.diagnosis
 
 
-@pytest.mark.slow  # by day in test_late_failures.py
+@pytest.mark.slow  # by day its sentence in contract/oracles/test_outputs.py
 @pytest.mark.xdist_group("aot_eager")
 def test_a_static_graph_without_guards_is_for_a_single_size() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
@@ -181,12 +181,14 @@ def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
 @pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize(
     ("arm", "caller", "broken"),
-    [
-        ("eager/stock/static/breaks", "boolean_index", {Rule.GRAPHS}),
-        pytest.param("eager/stock/static/breaks", "masked_scatter", set(), marks=pytest.mark.slow),
-        # With fullgraph torch records the size that it does not know.
-        pytest.param("eager/stock/static", "boolean_index", set(), marks=pytest.mark.slow),
-    ],
+    by_day(
+        [
+            ("eager/stock/static/breaks", "boolean_index", {Rule.GRAPHS}),
+            ("eager/stock/static/breaks", "masked_scatter", set()),
+            # With fullgraph torch records the size that it does not know.
+            ("eager/stock/static", "boolean_index", set()),
+        ]
+    ),
 )
 def test_what_breaks_a_graph(arm: str, caller: str, broken: set[Rule]) -> None:
     trace = "cap 16: set 9; forward 16"

@@ -127,7 +127,6 @@ def test_saved_without_a_payload_it_runs_without_one_silently(
     assert distance(out, eager(qwen, inputs, payload=False)) < 1e-4
 
 
-@pytest.mark.slow  # by day incident 50891 reloads
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_saved_with_a_payload_it_raises_on_none(qwen: Model, reloaded: Reloaded, backend: str) -> None:
     with pytest.raises(RaisedElsewhere, match="'NoneType' object is not subscriptable") as caught:

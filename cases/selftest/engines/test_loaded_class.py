@@ -240,13 +240,13 @@ def test_an_audit_imports_in_the_sandbox(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("act", "why"),
-    [
-        ("import os\nos._exit(0)\n", "exited"),
-        pytest.param("open('/etc/deepstack-was-here', 'w').write('x')\n", "", marks=pytest.mark.slow),
-        pytest.param(
-            "import socket\nsocket.create_connection(('127.0.0.1', 9))\n", "", marks=pytest.mark.slow
-        ),
-    ],
+    by_day(
+        [
+            ("import os\nos._exit(0)\n", "exited"),
+            ("open('/etc/deepstack-was-here', 'w').write('x')\n", ""),
+            ("import socket\nsocket.create_connection(('127.0.0.1', 9))\n", ""),
+        ]
+    ),
 )
 def test_what_acts_at_import_does_no_harm_and_is_never_green(act: str, why: str, tmp_path: Path) -> None:
     of = replace(_decorated(KEEPS_ROWS), before=f"from .mixins import replacing\n{act}")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases.by_day import by_day
 from cases.specimens import programs
 from cases.specimens.programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
@@ -253,14 +254,12 @@ def test_a_table_is_one_place_of_each_walk(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [
-        (lambda region: region.table.update({500: 3.0}), "`self.table[500]` was float 1.0"),
-        pytest.param(
-            lambda region: region.row.__setitem__(7, 3.0),
-            "`self.row[7]` was float 1.0",
-            marks=pytest.mark.slow,
-        ),
-    ],
+    by_day(
+        [
+            (lambda region: region.table.update({500: 3.0}), "`self.table[500]` was float 1.0"),
+            (lambda region: region.row.__setitem__(7, 3.0), "`self.row[7]` was float 1.0"),
+        ]
+    ),
 )
 def test_a_member_of_a_table_is_named(change: Change, name: str) -> None:
     region = ReadsATable()

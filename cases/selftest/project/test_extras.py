@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.by_day import by_day
 from deepstack_harness import errors
 from deepstack_harness.errors import ExitCode
 
@@ -64,38 +65,34 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
 COMMAND = ("-m", "deepstack_harness")
 
 
+@pytest.mark.slow  # by day a command that names its extra
 @pytest.mark.parametrize(
-    ("words", "code"),
+    "words",
     [
-        pytest.param((*COMMAND, "repro", "43602", "--arm", "eager"), ExitCode.HOLDS, marks=pytest.mark.slow),
-        pytest.param((*COMMAND, "repro", "40143"), ExitCode.HOLDS, marks=pytest.mark.slow),
-        pytest.param(
-            (*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS, marks=pytest.mark.slow
-        ),
-        pytest.param((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS, marks=pytest.mark.slow),
-        pytest.param(
-            ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"),
-            ExitCode.HOLDS,
-            marks=pytest.mark.slow,
-        ),
+        (*COMMAND, "repro", "43602", "--arm", "eager"),
+        (*COMMAND, "repro", "40143"),
+        (*COMMAND, "repro", "43602", "--script", "script.py"),
+        (*COMMAND, "check", "mine:Mine"),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"),
     ],
-    ids=lambda value: " ".join(value[-3:]) if isinstance(value, tuple) else None,
+    ids=lambda words: " ".join(words[-3:]),
 )
-def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: ExitCode) -> None:
+def test_it_works_without_extras(folder: Path, words: tuple[str, ...]) -> None:
     status, printed = run(folder, *words)
-    assert status == code, printed
+    assert status == ExitCode.HOLDS, printed
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (("run", "--executor", "ray", "--out", "run"), "ray is not installed: .*harness\\[ray\\]"),
-        pytest.param(
-            ("repro", "43602", "--workload", "mine.py"),
-            "pyarrow is not installed: .*harness\\[workload\\]",
-            marks=pytest.mark.slow,
-        ),
-    ],
+    by_day(
+        [
+            (("run", "--executor", "ray", "--out", "run"), "ray is not installed: .*harness\\[ray\\]"),
+            (
+                ("repro", "43602", "--workload", "mine.py"),
+                "pyarrow is not installed: .*harness\\[workload\\]",
+            ),
+        ]
+    ),
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_a_command_without_its_extra_names_the_extra(folder: Path, words: tuple[str, ...], says: str) -> None:

@@ -17,7 +17,6 @@ from deepstack_harness.runs.frames import read_run
 
 EXAMPLE = data("examples/pytest_project")
 PLUGIN = "deepstack_harness.pytest_plugin"
-SLOW = pytest.mark.slow
 # Other plugins that happen to be installed cost each process a second.
 LEFT_OUT = [word for name in ("cacheprovider", "hypothesispytest", "anyio") for word in ("-p", f"no:{name}")]
 
@@ -107,12 +106,13 @@ def test_a_planted_fault_is_found(example: Project, words: tuple[str, ...], faul
     assert [fault for fault in faults if fault not in printed] == [], printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        pytest.param(ALONE, 4, marks=SLOW),
-        pytest.param(WORKERS, 4, marks=SLOW),
-        pytest.param((*WORKERS, "-k", "contract"), 1, marks=SLOW),
+        (ALONE, 4),
+        (WORKERS, 4),
+        ((*WORKERS, "-k", "contract"), 1),
     ],
     ids=str,
 )
