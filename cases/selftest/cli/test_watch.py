@@ -362,7 +362,7 @@ def test_the_report_names_argument_step_line_and_guard(
     runs: dict[str, WatchedRun], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Output(None, quiet=False).show(_report(runs["effect"]))
-    check_report(re.sub(r"\(/\S*/", "(", capsys.readouterr().out).splitlines(), "program1.py")
+    check_report(re.sub(r"\(\S*/", "(", capsys.readouterr().out).splitlines(), "program1.py")
 
 
 def test_a_program_of_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
