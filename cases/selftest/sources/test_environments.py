@@ -30,7 +30,8 @@ def test_uv_gets_the_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepstack_harness.sources.pip_settings.read", lambda: told)
     found = {name: value for name, value in Installer("/usr/bin/uv").environment().items() if value}
     assert found == {
-        "UV_DEFAULT_INDEX": "https://one.invalid/simple", "UV_FIND_LINKS": "/wheels /more",
-        "UV_NO_INDEX": "1", "SSL_CERT_FILE": "/a.pem", "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://one.invalid/simple", "UV_FIND_LINKS": "/wheels,/more",
+        "SSL_CERT_FILE": "/a.pem", "UV_INDEX_STRATEGY": "unsafe-best-match",
     }  # fmt: skip
+    assert "--no-index" in Installer("/usr/bin/uv").install(Path("/made"), ["six"])
     assert Installer(None).environment() == dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"))

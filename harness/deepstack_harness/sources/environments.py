@@ -55,26 +55,16 @@ class Installer:
         """Return the command line that installs `words` into an environment."""
         python = str(python_of(folder))
         if self.uv:
-            return [self.uv, "pip", "install", "--quiet", "--python", python, *words]
+            options, _ = pip_settings.read().for_uv()
+            return [self.uv, "pip", "install", "--quiet", "--python", python, *options, *words]
         return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words]
 
     def environment(self) -> Mapping[str, str | None]:
         """Return the variables that name the indexes; addresses may carry passwords."""
         if not self.uv:
             return clean_environment()
-        settings = pip_settings.read()  # uv does not read pip's files
-        wanted = {
-            "UV_DEFAULT_INDEX": settings.index_url,
-            "UV_INDEX": " ".join(settings.extra_index_urls),
-            "UV_FIND_LINKS": " ".join(settings.find_links),
-            "UV_NO_INDEX": "1" if settings.no_index else None,
-            "UV_INSECURE_HOST": " ".join(settings.trusted_hosts),
-            "SSL_CERT_FILE": settings.cert,
-            "ALL_PROXY": settings.proxy,
-            # pip takes the highest version of all indexes, uv by default the first index with the package.
-            "UV_INDEX_STRATEGY": "unsafe-best-match",
-        }
-        return {**clean_environment(), **{name: value for name, value in wanted.items() if value}}
+        _, variables = pip_settings.read().for_uv()
+        return {**clean_environment(), **variables}
 
 
 def find_installer() -> Installer:

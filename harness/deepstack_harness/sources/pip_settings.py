@@ -44,6 +44,26 @@ class PipSettings:
         addresses = (self.index_url, *self.extra_index_urls, *self.find_links, self.proxy)
         return tuple(filter(None, addresses))
 
+    def for_uv(self) -> tuple[list[str], dict[str, str]]:
+        """Return options and variables by which `uv pip install` does as pip: it does not read pip's files.
+
+        >>> options, variables = PipSettings(find_links=("/a", "/b"), no_index=True).for_uv()
+        >>> options, variables["UV_FIND_LINKS"]
+        (['--no-index'], '/a,/b')
+        """
+        wanted = {
+            "UV_DEFAULT_INDEX": self.index_url,
+            "UV_INDEX": " ".join(self.extra_index_urls),
+            "UV_FIND_LINKS": ",".join(self.find_links),
+            "UV_INSECURE_HOST": " ".join(self.trusted_hosts),
+            "SSL_CERT_FILE": self.cert,
+            "ALL_PROXY": self.proxy,
+            # pip takes the highest version of all indexes, uv by default the first index with the package.
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+        }
+        options = ["--no-index"] if self.no_index else []
+        return options, {name: value for name, value in wanted.items() if value}
+
 
 def read() -> PipSettings:
     """Return the output of `pip config list`; without pip only the environment's variables count."""
