@@ -83,7 +83,7 @@ TOLD = {
     "Leaves": "exit: exited with 0", "Floods": "output flood: printed ",
 }  # fmt: skip
 SELECTION = ("trace=*set 24*", "trace=*set 3; get 9; get 3")
-LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
+LIMITS = replace(RUN_LIMITS, call_s=4, memory=2 * 2**30)
 OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 
 
