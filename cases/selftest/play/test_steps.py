@@ -80,6 +80,16 @@ def test_a_region_that_cannot_be_compiled_is_not_judged() -> None:
     assert compile_steps(broken, [Call(rows(2)), Call(rows(3))], arms=["eager/stock/breaks"]).good
 
 
+def test_a_branch_on_a_size_is_judged_by_the_arm_that_its_error_names() -> None:
+    arms = ["eager/drop_all", "eager/drop_all/static"]
+    judged = compile_steps(
+        lambda x: x * 2 if x.shape[0] > 2 else x + 1, [Call(rows(2)), Call(rows(3))], arms=arms
+    )
+    (why,) = judged.unjudged
+    assert "--arm eager/drop_all/static compiles each size for itself" in why
+    assert [(row.arm, str(row.rule)) for row in judged.broken] == [("eager/drop_all/static", "I1")]
+
+
 def test_steps_that_are_all_alike_test_nothing() -> None:
     x = rows(2)
     judged = compile_steps(torch.sin, [Call(x), Call(x)], arms=["eager/drop_all"])

@@ -253,7 +253,11 @@ class _Arm:
         left = run_call(runs.region, call, options.seed + wanted.step, run)
         first = wanted.step == 1 or (self._spec.captured and warm_up)
         if left.raised and first and not wanted.left.raised and not replayed:
-            raise _NotCompiled(left.raised)
+            why = left.raised
+            if why.startswith("ConstraintViolationError"):
+                static = replace(self._spec, shapes=ShapePolicy.STATIC).name
+                why = f"{why}; a branch decides by this size: --arm {static} compiles each size for itself"
+            raise _NotCompiled(why)
         guards = tuple(
             guard.dropped(guard.where.removeprefix(f"{Path.cwd()}{os.sep}"))
             for key, guard in self._failed()
