@@ -487,7 +487,8 @@ def compare(old: Path, new: Path, names: Sequence[str], accepted: Path) -> int:
     stale = [
         entry
         for number, entry in enumerate(entries)
-        if not used[number] and {*selected(made, [entry.part])} <= {*names}  # all its parts were compared
+        # All its parts were compared; a list of which nothing is used belongs to two other snapshots.
+        if used and not used[number] and (parts := {*selected(made, [entry.part])}) and parts <= {*names}
     ]
     for entry in stale:
         print(f"{accepted.name}: nothing differs as '{entry.pattern}' in {entry.part}: remove it")

@@ -14,6 +14,7 @@ import inspect
 import io
 import json
 import pkgutil
+import random
 import re
 import runpy
 import subprocess
@@ -65,6 +66,7 @@ def steps() -> Iterator[Row]:
     for name, program in (program for module in there for program in nullary(module, STEPS[module])):
         torch.compiler.reset()
         torch.manual_seed(0)  # of weights that a program does not seed
+        random.seed(0)
         try:
             region, calls, *options = program()
             judged = compile_steps(region, calls, arms=ARMS, **(options[0] if options else {}))
