@@ -2,7 +2,7 @@
 
 `make OUT` measures a checkout by its public commands, in its own environment (`--tree`, `--python`), one file
 `OUT/PART.jsonl.xz` for each part: a line about the part, then a line for each record, sorted. `compare A B`
-prints each difference that `tools/frozen/accepted.toml` does not have, and ends with 1 where there is one.
+prints each difference that the `accepted.toml` beside A does not have, and ends with 1 where there is one.
 
 A record is a key and its facts: those that identify or judge. Times, paths, process ids, addresses, versions
 of torch and sentences of rows are left out; the sentences are in the parts of texts. Verdicts, kinds of
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.store import StoredRun
 
 ROOT = Path(__file__).parents[1]
-ACCEPTED = ROOT / "tools" / "frozen" / "accepted.toml"
+ACCEPTED = "accepted.toml"
+"""Differences from the snapshots of this folder, with their reasons."""
 _SUFFIX = ".jsonl.xz"
 _HARNESS = ("-m", "deepstack_harness")
 _PROGRAMS = str(ROOT / "tools" / "frozen_programs.py")
@@ -465,9 +466,10 @@ def _stored(records: Iterable[Facts]) -> StoredRun:
     )
 
 
-def compare(old: Path, new: Path, names: Sequence[str], accepted: Path) -> int:
+def compare(old: Path, new: Path, names: Sequence[str], accepted: Path | None) -> int:
     """Print what differs between two snapshots; return 1 where something is not accepted, else 0."""
-    entries = read_accepted(accepted)
+    listed = accepted or old.resolve().parent / ACCEPTED
+    entries = read_accepted(listed) if accepted or listed.exists() else []
     used: Counter[int] = Counter()
     unexplained = 0
     for name in names:
@@ -487,14 +489,13 @@ def compare(old: Path, new: Path, names: Sequence[str], accepted: Path) -> int:
     stale = [
         entry
         for number, entry in enumerate(entries)
-        # All its parts were compared; a list of which nothing is used belongs to two other snapshots.
-        if used and not used[number] and (parts := {*selected(made, [entry.part])}) and parts <= {*names}
+        if not used[number] and {*selected(made, [entry.part])} <= {*names}  # all its parts were compared
     ]
     for entry in stale:
-        print(f"{accepted.name}: nothing differs as '{entry.pattern}' in {entry.part}: remove it")
+        print(f"{listed.name}: nothing differs as '{entry.pattern}' in {entry.part}: remove it")
     print(
         f"{len(names)} parts compared: {unexplained} differences, {used.total()} more that are accepted, "
-        f"{len(stale)} entries of {accepted.name} without one"
+        f"{len(stale)} entries of {listed.name} without one"
     )
     return int(bool(unexplained or stale))
 
@@ -537,7 +538,7 @@ def main(words: Sequence[str] | None = None) -> int:
     held = commands.add_parser("compare", help="print what differs between two snapshots")
     held.add_argument("old", type=Path, metavar="A")
     held.add_argument("new", type=Path, metavar="B")
-    held.add_argument("--accepted", type=Path, default=ACCEPTED, help="TOML file (default: %(default)s)")
+    held.add_argument("--accepted", type=Path, help=f"TOML file (default: {ACCEPTED} beside A)")
     for each in (made, held):
         each.add_argument("--part", action="append", metavar="NAME", help="NAME may have * and ?; repeatable")
     args = parser.parse_args(words)

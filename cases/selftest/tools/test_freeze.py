@@ -253,31 +253,34 @@ def test_a_part_that_one_snapshot_does_not_have(
 
 
 REASON = 'reason = "the sentence is plainer"'
-ACCEPTED = f"[[accepted]]\npart = 'sh*'\npattern = 'answers -> returns'\n{REASON}\n"
-CHANGED = changed("show", 1, lines=[SENTENCES[0], "cause     get returns None"])
 
 
 def test_an_accepted_difference_with_its_reason(
     base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    accepted.write_text(ACCEPTED)
-    assert compared(base, CHANGED, accepted) == 0
+    accepted.write_text(f"[[accepted]]\npart = 'sh*'\npattern = 'answers -> returns'\n{REASON}\n")
+    assert (
+        compared(base, changed("show", 1, lines=[SENTENCES[0], "cause     get returns None"]), accepted) == 0
+    )
     assert "0 differences, 1 more that are accepted" in capsys.readouterr().out
 
 
 def test_an_accepted_difference_that_is_not_there_any_more(
     base: Path, accepted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    accepted.write_text(f"{ACCEPTED}[[accepted]]\npart = 'show'\npattern = 'get returns None'\n{REASON}\n")
-    assert compared(base, CHANGED, accepted) == 1
+    accepted.write_text(f"[[accepted]]\npart = 'show'\npattern = 'get returns None'\n{REASON}\n")
+    assert compared(base, SNAPSHOT, accepted) == 1
     assert (
         "accepted.toml: nothing differs as 'get returns None' in show: remove it" in capsys.readouterr().out
     )
-    assert main(["compare", str(base), str(base), "--accepted", str(accepted)]) == 0  # a list of others
     other = str(base.with_name("new"))
-    accepted.write_text(f"{ACCEPTED}[[accepted]]\npart = 's*'\npattern = 'get returns None'\n{REASON}\n")
+    assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest-*"]) == 0
+    accepted.write_text(f"[[accepted]]\npart = 's*'\npattern = 'get returns None'\n{REASON}\n")
     assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "selftest-*"]) == 0
     assert main(["compare", str(base), other, "--accepted", str(accepted), "--part", "s*"]) == 1
+    assert main(["compare", str(base), other]) == 1  # by the list in its folder
+    accepted.unlink()
+    assert main(["compare", str(base), other]) == 0
 
 
 @pytest.mark.parametrize(
